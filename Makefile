@@ -1,19 +1,44 @@
-# Every target works on a fresh clone: it needs Python >= 3.11 and a C compiler, and installs the rest into .venv.
+# Every target works on a fresh clone: it needs Python >= 3.11 and a C compiler, and installs the rest
+# (Python packages into .venv; Debian packages when it runs as root).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+NATIVE := $(shell find nodeagent/native -name '*.[ch]' -o -name 'CMakeLists.txt' -o -name '*.map')
 
-.PHONY: help venv demo test verify clean
+.PHONY: help venv demo verify test bench clean
 help: ## show what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP) ## make .venv with tierline and everything its tests need
 
-$(STAMP): pyproject.toml nodeagent/native/CMakeLists.txt
+$(STAMP): pyproject.toml $(NATIVE)
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	touch $@
 
+demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
+	@mkdir -p build
+	$(BIN)/tierline run examples/perception.yaml --fast-memory 256Mi --duration 60 --json-file build/demo.json
+
+verify: $(STAMP) ## generated files, lint, types, import contracts
+	tests/packages.sh clang-format clang-tidy
+	$(BIN)/python -m tierline_api.crdgen --check crds
+	$(BIN)/python nodeagent/native/generate_protocol.py --check
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	nodeagent/native/lint.sh $(BIN)
+
+test: $(STAMP) ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
+	tests/packages.sh gcc libc6-dev qemu-system-x86 linux-image-cloud-amd64 busybox cpio kmod python3
+	$(BIN)/python -m pytest
+
+bench: $(STAMP) ## figures: streaming against the link, grants and round trips, admission against simulation
+	$(BIN)/python -m tests.bench.streaming
+	$(BIN)/python -m tests.bench.messages
+	$(BIN)/python -m tests.bench.admission
+
 clean: ## remove what was built (not the virtual environment)
-	rm -rf build
+	rm -rf build .cache
