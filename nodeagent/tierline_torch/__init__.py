@@ -1,1 +1,20 @@
-"""Part of Tierline."""
+"""The in-pod PyTorch plugin: finds a model's weights, lays them into an arena, gates its modules.
+
+PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
+It returns at once, and imports nothing, unless the process is a Tierline task:
+TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run.
+Nothing here connects to anything; the first job does, so that a worker process that merely
+imports torch costs neither time nor a connection.
+"""
+
+import os
+
+__all__ = ["autoload"]
+
+
+def autoload() -> None:
+    """Hook module calls if this process is a Tierline task. Never raises."""
+    if os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"):
+        from tierline_torch import calls  # noqa: PLC0415  # other processes must not pay for it
+
+        calls.install()
