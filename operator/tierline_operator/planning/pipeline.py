@@ -1,0 +1,209 @@
+"""How long one job takes when part of its weights stream in while it computes.
+
+Theorem (P1, the pipeline recursion). A job's streamed extents s_0, s_1, … are copied in order, each
+link copying its own extents one after the other; extent j needs the ring slot that extent j-g gave
+back, and is *ready* when it and all before it are in place. With e_l the end of layer l, c_l its
+compute time, x_j the end of the copy of s_j, y_j its readiness, need(l) the last streamed extent
+that layer l or an earlier one reads, and lastLayer(s) the last layer that reads extent s:
+
+    x_j = max(x_{j'}, e[lastLayer(s_{j-g})]) + size_j / bandwidth + overhead
+          (j' is the extent before j on the same link)
+    y_j = max(y_{j-1}, x_j)
+    e_l = max(e_{l-1}, y_need(l)) + c_l                      and the job time is the last e_l.
+
+It is the exact finishing time of the mechanism from an empty ring. It is built of maxima and sums
+only, so it bounds every run whose layers and copies take no longer than planned.
+
+The ring deadlocks, if and only if a layer reads more streamed extents than the ring has slots: then
+the answer is RingTooSmall, never a number (trap T9). `max(compute, bytes / bandwidth)` is *not* a
+bound (trap T2): it forgets the filling of the ring and every local shortage.
+
+One-extent-blocked variant (P3): `start_delay_s` starts every copy chain that much later, for a link
+that may be busy with an extent of something else at dispatch. A fully resident job is not delayed.
+
+Several arenas: each one is a job root of its own, so its ring starts empty when its first layer may
+run, not before; the job time of a task is the sum over its arenas.
+
+Source: realtime theory notes P1-P3 (derived there, checked against an event simulation); the same
+check is in this repository's tests. Assumptions: times given are worst cases; nothing else uses the
+links, or the bandwidth given is what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from tierline_api.layout import ArenaLayout
+
+NEVER = float("inf")
+
+
+class RingTooSmall(ValueError):  # noqa: N818 - the contract's name: an answer, not a fault
+    """A layer reads more streamed extents than the ring has slots; the job would never end."""
+
+    def __init__(self, layer: int, span: int, ring_extents: int) -> None:
+        super().__init__(
+            f"layer {layer} streams {span} extents at once, but the ring has {ring_extents}: "
+            "give the ring more extents or keep part of that layer resident"
+        )
+        self.layer = layer
+        self.span = span
+        self.ring_extents = ring_extents
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """What a link guarantees: measured worst bandwidth (bytes/s) and overhead per extent (s).
+
+    `in_flight` > 1: the link serves so many extents at a time at the same total rate. An extent
+    may then share it with the in_flight - 1 after it, so it is ready up to so many copies later.
+    """
+
+    bandwidth_bytes_per_s: float
+    overhead_s: float = 0.0
+    in_flight: int = 1
+
+    def copy_s(self, size_bytes: int) -> float:
+        """Seconds that the link is busy with one extent of `size_bytes`."""
+        return size_bytes / self.bandwidth_bytes_per_s + self.overhead_s
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """Finishing time of a job that starts alone at 0, seconds."""
+
+    total_s: float
+    stall_s: float
+    """Time in which the device waited for extents."""
+    layer_start_s: tuple[float, ...]
+
+
+class Pipeline:
+    """The recursion for one task: what does not depend on residency and ring is computed once."""
+
+    def __init__(
+        self,
+        layout: ArenaLayout,
+        compute_s: Sequence[float],
+        link_of_extent: Sequence[int],
+        links: Sequence[LinkRate],
+        start_delay_s: float = 0.0,
+    ) -> None:
+        """`compute_s` per layer that is not pinned; a layout without layers may have one figure.
+
+        `link_of_extent` gives each extent's index into `links`. Raises ValueError where the lengths
+        do not match.
+        """
+        if len(compute_s) != layout.layer_count and (layout.layer_count or len(compute_s) > 1):
+            raise ValueError(f"{len(compute_s)} compute times for {layout.layer_count} layers")
+        if len(link_of_extent) != layout.extent_count:
+            raise ValueError(
+                f"{len(link_of_extent)} links for {layout.extent_count} extents: give one each"
+            )
+        self.layout = layout
+        self.compute_s = tuple(compute_s)
+        self.start_delay_s = start_delay_s
+        self.link_of_extent = tuple(link_of_extent)
+        self.link_count = len(links)
+        self.copy_s = [
+            links[link].copy_s(size)
+            for link, size in zip(link_of_extent, layout.extent_sizes, strict=True)
+        ]
+        # How much later than its own copy an extent can be ready, because the next ones share.
+        self.late_s = [
+            (links[link].in_flight - 1) * links[link].copy_s(layout.extent_bytes)
+            for link in link_of_extent
+        ]
+        # The extents each layer is the first to read: where the stream must have got to.
+        self.new_extents: list[range] = []
+        self.arena_starts: list[bool] = []
+        arena = -1
+        reached = 0
+        for first, last, owner in zip(
+            layout.first_extent, layout.last_extent, layout.layer_arena, strict=True
+        ):
+            begins = owner != arena
+            if begins:
+                arena, reached = owner, first
+            self.arena_starts.append(begins)
+            self.new_extents.append(range(reached, last + 1))
+            reached = max(reached, last + 1)
+
+    def total_s(self, resident: Set[int], ring_extents: int) -> float:
+        """Job time in seconds, or infinity where the ring deadlocks."""
+        try:
+            return self._run(resident, ring_extents, None)[0]
+        except RingTooSmall:
+            return NEVER
+
+    def job(self, resident: Set[int], ring_extents: int) -> JobTime:
+        """Job time with its stalls and the start of each layer. Raises RingTooSmall."""
+        starts: list[float] = []
+        total, stall = self._run(resident, ring_extents, starts)
+        return JobTime(total, stall, tuple(starts))
+
+    def _run(
+        self, resident: Set[int], ring_extents: int, starts: list[float] | None
+    ) -> tuple[float, float]:
+        layout = self.layout
+        copy_s, late_s, last_layer = self.copy_s, self.late_s, layout.last_layer
+        link_of = self.link_of_extent
+        pinned = layout.pinned_extents
+        if not layout.layer_count:
+            return sum(self.compute_s), 0.0
+        end = stall = ready = 0.0
+        ends: list[float] = []
+        stream: list[int] = []
+        clock = [0.0] * self.link_count
+        for layer, compute in enumerate(self.compute_s):
+            if self.arena_starts[layer]:
+                stream = []
+                ready = end
+                clock = [end + self.start_delay_s] * self.link_count
+            for extent in self.new_extents[layer]:
+                if extent in resident or extent in pinned:
+                    continue
+                link = link_of[extent]
+                begin = clock[link]
+                slot = len(stream) - ring_extents
+                if slot >= 0:
+                    reader = last_layer[stream[slot]] if ring_extents else layer
+                    if reader >= layer:
+                        raise RingTooSmall(layer, self._span(layer, resident), ring_extents)
+                    begin = max(begin, ends[reader])
+                clock[link] = copied = begin + copy_s[extent]
+                ready = max(ready, copied + late_s[extent])
+                stream.append(extent)
+            if ready > end:
+                stall += ready - end
+                end = ready
+            if starts is not None:
+                starts.append(end)
+            end += compute
+            ends.append(end)
+        return end, stall
+
+    def _span(self, layer: int, resident: Set[int]) -> int:
+        held = self.layout.pinned_extents
+        read = range(self.layout.first_extent[layer], self.layout.last_extent[layer] + 1)
+        return sum(1 for extent in read if extent not in resident and extent not in held)
+
+
+def job_time(
+    layout: ArenaLayout,
+    compute_s: Sequence[float],
+    resident: Set[int],
+    ring_extents: int,
+    *,
+    link_of_extent: Sequence[int],
+    links: Sequence[LinkRate],
+    start_delay_s: float = 0.0,
+) -> JobTime:
+    """Exact job time from an empty ring (P1; P3 with a start delay). Raises RingTooSmall.
+
+    `resident` holds extent numbers; pinned extents are resident whether named or not. Without a
+    streamed extent the answer is the compute time, whatever the ring.
+    """
+    pipeline = Pipeline(layout, compute_s, link_of_extent, links, start_delay_s)
+    return pipeline.job(resident, ring_extents)

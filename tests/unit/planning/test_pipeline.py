@@ -1,0 +1,170 @@
+"""The job time against a reference written the other way round, and its traps."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from tests.unit.planning.shapes import layout_of, random_layout
+
+from tierline_api.layout import ArenaLayout
+from tierline_operator.planning.pipeline import (
+    LinkRate,
+    Pipeline,
+    RingTooSmall,
+    job_time,
+)
+
+UNIT = LinkRate(100.0)  # one full extent of 100 bytes in one second
+
+
+def reference(
+    layout: ArenaLayout,
+    compute: list[float],
+    resident: set[int],
+    ring: int,
+    *,
+    link_of: list[int],
+    links: list[LinkRate],
+    delay: float,
+) -> float:
+    """The same quantities as least fixed point of all precedence constraints, arena by arena."""
+    held = resident | layout.pinned_extents
+    total = 0.0
+    for arena in range(layout.arena_count):
+        mine = [i for i, owner in enumerate(layout.layer_arena) if owner == arena]
+        used = [
+            x for x in layout.extents_of_arena(arena) if x not in held and layout.last_layer[x] >= 0
+        ]
+        copied = dict.fromkeys(used, 0.0)
+        end = dict.fromkeys(mine, 0.0)
+        for _ in range(4 * (len(used) + len(mine)) + 4):
+            before = (dict(copied), dict(end))
+            chain = [delay] * len(links)
+            for j, x in enumerate(used):
+                begin = chain[link_of[x]]
+                if j >= ring:
+                    begin = max(begin, end[layout.last_layer[used[j - ring]]])
+                copied[x] = begin + links[link_of[x]].copy_s(layout.extent_sizes[x])
+                chain[link_of[x]] = copied[x]
+            previous = 0.0
+            for i in mine:
+                needs = [copied[x] for x in used if x <= layout.last_extent[i]]
+                end[i] = max([previous, *needs]) + compute[i]
+                previous = end[i]
+            if (copied, end) == before:
+                break
+        else:
+            return math.inf  # it grows for ever: the constraints have a cycle
+        total += previous if mine else 0.0
+    return total
+
+
+@pytest.mark.parametrize("arenas", [1, 2])
+def test_the_recursion_is_the_least_solution_of_its_constraints(arenas: int) -> None:
+    rng = random.Random(arenas)  # noqa: S311 - a repeatable sequence is wanted
+    deadlocks = 0
+    for _ in range(400):
+        layout = random_layout(rng, arenas=arenas)
+        compute = [rng.choice([0.0, 0.5, rng.random() * 3]) for _ in range(layout.layer_count)]
+        links = [LinkRate(rng.choice([50.0, 100.0, 400.0]), rng.choice([0.0, 0.1]))] * 1
+        links.append(LinkRate(70.0))
+        link_of = [rng.randrange(2) for _ in range(layout.extent_count)]
+        resident = {x for x in range(layout.extent_count) if rng.random() < 0.3}
+        ring, delay = rng.randint(1, 6), rng.choice([0.0, 1.0])
+        expected = reference(
+            layout, compute, resident, ring, link_of=link_of, links=links, delay=delay
+        )
+        got = Pipeline(layout, compute, link_of, links, delay).total_s(resident, ring)
+        deadlocks += expected == math.inf
+        assert got == pytest.approx(expected)
+    assert 0 < deadlocks < 300
+
+
+def test_a_job_of_resident_weights_takes_its_compute_time() -> None:
+    layout = layout_of([150, 250])
+    everything = set(range(layout.extent_count))
+    got = job_time(
+        layout, [1.0, 2.0], everything, 0, link_of_extent=[0] * 4, links=[UNIT], start_delay_s=9.0
+    )
+    assert (got.total_s, got.stall_s, got.layer_start_s) == (3.0, 0.0, (0.0, 1.0))
+
+
+def test_t2_the_larger_of_compute_and_copy_is_no_bound() -> None:
+    layout = layout_of([100] * 4)
+    compute = [1.0] * 4
+    got = job_time(layout, compute, set(), 2, link_of_extent=[0] * 4, links=[UNIT])
+    assert max(sum(compute), layout.weight_bytes / 100.0) == 4.0
+    assert got.total_s == 5.0  # the first extent is waited for with nothing to do
+
+
+def test_t9_a_layer_larger_than_the_ring_is_an_answer_not_a_number() -> None:
+    layout = layout_of([100, 300, 100])
+    with pytest.raises(RingTooSmall, match="layer 1 streams 3 extents") as caught:
+        job_time(layout, [1.0] * 3, set(), 2, link_of_extent=[0] * 5, links=[UNIT])
+    assert (caught.value.layer, caught.value.span) == (1, 3)
+    kept = job_time(layout, [1.0] * 3, {2}, 2, link_of_extent=[0] * 5, links=[UNIT])
+    assert kept.total_s == pytest.approx(6.0)
+
+
+def test_without_a_ring_nothing_streams() -> None:
+    with pytest.raises(RingTooSmall):
+        job_time(layout_of([100]), [1.0], set(), 0, link_of_extent=[0], links=[UNIT])
+
+
+def test_links_work_in_parallel_but_publish_in_order() -> None:
+    layout = layout_of([100] * 4)
+    fast, slow = LinkRate(100.0), LinkRate(25.0)
+    got = job_time(layout, [0.0] * 4, set(), 4, link_of_extent=[1, 0, 0, 0], links=[fast, slow])
+    assert got.total_s == 4.0  # the three fast extents are there at 3, unseen until the first is
+    assert got.layer_start_s == (4.0, 4.0, 4.0, 4.0)
+
+
+def test_p3_a_blocked_link_costs_at_most_its_delay() -> None:
+    rng = random.Random(3)  # noqa: S311
+    for _ in range(200):
+        layout = random_layout(rng)
+        compute = [rng.random() for _ in range(layout.layer_count)]
+        ring = layout.largest_span() + 1
+        link_of = [0] * layout.extent_count
+        plain = Pipeline(layout, compute, link_of, [UNIT]).total_s(set(), ring)
+        blocked = Pipeline(layout, compute, link_of, [UNIT], 0.7).total_s(set(), ring)
+        assert plain <= blocked <= plain + 0.7 + 1e-9
+
+
+def test_a_ring_or_residency_never_hurts() -> None:
+    rng = random.Random(4)  # noqa: S311
+    for _ in range(200):
+        layout = random_layout(rng)
+        compute = [rng.random() for _ in range(layout.layer_count)]
+        pipeline = Pipeline(layout, compute, [0] * layout.extent_count, [UNIT])
+        ring = layout.largest_span() + 1
+        resident = {x for x in range(layout.extent_count) if rng.random() < 0.4}
+        time = pipeline.total_s(resident, ring)
+        assert pipeline.total_s(resident, ring + 1) <= time + 1e-9
+        more = resident | {rng.randrange(layout.extent_count + 1)}
+        assert pipeline.total_s(more, ring) <= time + 1e-9
+        assert pipeline.total_s(set(), ring) >= sum(compute) - 1e-9
+
+
+def test_extents_that_share_a_link_are_ready_later_than_in_turn() -> None:
+    layout = layout_of([100, 100])
+    shared = LinkRate(100.0, in_flight=2)
+    assert (
+        job_time(layout, [0.0, 0.0], set(), 2, link_of_extent=[0, 0], links=[shared]).total_s == 3.0
+    )
+
+
+def test_all_pinned_weights_may_have_one_compute_time() -> None:
+    layout = layout_of([])
+    assert job_time(layout, [2.0], set(), 0, link_of_extent=[], links=[UNIT]).total_s == 2.0
+
+
+@pytest.mark.parametrize(
+    ("compute", "link_of", "says"),
+    [([1.0, 2.0], [0], "2 compute times for 1 layers"), ([1.0], [], "0 links for 1 extents")],
+)
+def test_lengths_must_match(compute: list[float], link_of: list[int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        job_time(layout_of([100]), compute, set(), 1, link_of_extent=link_of, links=[UNIT])
