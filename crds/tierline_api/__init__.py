@@ -1,1 +1,5 @@
-"""Part of Tierline."""
+"""The API of Tierline: typed models, units, manifests, and the CRDs made from the models.
+
+Nothing here does I/O except `manifests` (reads files) and `crdgen` (writes the CRDs); nothing here
+decides anything. Every other part of Tierline may import this package; it imports none of them.
+"""

@@ -1,0 +1,169 @@
+"""MemNode: what one node has: devices, tiers, measured links; written by that node's agent only."""
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AwareDatetime, Field, field_validator
+
+from .base import API_VERSION, ApiModel, Rule
+from .conditions import Condition
+from .device import DeviceKind
+from .fields import Count, PositiveCount, Seconds, Text
+from .memprofile import EXTENT_SIZES
+from .metadata import ClusterObjectMeta
+from .plan import Tier
+
+
+class LinkName(StrEnum):
+    """A directed path between fast memory and a tier."""
+
+    H2D = "h2d"
+    D2H = "d2h"
+    PEER = "peer"
+    PMEM_READ = "pmem-read"
+    PMEM_WRITE = "pmem-write"
+    NVME_READ = "nvme-read"
+    NVME_WRITE = "nvme-write"
+
+
+READ_LINK = {
+    Tier.PEER: LinkName.PEER,
+    Tier.DRAM: LinkName.H2D,
+    Tier.PMEM: LinkName.PMEM_READ,
+    Tier.NVME: LinkName.NVME_READ,
+}
+"""The link through which the extents of a tier come into fast memory."""
+
+
+class Health(StrEnum):
+    """The state of a node or of a part of it."""
+
+    HEALTHY = "Healthy"
+    DEGRADED = "Degraded"
+    FAILED = "Failed"
+
+
+class Device(ApiModel):
+    """A device of the node."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name on its node, such as cpu or gpu-0."""
+    kind: DeviceKind
+    """cpu or cuda."""
+    product: Annotated[str, Field(min_length=1, max_length=128)]
+    """The product name."""
+    fast_bytes: PositiveCount
+    """Fast memory that tasks share, in bytes."""
+    used_bytes: Count = 0
+    """Fast memory that admitted plans take, in bytes."""
+    extent_bytes: Annotated[PositiveCount, Field(json_schema_extra={"enum": list(EXTENT_SIZES)})]
+    """Size of an extent in bytes."""
+    health: Health = Health.HEALTHY
+    """Whether jobs can run on it."""
+
+    @field_validator("extent_bytes")
+    @classmethod
+    def _power_of_two(cls, extent_bytes: int) -> int:
+        if extent_bytes not in EXTENT_SIZES:
+            raise ValueError(
+                f"{extent_bytes} bytes is no extent size; write a power of two"
+                " from 65536 (64 KiB) to 1073741824 (1 GiB)"
+            )
+        return extent_bytes
+
+
+class TierStatus(ApiModel):
+    """A tier of the node."""
+
+    name: Tier
+    """The tier."""
+    capacity_bytes: Count
+    """What it can hold, in bytes."""
+    used_bytes: Count = 0
+    """What it holds, in bytes."""
+    health: Health = Health.HEALTHY
+    """Whether it can be read and written."""
+
+
+class Link(ApiModel):
+    """A measured link."""
+
+    name: LinkName
+    """The path."""
+    device: Text
+    """The device at its end."""
+    bandwidth: PositiveCount
+    """The worst measured bandwidth in bytes per second; plans are made with it."""
+    typical_bandwidth: PositiveCount | None = None
+    """The median of the measured bandwidth in bytes per second."""
+    overhead_s: Seconds = 0.0
+    """Fixed time of one transfer, beside its bytes."""
+    health: Health = Health.HEALTHY
+    """Degraded when it is slower than what plans were made with."""
+    measured: AwareDatetime | None = None
+    """When it was measured last."""
+
+
+class MemNodeSpec(ApiModel):
+    """Nothing yet: a node is described by its status."""
+
+
+class MemNodeStatus(ApiModel):
+    """What the node has."""
+
+    devices: Annotated[tuple[Device, ...], Field(max_length=64)] = ()
+    """Its devices."""
+    tiers: Annotated[tuple[TierStatus, ...], Field(max_length=4)] = ()
+    """Its tiers."""
+    links: Annotated[tuple[Link, ...], Field(max_length=512)] = ()
+    """Its links, each measured."""
+    agent_version: Text | None = None
+    """Version of the node agent."""
+    health: Health = Health.HEALTHY
+    """The worst health of its parts."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = ()
+    """Healthy, with its reason."""
+
+
+class MemNode(ApiModel):
+    """The inventory of one node: devices, tiers, and links as measured."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = ()
+
+    api_version: Literal["tierline.io/v1alpha1"] = API_VERSION
+    """tierline.io/v1alpha1."""
+    kind: Literal["MemNode"] = "MemNode"
+    """MemNode."""
+    metadata: ClusterObjectMeta
+    """The name of the node."""
+    spec: MemNodeSpec = MemNodeSpec()
+    """Nothing yet."""
+    status: MemNodeStatus = MemNodeStatus()
+    """What the node has; written by its agent."""
+
+    @property
+    def name(self) -> str:
+        """The name of the node."""
+        return self.metadata.name
+
+    def device(self, name: str) -> Device | None:
+        """Return the device called `name`, or None."""
+        return next((device for device in self.status.devices if device.name == name), None)
+
+    def tier(self, name: Tier) -> TierStatus | None:
+        """Return the tier `name`, or None."""
+        return next((tier for tier in self.status.tiers if tier.name == name), None)
+
+    def read_link(self, tier: Tier, device: str) -> Link | None:
+        """Return the link through which extents come from `tier` into `device`, or None."""
+        name = READ_LINK[tier]
+        return next((k for k in self.status.links if (k.name, k.device) == (name, device)), None)

@@ -1,0 +1,94 @@
+"""The status of a MemTask: what was decided, what was predicted, and what was observed."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field
+
+from .base import ApiModel
+from .conditions import Condition
+from .fields import Count, Seconds, Text
+from .plan import Plan, Tier
+
+
+class Phase(StrEnum):
+    """One word for `kubectl get`; conditions hold the truth."""
+
+    PENDING = "Pending"
+    PROFILING = "Profiling"
+    ADMITTED = "Admitted"
+    RUNNING = "Running"
+    REFUSED = "Refused"
+
+
+class Predicted(ApiModel):
+    """What the proof promises."""
+
+    job_time_s: Seconds
+    """The worst time of one job that runs alone, streaming included."""
+    response_time_s: Seconds
+    """The worst time from release to end among all admitted tasks."""
+
+
+class Observed(ApiModel):
+    """What has been measured since the task was admitted."""
+
+    jobs: Count = 0
+    """Jobs that have ended."""
+    misses: Count = 0
+    """Jobs that ended after their deadline."""
+    response_time_p50_s: Seconds | None = None
+    """Half of the jobs ended within this time of their release."""
+    response_time_p99_s: Seconds | None = None
+    """99 of 100 jobs ended within this time of their release."""
+    response_time_worst_s: Seconds | None = None
+    """All jobs ended within this time of their release."""
+    streamed_bytes_per_job: Count = 0
+    """Bytes streamed into fast memory in a job, on average."""
+    last_updated: AwareDatetime | None = None
+    """When this was measured."""
+
+
+class TierBytes(ApiModel):
+    """Bytes of the task in one tier."""
+
+    tier: Tier
+    """The tier."""
+    bytes: Count
+    """Bytes of the task that it holds."""
+
+
+class MemTaskStatus(ApiModel):
+    """What has become of the task."""
+
+    observed_generation: Count | None = None
+    """The generation of the spec that this status is about."""
+    phase: Phase = Phase.PENDING
+    """A summary of the conditions in one word."""
+    reason: Annotated[str, Field(max_length=64)] | None = None
+    """Why it is in this phase: the reason of the condition that decides."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(
+            max_length=16,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ] = ()
+    """Profiled, Admitted, Ready, DeadlinesMet."""
+    node: Text | None = None
+    """The node that it was placed on."""
+    device: Text | None = None
+    """The device of that node."""
+    plan: Plan | None = None
+    """What admission granted."""
+    fast_memory_bytes: Count | None = None
+    """Fast memory that the plan takes: resident extents, ring and workspace, in bytes."""
+    predicted: Predicted | None = None
+    """What the proof promises."""
+    observed: Observed | None = None
+    """What has been measured."""
+    tiers: Annotated[tuple[TierBytes, ...], Field(max_length=4)] = ()
+    """Bytes per tier."""

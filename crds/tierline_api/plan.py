@@ -1,0 +1,104 @@
+"""The plan: what admission grants a task, and how it lies in extents.
+
+Written by admission into MemTask.status and into the agent's registration; read by the agent. It
+counts in extents over all arenas of the task, concatenated in arena order. A plan that is
+inconsistent in itself (an index beyond the extents, homes that do not add up) is never built.
+"""
+
+from enum import StrEnum
+from itertools import pairwise
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import Field, model_validator
+
+from .base import ApiModel, Rule
+from .fields import Count, Index, PositiveCount, Seconds
+
+MAX_EXTENTS: Final = 65_536
+"""Most extents of one task: 2 TiB of weights at 32 MiB; keeps the object below etcd's limit."""
+
+
+class Tier(StrEnum):
+    """Where bytes live that are not in fast memory."""
+
+    PEER = "peer"
+    DRAM = "dram"
+    PMEM = "pmem"
+    NVME = "nvme"
+
+
+class Home(ApiModel):
+    """The home tier of a run of extents."""
+
+    tier: Tier
+    """The tier that holds the copy from which these extents are read."""
+    extents: Annotated[PositiveCount, Field(le=MAX_EXTENTS)]
+    """How many extents in a row."""
+
+
+class Plan(ApiModel):
+    """What admission grants a task: resident extents, a ring, workspace, homes, and its proof."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.homes.map(h, h.extents).sum() == self.extentCount",
+            "homes must name one tier for each of the extentCount extents",
+        ),
+        Rule(
+            "self.ringExtents <= self.extentCount",
+            "ringExtents must not exceed extentCount",
+        ),
+    )
+
+    extent_bytes: PositiveCount
+    """Size of an extent in bytes."""
+    extent_count: Annotated[Count, Field(le=MAX_EXTENTS)]
+    """Extents of all arenas of the task."""
+    resident_extents: Annotated[tuple[Index, ...], Field(max_length=MAX_EXTENTS)] = ()
+    """Indices of the extents that stay in fast memory between jobs, ascending."""
+    ring_extents: Annotated[Count, Field(le=MAX_EXTENTS)] = 0
+    """Extents of the ring through which the others stream; 0 when all are resident."""
+    workspace_bytes: Count = 0
+    """Fast memory for everything that is not weights, in bytes."""
+    homes: Annotated[tuple[Home, ...], Field(max_length=1024)] = ()
+    """The home tiers of extents 0, 1, …, run by run."""
+    predicted_job_time_s: Seconds
+    """The worst time of one job that runs alone, streaming included."""
+    predicted_response_time_s: Seconds
+    """The worst time from a job's release to its end among all admitted tasks."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        resident, count = self.resident_extents, self.extent_count
+        if any(low >= high for low, high in pairwise(resident)):
+            raise ValueError("residentExtents must be ascending without repetition")
+        if resident and resident[-1] >= count:
+            raise ValueError(f"residentExtents names extent {resident[-1]} of {count}")
+        if (homed := sum(home.extents for home in self.homes)) != count:
+            raise ValueError(f"homes name tiers for {homed} extents; extentCount is {count}")
+        if self.ring_extents > count:
+            raise ValueError(f"ringExtents {self.ring_extents} exceeds extentCount {count}")
+        if len(resident) < count and not self.ring_extents:
+            raise ValueError("ringExtents must be at least 1 when an extent is not resident")
+        return self
+
+    @property
+    def resident_bytes(self) -> int:
+        """Fast memory of the resident set in bytes."""
+        return len(self.resident_extents) * self.extent_bytes
+
+    @property
+    def ring_bytes(self) -> int:
+        """Fast memory of the ring in bytes."""
+        return self.ring_extents * self.extent_bytes
+
+    @property
+    def streamed_extents(self) -> list[int]:
+        """Indices of the extents that stream in each job, ascending."""
+        resident = frozenset(self.resident_extents)
+        return [extent for extent in range(self.extent_count) if extent not in resident]
+
+    @property
+    def home_of_extent(self) -> list[Tier]:
+        """The home tier of each extent."""
+        return [home.tier for home in self.homes for _ in range(home.extents)]

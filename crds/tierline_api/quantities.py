@@ -1,0 +1,148 @@
+"""Kubernetes quantities as whole bytes, and Go durations as seconds.
+
+Both are parsed with exact rational arithmetic and the same grammar as the API server's, so that a
+manifest means the same on a laptop and in a cluster. A quantity of a fraction of a byte is rounded
+up to the next byte, as Kubernetes does (``1.2Gi``), except when written in thousandths of a byte
+(``128m``), which is always a slip for ``128M``. A duration keeps nanoseconds: seconds as a float
+are exact to the nanosecond up to 100 days, and `parse_duration` takes no more.
+"""
+
+import re
+from fractions import Fraction
+from math import ceil
+
+MAX_BYTES = 2**60
+"""Largest quantity that is taken: 1Ei. The CRDs say the same."""
+MAX_TEXT = 32
+"""Longest text that is parsed, in characters: bounds the work that one field can cause."""
+MAX_DURATION_S = 100 * 24 * 3600.0
+"""Longest duration that is taken, in seconds."""
+
+DURATION_PATTERN = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$"
+"""Durations as RE2 and Python read them alike; the CRDs carry it to the API server."""
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_THOUSANDTHS = {"m": Fraction(1, 10**3), "u": Fraction(1, 10**6), "n": Fraction(1, 10**9)}
+_SLIPS = {
+    **{"KB": "k", "kB": "k", "Kb": "k", "kb": "k", "K": "Ki", "ki": "Ki", "KIB": "Ki", "KiB": "Ki"},
+    **{"MB": "M", "mb": "M", "Mb": "M", "mi": "Mi", "MiB": "Mi", "MIB": "Mi"},
+    **{"GB": "G", "gb": "G", "Gb": "G", "g": "G", "gi": "Gi", "GiB": "Gi", "GIB": "Gi"},
+    **{"TB": "T", "tb": "T", "Tb": "T", "t": "T", "ti": "Ti", "TiB": "Ti", "B": "", "b": ""},
+}
+
+_QUANTITY = re.compile(
+    r"(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[A-Za-z]{0,4}))",
+    re.ASCII,
+)
+_DURATION = re.compile(DURATION_PATTERN, re.ASCII)
+_DURATION_PART = re.compile(r"([0-9.]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_UNIT_NS = {
+    **{"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3},
+    **{"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9},
+}
+
+
+class QuantityError(ValueError):
+    """A text that is no quantity or no duration; the message says what to write instead."""
+
+
+def parse_quantity(text: str) -> int:
+    """Return the whole bytes that a Kubernetes quantity means: ``2Gi``, ``500M``, ``1e9``.
+
+    Raises QuantityError when it is malformed, negative, above 1Ei, or in thousandths of a byte that
+    are no whole byte.
+    """
+    match = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise QuantityError(
+            f"{_shown(text)} is not a quantity of bytes; write for example 512Mi or 2Gi"
+        )
+    number = Fraction(f"0{match['number']}0" if "." in match["number"] else match["number"])
+    suffix = match["suffix"] or ""
+    if match["exponent"]:
+        exact = number * Fraction(10) ** int(match["exponent"])
+    elif suffix in _BINARY:
+        exact = number * _BINARY[suffix]
+    elif suffix in _DECIMAL:
+        exact = number * _DECIMAL[suffix]
+    elif suffix in _THOUSANDTHS:
+        exact = number * _THOUSANDTHS[suffix]
+        if exact.denominator != 1:
+            raise QuantityError(
+                f"{_shown(text)} is less than a whole byte in its last part ('{suffix}' counts"
+                f" fractions of a byte); write {match['number']}M or {match['number']}Mi"
+            )
+    else:
+        instead = _SLIPS.get(suffix)
+        fix = f"{match['number']}{instead}" if instead is not None else "for example 512Mi or 2Gi"
+        raise QuantityError(f"{_shown(text)} has the unknown unit '{suffix}'; write {fix}")
+    if match["sign"] == "-" and exact:
+        raise QuantityError(f"{_shown(text)} is negative; write a quantity of at least 0")
+    if exact > MAX_BYTES:
+        raise QuantityError(f"{_shown(text)} is more than any memory holds; write at most 1Ei")
+    return ceil(exact)
+
+
+def format_quantity(size_bytes: int) -> str:
+    """Return the shortest exact quantity for `size_bytes`: ``2Gi``, ``500M`` or ``4097``."""
+    if size_bytes < 0:
+        raise QuantityError(f"cannot write {size_bytes} bytes as a quantity: it is negative")
+    texts = [str(size_bytes)]
+    for suffix, unit in (*_BINARY.items(), *list(_DECIMAL.items())[1:]):
+        if size_bytes and size_bytes % unit == 0:
+            texts.append(f"{size_bytes // unit}{suffix}")
+    return min(texts, key=lambda text: (len(text), text[-1] != "i"))
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that a duration (``50ms``, ``1.5s``, ``1m30s``, ``250us``) means.
+
+    Raises QuantityError when it is malformed, has no unit, is negative, is longer than 100 days, or
+    is not a whole number of nanoseconds.
+    """
+    if len(text) > MAX_TEXT or not _DURATION.match(text):
+        if text == "0":
+            return 0.0
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and len(text) <= MAX_TEXT:
+            raise QuantityError(f"{_shown(text)} has no unit; write {text}ms or {text}s")
+        if text.startswith("-"):
+            raise QuantityError(f"{_shown(text)} is negative; write a duration such as 50ms")
+        raise QuantityError(
+            f"{_shown(text)} is not a duration; write for example 50ms, 1.5s or 1m30s"
+        )
+    total_ns = Fraction(0)
+    for number, unit in _DURATION_PART.findall(text):
+        total_ns += Fraction(f"0{number}0" if "." in number else number) * _UNIT_NS[unit]
+    if total_ns.denominator != 1:
+        raise QuantityError(f"{_shown(text)} is finer than a nanosecond; round it to whole ns")
+    if total_ns > MAX_DURATION_S * 10**9:
+        raise QuantityError(f"{_shown(text)} is too long; write at most 2400h")
+    return int(total_ns) / 10**9
+
+
+def format_duration(duration_s: float) -> str:
+    """Return `duration_s` (seconds, rounded to nanoseconds) as Go writes it, such as ``1m30s``."""
+    total_ns = round(duration_s * 10**9)
+    if total_ns < 0:
+        raise QuantityError(f"cannot write {duration_s} s as a duration: it is negative")
+    for unit, size_ns in (("ns", 1), ("us", 10**3), ("ms", 10**6)):
+        if 0 < total_ns < 1000 * size_ns:
+            return f"{_decimal(total_ns, size_ns)}{unit}"
+    minutes, rest_ns = divmod(total_ns, 60 * 10**9)
+    hours, minutes = divmod(minutes, 60)
+    seconds = _decimal(rest_ns, 10**9)
+    if hours:
+        return f"{hours}h{minutes}m{seconds}s"
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _decimal(value: int, unit: int) -> str:
+    """Return value/unit as a decimal number without trailing zeros; `unit` is a power of ten."""
+    whole, part = divmod(value, unit)
+    return f"{whole}.{part:0{len(str(unit)) - 1}d}".rstrip("0").rstrip(".")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…")

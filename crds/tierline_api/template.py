@@ -1,0 +1,70 @@
+"""A pod template: all of it is kept, and the little that Tierline reads of it is typed.
+
+The API server validates the rest when the Deployment is made, so unlike elsewhere unknown fields
+pass through untouched.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from .base import ApiModel
+
+_Word = Annotated[str, StringConstraints(max_length=65_536)]
+
+
+class _Open(ApiModel):
+    """A Kubernetes object of which only some fields are known here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def to_api(self) -> dict[str, Any]:
+        """Return what was read, and no defaults."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class EnvVar(_Open):
+    """An environment variable of a container."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256)]
+    """Its name."""
+    value: _Word | None = None
+    """Its value; absent when `valueFrom` takes it from the cluster."""
+
+
+class Container(_Open):
+    """A container; the first one with a command is the task's program."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    """Its name, unique in the pod."""
+    image: str | None = None
+    """Its image; not used when the task runs without a cluster."""
+    command: Annotated[tuple[_Word, ...], Field(max_length=4096)] = ()
+    """The program and its first arguments."""
+    args: Annotated[tuple[_Word, ...], Field(max_length=4096)] = ()
+    """More arguments."""
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=1024)] = ()
+    """Environment variables of the program."""
+    working_dir: _Word | None = None
+    """The folder in which the program starts."""
+
+
+class PodSpec(_Open):
+    """The spec of a pod template."""
+
+    containers: Annotated[tuple[Container, ...], Field(min_length=1, max_length=64)]
+    """The containers of the pod."""
+
+
+class PodTemplate(_Open):
+    """A PodTemplateSpec."""
+
+    metadata: dict[str, Any] | None = None
+    """Labels and annotations of the pods."""
+    spec: PodSpec
+    """The spec of the pods."""
+
+    @property
+    def program(self) -> Container | None:
+        """The container whose command is the task's program: the first that has one."""
+        return next((c for c in self.spec.containers if c.command), None)
