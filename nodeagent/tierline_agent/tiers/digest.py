@@ -1,0 +1,34 @@
+"""The name of content: a BLAKE3 digest, keyed by the trust domain in which it may be shared.
+
+Equal content of two domains has different digests, so it is never shared between them, and one
+domain cannot ask by digest whether another holds some content. A domain's name is no secret: the
+key separates domains, it does not authenticate anybody.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from blake3 import blake3
+
+Digest: TypeAlias = bytes
+"""32 bytes."""
+
+DIGEST_BYTES: Final = 32
+TAG_BYTES: Final = 16
+_CONTEXT: Final = "tierline trust domain"
+
+
+def domain_key(domain: str) -> bytes:
+    """The 32-byte key of a trust domain (a namespace's name)."""
+    return blake3(domain.encode(), derive_key_context=_CONTEXT).digest()
+
+
+def digest_of(key: bytes, content: memoryview) -> Digest:
+    """Digest of `content` in the domain of `key`; long content is hashed without Python's lock."""
+    return blake3(content, key=key).digest()
+
+
+def domain_tag(key: bytes) -> bytes:
+    """What a record keeps of a key, to tell domains apart without storing the key itself."""
+    return blake3(key).digest(TAG_BYTES)

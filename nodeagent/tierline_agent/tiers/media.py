@@ -1,0 +1,193 @@
+"""Opens a tier's medium: decides what a path is, claims it, and allocates it.
+
+| path                     | dram         | pmem            | nvme                         |
+|--------------------------|--------------|-----------------|------------------------------|
+| file on tmpfs            | mapped       | mapped          | buffered (no drive behind it)|
+| file on another system   | refused      | buffered        | O_DIRECT, else buffered      |
+| devdax character device  | refused      | mapped          | refused                      |
+| block device             | refused      | refused         | O_DIRECT                     |
+
+It does not look at what the medium holds (`volume.py`).
+
+Invariant: one process at a time has a medium. The lock is the kernel's (flock on the open file,
+O_EXCL on a block device), so it ends with the process however that ends. All blocks of a file are
+allocated here, so that a write cannot run out of space later, nor a mapping end in SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from tierline_agent.tiers import memory
+from tierline_agent.tiers.errors import MediumUnusable, unusable
+from tierline_agent.tiers.files import FileMedium
+from tierline_agent.tiers.mapped import Persist, map_devdax, map_tmpfs
+from tierline_agent.tiers.medium import BLOCK_BYTES, Durability, Medium
+
+Kind = Literal["dram", "pmem", "nvme"]
+
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+
+def open_medium(
+    kind: Kind, path: str | Path, size_bytes: int = 0, *, persist: Persist | None = None
+) -> Medium:
+    """Open, lock and allocate the medium of a tier.
+
+    `size_bytes` 0 means all there is: the existing file's size, the device's size. A file that
+    does not exist is created (mode 0600). `persist` writes cache lines back on a devdax, see
+    `mapped.py`. Raises MediumUnusable or NoSpace.
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"a tier is one of {', '.join(get_args(Kind))}, not {kind!r}")
+    path = str(path)
+    descriptor = _open(kind, path)
+    try:
+        _lock(kind, path, descriptor)
+        file_type = os.fstat(descriptor).st_mode
+        if stat.S_ISREG(file_type):
+            return _open_file(kind, path, descriptor, size_bytes)
+        return _open_device(kind, path, descriptor, size_bytes, persist)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _open_file(kind: Kind, path: str, descriptor: int, size_bytes: int) -> Medium:
+    in_memory = _file_system(descriptor) in _IN_MEMORY
+    if kind == "dram" and not in_memory:
+        raise MediumUnusable(
+            f"cannot use {path} as the dram tier: it is not on a tmpfs; "
+            "configure a file in /dev/shm or on another tmpfs"
+        )
+    size_bytes = _allocate(kind, path, descriptor, size_bytes)
+    if in_memory and kind != "nvme":
+        return map_tmpfs(kind, path, descriptor, size_bytes)
+    return _as_file(kind, path, descriptor, size_bytes, may_be_direct=not in_memory)
+
+
+def _open_device(
+    kind: Kind, path: str, descriptor: int, size_bytes: int, persist: Persist | None
+) -> Medium:
+    file_type = os.fstat(descriptor).st_mode
+    if stat.S_ISCHR(file_type) and kind == "pmem":
+        return map_devdax(kind, path, descriptor, size_bytes, persist)
+    if stat.S_ISBLK(file_type) and kind == "nvme":
+        size_bytes = _block_device_size(kind, path, descriptor, size_bytes)
+        return _as_file(kind, path, descriptor, size_bytes)
+    raise MediumUnusable(
+        f"cannot use {path} as the {kind} tier: it is neither a file nor a device for it; "
+        "configure a file, a devdax device for pmem, or a block device for nvme"
+    )
+
+
+def _open(kind: str, path: str) -> int:
+    try:
+        flags = os.O_RDWR | os.O_CREAT
+        if Path(path).is_block_device():
+            flags = os.O_RDWR | os.O_EXCL  # refused by the kernel while a file system is mounted
+        elif Path(path).is_char_device():
+            flags = os.O_RDWR
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise unusable(f"open the {kind} tier", path, error) from error
+
+
+def _lock(kind: str, path: str, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise MediumUnusable(
+            f"cannot use {path} as the {kind} tier: another process has it; "
+            "end the other agent or configure another path"
+        ) from error
+
+
+def _file_system(descriptor: int) -> str:
+    """Type of the file system an open file lies on, as the kernel names it; "" if unknown."""
+    for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
+        if line.startswith("mnt_id:"):
+            mount = line.split()[1]
+            break
+    else:
+        return ""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        # "36 35 98:0 /root /mount/point options [optional fields] - type source options"
+        fields = line.split(" ")
+        if fields[0] == mount:
+            return fields[fields.index("-") + 1]
+    return ""
+
+
+def _allocate(kind: str, path: str, descriptor: int, size_bytes: int) -> int:
+    """Give the file its blocks; returns its usable size in bytes."""
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid():
+        raise MediumUnusable(
+            f"cannot use {path} as the {kind} tier: it belongs to user {status.st_uid}, who could "
+            "cut it short under the agent; remove it or configure another path"
+        )
+    if size_bytes and status.st_size > size_bytes:
+        raise MediumUnusable(
+            f"cannot use {path} as the {kind} tier of {size_bytes} bytes: it has "
+            f"{status.st_size} bytes; configure that size or remove the file"
+        )
+    usable = size_bytes or status.st_size
+    usable -= usable % BLOCK_BYTES
+    if usable == 0:
+        raise MediumUnusable(
+            f"cannot use {path} as the {kind} tier: it is empty; configure a size for it"
+        )
+    try:
+        os.posix_fallocate(descriptor, 0, usable)
+    except OSError as error:
+        if status.st_size == 0:
+            os.ftruncate(descriptor, 0)  # what was allocated so far would only be in the way
+        raise unusable(f"allocate {usable} bytes for the {kind} tier", path, error) from error
+    return usable
+
+
+def _block_device_size(kind: str, path: str, descriptor: int, size_bytes: int) -> int:
+    available = os.lseek(descriptor, 0, os.SEEK_END)
+    if size_bytes > available:
+        raise MediumUnusable(
+            f"cannot use {size_bytes} bytes of the {kind} tier {path}: it has {available}; "
+            "configure a smaller size"
+        )
+    usable = size_bytes or available
+    return usable - usable % BLOCK_BYTES
+
+
+def _as_file(
+    kind: str, path: str, descriptor: int, size_bytes: int, *, may_be_direct: bool = True
+) -> FileMedium:
+    direct = may_be_direct and _try_direct(kind, path, descriptor)
+    return FileMedium(
+        kind,
+        path,
+        descriptor,
+        size_bytes,
+        direct=direct,
+        durability=Durability.POWER_LOSS if may_be_direct else Durability.PROCESS,
+    )
+
+
+def _try_direct(kind: str, path: str, descriptor: int) -> bool:
+    """Switch the descriptor to O_DIRECT, and prove by one read that the file system means it."""
+    if kind != "nvme":
+        return False  # a stand-in for pmem: the page cache is the memory it stands for
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        os.preadv(descriptor, [memory.scratch(BLOCK_BYTES)], 0)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise unusable(f"read the {kind} tier", path, error) from error
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return False
+    return True
