@@ -4,6 +4,7 @@ A type here carries its Python validation, its text form and its structural sche
 the bounds that CEL cost estimation needs (every text has a maxLength).
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -21,11 +22,12 @@ from .quantities import (
     format_quantity,
     parse_duration,
     parse_quantity,
+    shown,
 )
 
-INT64_MAX: Final = 2**63 - 1
 LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_FRACTION: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,9})?[mun]", re.ASCII)
 DIGEST_PATTERN: Final = r"^[0-9a-f]{64}$"
 
 
@@ -65,13 +67,13 @@ class DurationText:
         if isinstance(value, str):
             duration_s = parse_duration(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
-            raise QuantityError(f"{value!r} is not a duration; {self._advice}")
+            raise QuantityError(f"{shown(value)} is not a duration; {self._advice}")
         elif is_wire(info):
-            raise ValueError(f"{value!r} has no unit; write {value}ms or {value}s")
+            raise ValueError(f"{shown(value)} has no unit; write {value}ms or {value}s")
         else:
             duration_s = float(value)
         if not parse_duration(self.shortest) <= duration_s <= parse_duration(self.longest):
-            raise ValueError(f"{value!r} is out of range; {self._advice}")
+            raise ValueError(f"{shown(value)} is out of range; {self._advice}")
         return duration_s
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
@@ -104,17 +106,17 @@ class ByteText:
 
     def _read(self, value: object) -> int:
         if isinstance(value, str):
-            if value.endswith(("m", "u", "n")) and value[:1].isdigit():
-                number = value.rstrip("mun")
+            if _FRACTION.fullmatch(value):
+                number = value[:-1]
                 fix = f"write {number}M or {number}Mi"
-                raise ValueError(f"{value!r} counts fractions of a byte; {fix}")
+                raise ValueError(f"{shown(value)} counts fractions of a byte; {fix}")
             size_bytes = parse_quantity(value)
         elif isinstance(value, bool) or not isinstance(value, int):
-            raise QuantityError(f"{value!r} is not a quantity of bytes; {self._advice}")
+            raise QuantityError(f"{shown(value)} is not a quantity of bytes; {self._advice}")
         else:
             size_bytes = value
         if not self.least <= size_bytes <= MAX_BYTES:
-            raise ValueError(f"{value!r} is out of range; {self._advice}")
+            raise ValueError(f"{shown(value)} is out of range; {self._advice}")
         return size_bytes
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
@@ -146,9 +148,9 @@ PositiveBytes = Annotated[int, ByteText(1)]
 """A size that people write, not 0."""
 
 _int64: Final = {"format": "int64"}
-Count = Annotated[int, Field(strict=True, ge=0, le=INT64_MAX, json_schema_extra=_int64)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES, json_schema_extra=_int64)]
 """A whole number, or a size in bytes, that machines write."""
-PositiveCount = Annotated[int, Field(strict=True, ge=1, le=INT64_MAX, json_schema_extra=_int64)]
+PositiveCount = Annotated[int, Field(strict=True, ge=1, le=MAX_BYTES, json_schema_extra=_int64)]
 """A whole number above 0 that machines write."""
 Index = Annotated[int, Field(strict=True, ge=0, le=2**20, json_schema_extra={"format": "int32"})]
 """The index of an extent."""

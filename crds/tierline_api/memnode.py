@@ -96,7 +96,7 @@ class Link(ApiModel):
     """The worst measured bandwidth in bytes per second; plans are made with it."""
     typical_bandwidth: PositiveCount | None = None
     """The median of the measured bandwidth in bytes per second."""
-    overhead_s: Seconds = 0.0
+    overhead_s: Seconds
     """Fixed time of one transfer, beside its bytes."""
     health: Health = Health.HEALTHY
     """Degraded when it is slower than what plans were made with."""

@@ -8,6 +8,7 @@ are exact to the nanosecond up to 100 days, and `parse_duration` takes no more.
 """
 
 import re
+import reprlib
 from fractions import Fraction
 from math import ceil
 
@@ -44,6 +45,11 @@ _UNIT_NS = {
 }
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist = 2, 2, 3
+
+
 class QuantityError(ValueError):
     """A text that is no quantity or no duration; the message says what to write instead."""
 
@@ -57,7 +63,7 @@ def parse_quantity(text: str) -> int:
     match = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
         raise QuantityError(
-            f"{_shown(text)} is not a quantity of bytes; write for example 512Mi or 2Gi"
+            f"{shown(text)} is not a quantity of bytes; write for example 512Mi or 2Gi"
         )
     number = Fraction(f"0{match['number']}0" if "." in match["number"] else match["number"])
     suffix = match["suffix"] or ""
@@ -71,17 +77,17 @@ def parse_quantity(text: str) -> int:
         exact = number * _THOUSANDTHS[suffix]
         if exact.denominator != 1:
             raise QuantityError(
-                f"{_shown(text)} is less than a whole byte in its last part ('{suffix}' counts"
+                f"{shown(text)} is less than a whole byte in its last part ('{suffix}' counts"
                 f" fractions of a byte); write {match['number']}M or {match['number']}Mi"
             )
     else:
         instead = _SLIPS.get(suffix)
         fix = f"{match['number']}{instead}" if instead is not None else "for example 512Mi or 2Gi"
-        raise QuantityError(f"{_shown(text)} has the unknown unit '{suffix}'; write {fix}")
+        raise QuantityError(f"{shown(text)} has the unknown unit '{suffix}'; write {fix}")
     if match["sign"] == "-" and exact:
-        raise QuantityError(f"{_shown(text)} is negative; write a quantity of at least 0")
+        raise QuantityError(f"{shown(text)} is negative; write a quantity of at least 0")
     if exact > MAX_BYTES:
-        raise QuantityError(f"{_shown(text)} is more than any memory holds; write at most 1Ei")
+        raise QuantityError(f"{shown(text)} is more than any memory holds; write at most 1Ei")
     return ceil(exact)
 
 
@@ -106,19 +112,19 @@ def parse_duration(text: str) -> float:
         if text == "0":
             return 0.0
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and len(text) <= MAX_TEXT:
-            raise QuantityError(f"{_shown(text)} has no unit; write {text}ms or {text}s")
+            raise QuantityError(f"{shown(text)} has no unit; write {text}ms or {text}s")
         if text.startswith("-"):
-            raise QuantityError(f"{_shown(text)} is negative; write a duration such as 50ms")
+            raise QuantityError(f"{shown(text)} is negative; write a duration such as 50ms")
         raise QuantityError(
-            f"{_shown(text)} is not a duration; write for example 50ms, 1.5s or 1m30s"
+            f"{shown(text)} is not a duration; write for example 50ms, 1.5s or 1m30s"
         )
     total_ns = Fraction(0)
     for number, unit in _DURATION_PART.findall(text):
         total_ns += Fraction(f"0{number}0" if "." in number else number) * _UNIT_NS[unit]
     if total_ns.denominator != 1:
-        raise QuantityError(f"{_shown(text)} is finer than a nanosecond; round it to whole ns")
+        raise QuantityError(f"{shown(text)} is finer than a nanosecond; round it to whole ns")
     if total_ns > MAX_DURATION_S * 10**9:
-        raise QuantityError(f"{_shown(text)} is too long; write at most 2400h")
+        raise QuantityError(f"{shown(text)} is too long; write at most 2400h")
     return int(total_ns) / 10**9
 
 
@@ -144,5 +150,6 @@ def _decimal(value: int, unit: int) -> str:
     return f"{whole}.{part:0{len(str(unit)) - 1}d}".rstrip("0").rstrip(".")
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…")
+def shown(value: object) -> str:
+    """Return `value` for a message: printable, and short whatever it is."""
+    return _SHORT.repr(value)

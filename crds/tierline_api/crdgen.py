@@ -1,0 +1,270 @@
+"""Writes the CustomResourceDefinitions from the models.
+
+Pydantic's JSON schema is turned into what the API server calls a structural schema: references
+inlined, ``anyOf: [x, null]`` reduced to x (the API server prunes nulls), no ``additionalProperties:
+false`` (it refuses or prunes unknown fields by itself), and only the keywords it knows. Bounds on
+every text and list come from the models: the cost of the CEL rules is estimated from them. Output
+depends on the models alone: the same models give the same bytes.
+
+    python -m tierline_api.crdgen --write crds/
+    python -m tierline_api.crdgen --check crds/
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from .base import API_GROUP, API_VERSION, RULES, ApiModel
+from .memnode import MemNode
+from .memprofile import MemProfile
+from .memtask import MemTask
+
+_HEADER: Final = "# Generated from tierline_api by `python -m tierline_api.crdgen --write crds/`.\n"
+_OPEN: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_KEPT: Final = frozenset(
+    {"type", "description", "format", "enum", "pattern", "default", "required", "properties"}
+    | {"items", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "anyOf"}
+)
+"""Keywords that a structural schema may have, beside the x-kubernetes extensions."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a list that occurs twice twice: anchors in a CRD confuse readers."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        return True
+
+
+class Column(NamedTuple):
+    """A column of `kubectl get`; priority 1 shows it in wide output only."""
+
+    name: str
+    type: str
+    path: str
+    description: str
+    priority: int = 0
+
+
+class Kind(NamedTuple):
+    """What a CRD says beside its schema."""
+
+    model: type[ApiModel]
+    plural: str
+    short: str
+    scope: str
+    columns: tuple[Column, ...]
+
+    @property
+    def name(self) -> str:
+        """The kind, as in `kind: MemTask`."""
+        return self.model.__name__
+
+    @property
+    def file_name(self) -> str:
+        """The file that holds the CRD."""
+        return f"{API_GROUP}_{self.plural}.yaml"
+
+
+_AGE: Final = Column("Age", "date", ".metadata.creationTimestamp", "Time since it was made.")
+KINDS: Final = (
+    Kind(
+        MemTask,
+        "memtasks",
+        "mt",
+        "Namespaced",
+        (
+            Column("Phase", "string", ".status.phase", "A summary of the conditions."),
+            Column("Node", "string", ".status.node", "The node it was placed on."),
+            Column("Period", "string", ".spec.realtime.period", "Time between releases."),
+            Column("Deadline", "string", ".spec.realtime.deadline", "Latest end of a job.", 1),
+            Column("Misses", "integer", ".status.observed.misses", "Jobs that ended too late."),
+            Column(
+                "Predicted",
+                "string",
+                ".status.predicted.responseTime",
+                "The worst response time that was proved.",
+                1,
+            ),
+            Column(
+                "Worst",
+                "string",
+                ".status.observed.responseTimeWorst",
+                "The worst response time that was measured.",
+                1,
+            ),
+            Column(
+                "Fast-Memory", "integer", ".status.fastMemoryBytes", "Bytes that the plan takes."
+            ),
+            Column(
+                "Streamed",
+                "integer",
+                ".status.observed.streamedBytesPerJob",
+                "Bytes streamed in a job.",
+            ),
+            Column("Reason", "string", ".status.reason", "Why it is in this phase."),
+            _AGE,
+        ),
+    ),
+    Kind(
+        MemProfile,
+        "memprofiles",
+        "mp",
+        "Namespaced",
+        (
+            Column("Device", "string", ".spec.device.product", "The device it was measured on."),
+            Column("Workspace", "string", ".spec.workspace", "Peak beside the weights."),
+            Column("Digest", "string", ".spec.digest", "Digest of the weights.", 1),
+            _AGE,
+        ),
+    ),
+    Kind(
+        MemNode,
+        "memnodes",
+        "mn",
+        "Cluster",
+        (
+            Column("Health", "string", ".status.health", "The worst health of its parts."),
+            Column("Devices", "string", ".status.devices[*].product", "Its devices."),
+            Column("Tiers", "string", ".status.tiers[*].name", "Its tiers."),
+            Column("Agent", "string", ".status.agentVersion", "Version of its agent."),
+            _AGE,
+        ),
+    ),
+)
+
+
+def crd(kind: Kind) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of `kind`."""
+    singular = kind.name.lower()
+    version = API_VERSION.removeprefix(f"{API_GROUP}/")
+    columns = [
+        {
+            "name": column.name,
+            "type": column.type,
+            "jsonPath": column.path,
+            "description": column.description,
+            **({"priority": column.priority} if column.priority else {}),
+        }
+        for column in kind.columns
+    ]
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{API_GROUP}"},
+        "spec": {
+            "group": API_GROUP,
+            "names": {
+                "kind": kind.name,
+                "listKind": f"{kind.name}List",
+                "plural": kind.plural,
+                "singular": singular,
+                "shortNames": [kind.short],
+                "categories": ["tierline"],
+            },
+            "scope": kind.scope,
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": columns,
+                    "subresources": {"status": {}},
+                    "schema": {"openAPIV3Schema": structural_schema(kind.model)},
+                }
+            ],
+        },
+    }
+
+
+def structural_schema(model: type[ApiModel]) -> dict[str, Any]:
+    """Return the structural schema of an object of the API server."""
+    source = model.model_json_schema(by_alias=True)
+    root = _structural(source, source.get("$defs", {}))
+    properties = root["properties"]
+    for name in ("apiVersion", "kind"):
+        properties[name] = {"type": "string", "description": properties[name]["description"]}
+    # The API server validates metadata itself and takes no schema for it.
+    properties["metadata"] = {"type": "object"}
+    # Status is written later, through its subresource, by Tierline itself.
+    properties.get("status", {}).pop("default", None)
+    root["required"] = [name for name in root.get("required", ()) if name != "metadata"]
+    if not root["required"]:
+        del root["required"]
+    return root
+
+
+def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `schema` with references inlined and everything dropped that is not structural."""
+    merged: dict[str, Any] = dict(schema)
+    if reference := merged.pop("$ref", None):
+        name = reference.removeprefix("#/$defs/")
+        if name == "PodTemplate":
+            return {**_OPEN, "description": merged.get("description", "")}
+        # What is said at the field beats what is said at the type.
+        merged = {**definitions[name], **merged}
+        return _structural(merged, definitions)
+    branches = [b for b in merged.get("anyOf", ()) if b != {"type": "null"}]
+    if len(branches) == 1:
+        del merged["anyOf"]
+        return _structural({**branches[0], **merged}, definitions)
+    if "const" in merged:
+        merged["enum"] = [merged.pop("const")]
+    kept = {k: v for k, v in merged.items() if k in _KEPT or k.startswith("x-kubernetes-")}
+    if "x-kubernetes-int-or-string" in kept:
+        kept.pop("type", None)
+    if "properties" in kept:
+        kept["properties"] = {
+            name: _structural(field, definitions) for name, field in kept["properties"].items()
+        }
+    if "items" in kept:
+        kept["items"] = _structural(kept["items"], definitions)
+    if kept.get("default", ()) is None:
+        del kept["default"]
+    return _ordered(kept)
+
+
+def _ordered(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` with what a reader wants first first."""
+    first = ("type", "description", "default", "format", "enum", "pattern")
+    last = ("required", "properties", "items", RULES)
+    middle = [key for key in schema if key not in first and key not in last]
+    return {key: schema[key] for key in (*first, *sorted(middle), *last) if key in schema}
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each file that is generated."""
+    for kind in KINDS:
+        text = yaml.dump(crd(kind), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+        yield kind.file_name, f"{_HEADER}{text}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check the CRDs; returns 1 when a checked file is not what the models say."""
+    parser = argparse.ArgumentParser(prog="python -m tierline_api.crdgen", description=__doc__)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="write the CRDs")
+    action.add_argument("--check", action="store_true", help="fail if they are out of date")
+    parser.add_argument("folder", type=Path, help="the folder that holds them")
+    options = parser.parse_args(arguments)
+    stale = []
+    for name, text in files():
+        path: Path = options.folder / name
+        if options.write:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(str(path))
+    if stale:
+        print(
+            f"{', '.join(stale)} differ from the models;"
+            f" run python -m tierline_api.crdgen --write {options.folder}",
+            file=sys.stderr,
+        )
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
