@@ -1,0 +1,92 @@
+"""What the planner answers: plans with their proof, or what stands in the way.
+
+Sizes are bytes, times seconds. Invariant: an Admitted holds a plan for every task asked about, in
+the order asked, and its sums respect every limit of the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Limit = Literal["deadline", "memory", "ring", "tier"]
+
+
+@dataclass(frozen=True)
+class HomeRun:
+    """So many consecutive extents have their home in this tier."""
+
+    tier: str
+    extents: int
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What one task is granted."""
+
+    name: str
+    extent_bytes: int
+    extent_count: int
+    resident_extents: tuple[int, ...]
+    """Extent numbers over all arenas, ascending, pinned ones included."""
+    ring_extents: int
+    """Slots the task uses of its domain's ring; 0 if nothing streams."""
+    workspace_bytes: int
+    homes: tuple[HomeRun, ...]
+    """Home tier of extents 0, 1, …, run by run."""
+    job_time_s: float
+    """Worst time of a job that has the device, margins included."""
+    compute_s: float
+    """What it would take with all weights resident, margins included."""
+    streamed_bytes: int
+    """Bytes copied in each job."""
+    response_s: float | None
+    """Worst time from release to end; None where nothing is guaranteed (BestEffort)."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """Every deadline holds."""
+
+    plans: tuple[TaskPlan, ...]
+    utilisation: float
+    """Share of time that jobs hold the device, at worst."""
+    critical_time_s: float
+    """The window with the least slack."""
+    slack_s: float
+    """Its slack."""
+    blocker: str | None
+    """The task that may block that window."""
+    fast_bytes_used: int
+
+    @property
+    def ok(self) -> bool:
+        """True: the tasks may start."""
+        return True
+
+
+@dataclass(frozen=True)
+class Infeasible:
+    """No plan was found; `sentence` is for a person, the rest for programs."""
+
+    kind: Limit
+    reason: str
+    """DeadlineMissed, Overload, UtilisationUnproven, FastMemoryExceeded, LayerTooLarge,
+    TierFull or TierUnknown."""
+    sentence: str
+    """Which constraint fails, by how much, and one change that would help."""
+    task: str | None = None
+    """The task whose deadline, memory or tier it is."""
+    critical_time_s: float | None = None
+    blocker: str | None = None
+    shortfall_s: float | None = None
+    """Missing time in the critical window (infinite on overload)."""
+    missing_bytes: int | None = None
+    """Memory that would be enough; None if no memory helps."""
+    nearest: tuple[TaskPlan, ...] = ()
+    """The plans that came nearest, with the memory that there is; empty if none fits."""
+
+    @property
+    def ok(self) -> bool:
+        """False: starting the tasks would break a promise."""
+        return False

@@ -1,0 +1,93 @@
+"""Between the API's objects and the planner's values: questions in, plans out.
+
+Translation only: what a MemTask, a MemProfile and a MemNode say becomes a TaskDemand and a
+DeviceCapacity, and a TaskPlan becomes the API's Plan. Nothing is decided here but what makes a
+question meaningless (`QuestionError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierline_api.layout import LayerShape, fold_compute, lay_out
+from tierline_api.memnode import Device, MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_api.plan import Home, Plan, Tier
+from tierline_api.quantities import format_quantity
+from tierline_api.swap import OverBudget
+from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
+
+
+class QuestionError(ValueError):
+    """The objects contradict each other; the sentence names the field and the fix."""
+
+
+def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDemand:
+    """What `task` asks of a device with extents of `extent_bytes`, measured as in `profile`.
+
+    An execution time that the task states replaces the measured one: layers keep their shares.
+
+    Raises:
+        QuestionError: weights and workspace exceed the task's own budget.
+    """
+    spec, layers = task.spec, profile.spec.layers
+    workspace_bytes = max(profile.spec.workspace_bytes, spec.memory.workspace_bytes or 0)
+    needed = profile.spec.weight_bytes + workspace_bytes
+    spills = spec.swap.on_budget_exceeded == OverBudget.SPILL
+    if needed > spec.memory.budget_bytes and not spills:
+        raise QuestionError(
+            f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} is"
+            f" less than its measured weights and workspace; write at least {format_quantity(needed)}"
+        )
+    shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
+    scale = 1.0
+    if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
+        scale = spec.realtime.execution_time_s / profile.spec.compute_s
+    return TaskDemand(
+        name=task.name,
+        domain=task.domain,
+        period_s=spec.realtime.period_s,
+        deadline_s=spec.realtime.deadline_s,
+        layout=lay_out(shapes, extent_bytes),
+        compute_s=fold_compute(shapes, [layer.compute_time_s * scale for layer in layers]),
+        workspace_bytes=workspace_bytes,
+        tiers=tuple(tier.value for tier in spec.swap.tiers),
+        policy=spec.swap.policy,
+        criticality=spec.realtime.criticality,
+        reserved_bytes=spec.memory.reserved_bytes,
+        weights_digest=profile.spec.digest or "",
+    )
+
+
+def capacity_of(node: MemNode, device: Device, margins: Margins) -> DeviceCapacity:
+    """What `device` of `node` offers: its fast memory, and each tier that has a measured link."""
+    tiers = {}
+    for tier in node.status.tiers:
+        link = node.read_link(Tier(tier.name), device.name)
+        if link is not None:
+            tiers[tier.name.value] = TierCapacity(
+                tier.capacity_bytes - tier.used_bytes,
+                LinkRate(float(link.bandwidth), link.overhead_s),
+            )
+    return DeviceCapacity(device.fast_bytes - device.used_bytes, tiers, margins)
+
+
+def plan_of(plan: TaskPlan) -> Plan:
+    """The API's face of what a task is granted."""
+    return Plan(
+        extent_bytes=plan.extent_bytes,
+        extent_count=plan.extent_count,
+        resident_extents=list(plan.resident_extents),
+        ring_extents=plan.ring_extents,
+        workspace_bytes=plan.workspace_bytes,
+        homes=_homes(plan),
+        predicted_job_time_s=plan.job_time_s,
+        predicted_response_time_s=plan.response_s if plan.response_s is not None else 0.0,
+    )
+
+
+def _homes(plan: TaskPlan) -> Sequence[Home]:
+    return [Home(tier=Tier(run.tier), extents=run.extents) for run in plan.homes]

@@ -1,0 +1,77 @@
+"""Which lower tier holds each extent of each task.
+
+Every extent has a home below fast memory, resident or not, so that evicting it costs nothing. Tasks
+are served in the order given; each fills the first of its tiers that has room, then the next.
+Equal weights of one trust domain are stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from tierline_operator.planning.answer import HomeRun, Infeasible
+from tierline_operator.planning.request import TaskDemand, TierCapacity
+
+
+def place_homes(
+    tasks: Sequence[TaskDemand], tiers: Mapping[str, TierCapacity]
+) -> list[tuple[str, ...]] | Infeasible:
+    """The tier of every extent of every task, or which task has no place and by how many bytes."""
+    free = {name: tier.capacity_bytes for name, tier in tiers.items()}
+    stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, ...]] = {}
+    placed: list[tuple[str, ...]] = []
+    for task in tasks:
+        size = task.layout.extent_bytes
+        key = (task.domain, task.weights_digest, task.layout.extent_sizes)
+        shared = stored.get(key) if task.weights_digest else None
+        if shared is not None and set(shared) <= set(task.tiers):
+            placed.append(shared)
+            continue
+        known = [name for name in task.tiers if name in free]
+        if not known and task.layout.extent_count:
+            return _unknown(task, tiers)
+        homes: list[str] = []
+        for name in known:
+            taken = min(task.layout.extent_count - len(homes), free[name] // size)
+            free[name] -= taken * size
+            homes += [name] * taken
+        missing = task.layout.extent_count - len(homes)
+        if missing:
+            return _full(task, known, missing * size)
+        placed.append(tuple(homes))
+        stored[key] = placed[-1]
+    return placed
+
+
+def runs(homes: Sequence[str]) -> tuple[HomeRun, ...]:
+    """The same, run by run."""
+    return tuple(HomeRun(tier, len(list(run))) for tier, run in groupby(homes))
+
+
+def _unknown(task: TaskDemand, tiers: Mapping[str, TierCapacity]) -> Infeasible:
+    asked = ", ".join(task.tiers) or "none"
+    return Infeasible(
+        kind="tier",
+        reason="TierUnknown",
+        sentence=(
+            f"the weights of {task.name} may only live in {asked}, which this device does not "
+            f"have; name one of its tiers instead: {', '.join(tiers) or 'it has none'}"
+        ),
+        task=task.name,
+        missing_bytes=task.layout.extent_count * task.layout.extent_bytes,
+    )
+
+
+def _full(task: TaskDemand, known: Sequence[str], missing: int) -> Infeasible:
+    where = " and ".join(known)
+    return Infeasible(
+        kind="tier",
+        reason="TierFull",
+        sentence=(
+            f"the weights of {task.name} do not fit in {where}: {missing / 2**20:.1f} MiB are "
+            f"missing; make {known[-1]} larger by that much or let the task use another tier"
+        ),
+        task=task.name,
+        missing_bytes=missing,
+    )

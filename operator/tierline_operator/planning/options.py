@@ -1,0 +1,135 @@
+"""The choices of one task: its points for each ring, with what each costs on the device.
+
+A Task ties a demand to a device: homes become links, margins and overheads become part of the
+times, and curves are made once per ring. Costs are whole nanoseconds, rounded up.
+
+Invariant: `cost_ns` of a point is never below the worst job time of that plan under P3, except for
+a Soft task with mean times, whose `section_ns` still is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.demand import cost_ns, instant_ns
+from tierline_operator.planning.curve import Point, pareto
+from tierline_operator.planning.pipeline import LinkRate, Pipeline
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+
+@dataclass(frozen=True)
+class Option:
+    """A point of the curve with its costs."""
+
+    point: Point
+    extents: int
+    """Resident extents: what it takes of fast memory, besides the ring."""
+    job_time_s: float
+    cost_ns: int
+    """Demand of a job; 0 for BestEffort, which has none."""
+    section_ns: int
+    """How long a job may keep others waiting."""
+
+
+class Task:
+    """One task on one device."""
+
+    def __init__(self, demand: TaskDemand, homes: Sequence[str], device: DeviceCapacity) -> None:
+        """`homes` names the tier of each extent."""
+        self.demand = demand
+        self.homes = tuple(homes)
+        self.period_ns = instant_ns(demand.period_s)
+        self.deadline_ns = instant_ns(demand.deadline_s)
+        self.guaranteed = demand.criticality is not Criticality.BEST_EFFORT
+        self.may_stream = demand.policy is not SwapPolicy.RESIDENT
+        self.takes_spare = demand.policy is SwapPolicy.AUTO
+        self.dispatch_s = device.dispatch_s
+        names = sorted(set(homes))
+        links = [_slowed(device.tiers[name].link, device.margins.bandwidth) for name in names]
+        index = {name: number for number, name in enumerate(names)}
+        link_of = [index[name] for name in homes]
+        size = demand.layout.extent_bytes
+        busy_s = device.blocked_extents * max((link.copy_s(size) for link in links), default=0.0)
+
+        def pipeline(times: Sequence[float]) -> Pipeline:
+            scaled = [seconds * device.margins.compute + device.gate_s for seconds in times]
+            return Pipeline(demand.layout, scaled, link_of, links, busy_s)
+
+        self.worst = pipeline(demand.compute_s)
+        mean = demand.mean_compute_s if demand.criticality is Criticality.SOFT else None
+        self.mean = None if mean is None else pipeline(mean)
+        self.compute_s = sum(self.worst.compute_s) + device.dispatch_s
+        layout = demand.layout
+        self.kept_extents = len(layout.pinned_extents)
+        self.span = 0
+        self.wide_layer = 0
+        for layer, (first, last) in enumerate(
+            zip(layout.first_extent, layout.last_extent, strict=True)
+        ):
+            if last - first + 1 > self.span:
+                self.span, self.wide_layer = last - first + 1, layer
+        reserved = max(0, demand.reserved_bytes - demand.workspace_bytes)
+        self.least_extents = min(-(-reserved // size), layout.extent_count)
+        self._options: dict[int, list[Option]] = {}
+
+    def options(self, ring_extents: int) -> list[Option]:
+        """The choices with that ring, memory ascending; never empty."""
+        ring = ring_extents if self.may_stream else 0
+        if ring not in self._options:
+            points = pareto(self.worst, ring, least_extents=self.least_extents)
+            if self.demand.policy is SwapPolicy.SWAP:
+                points = points[:1]
+            self._options[ring] = [self._option(point, ring) for point in points]
+        return self._options[ring]
+
+    def resident(self) -> Option:
+        """The choice that keeps everything."""
+        return self.options(0)[-1]
+
+    def _option(self, point: Point, ring: int) -> Option:
+        worst_s = point.total_s + self.dispatch_s
+        demand_s = worst_s
+        if self.mean is not None:
+            demand_s = self.mean.total_s(point.resident, ring) + self.dispatch_s
+        return Option(
+            point=point,
+            extents=point.resident_extents,
+            job_time_s=worst_s,
+            cost_ns=cost_ns(demand_s) if self.guaranteed else 0,
+            section_ns=cost_ns(worst_s),
+        )
+
+
+def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
+    """Ring sizes per domain worth trying, in the order of preference, as domain -> extents.
+
+    A ring one extent larger than a task's widest layer lets every layer of it stream with one
+    extent of look-ahead. Preferred is none at all, then one with room for all tasks of the domain
+    and two extents more (uneven copies then stall nobody), then ever smaller ones, with wide layers
+    kept resident instead, and at last larger ones.
+    """
+    needs: dict[str, list[int]] = {task.demand.domain: [] for task in tasks}
+    for task in tasks:
+        if task.may_stream and task.span:
+            needs[task.demand.domain].append(task.span + 1)
+
+    def level(share: float, more: int = 0) -> dict[str, int]:
+        return {
+            domain: sorted(sizes)[round(share * (len(sizes) - 1))] + more if sizes else 0
+            for domain, sizes in needs.items()
+        }
+
+    tried: list[dict[str, int]] = []
+    smallest = {domain: 2 if sizes else 0 for domain, sizes in needs.items()}
+    middle = [level(1, 2), level(1), level(0.75), level(0.5), smallest]
+    for rings in (dict.fromkeys(needs, 0), *middle, level(1, 8), level(1, 32)):
+        if rings not in tried:
+            tried.append(rings)
+    return tried
+
+
+def _slowed(link: LinkRate, margin: float) -> LinkRate:
+    return LinkRate(link.bandwidth_bytes_per_s / margin, link.overhead_s, link.in_flight)

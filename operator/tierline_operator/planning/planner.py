@@ -1,0 +1,207 @@
+"""Plans for all tasks of a device, with the proof that every deadline holds, or the reason why not.
+
+The memory constraint, in extents: the resident extents of all tasks, plus for each trust domain the
+largest ring of its tasks, plus the largest workspace (bytes), fit in fast memory. Tasks of a domain
+share the ring because jobs run one at a time and nothing in it outlives a job.
+
+How a plan is found: homes first (homes.py); then for a few ring sizes (options.py) a search for
+resident sets (search.py) until the exact test (admission/demand.py) accepts. What is left of memory
+afterwards goes to Auto tasks by gain in utilisation, which can only shorten jobs; the test is
+sustainable, and it is asked again all the same.
+
+Theorem behind the answer (P2, P3): a job holds device and copy engine together from dispatch to
+end, with an empty ring at first, so non-preemptive EDF with the job times of the recursion as costs
+is exact; with the start delay of P3 it stays safe when a link still moves one extent of something
+else. Assumptions: leases by absolute deadline, one job at a time, times and bandwidths no worse
+than given after margins. Soft tasks with mean times demand their mean and block with their worst:
+others are guaranteed as long as soft jobs keep to that mean. Best-effort tasks have no deadline and
+must be dispatched only when nobody else waits; their whole job counts as blocking.
+
+Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierline_operator.admission.demand import NS, DemandTest, SporadicTask
+from tierline_operator.admission.response import worst_responses
+from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
+from tierline_operator.planning.homes import place_homes, runs
+from tierline_operator.planning.options import Option, Task, rings_to_try
+from tierline_operator.planning.reasons import deadline_missed, memory_exceeded
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.search import Outcome, Search
+
+_REFINEMENTS = 6
+
+
+def plan(
+    tasks: Sequence[TaskDemand], device: DeviceCapacity, *, give_spare: bool = True
+) -> Admitted | Infeasible:
+    """Choose rings, resident sets and tiers for `tasks` and prove every deadline.
+
+    `give_spare=False` leaves memory that no deadline needs free. Raises ValueError where two tasks
+    share a name or the extents of tasks differ in size.
+    """
+    names = [task.name for task in tasks]
+    if len(set(names)) < len(names):
+        raise ValueError(f"cannot plan {', '.join(names)}: task names must differ")
+    if len({task.layout.extent_bytes for task in tasks}) > 1:
+        raise ValueError("cannot plan tasks whose extents differ in size on one device")
+    homes = place_homes(tasks, device.tiers)
+    if isinstance(homes, Infeasible):
+        return homes
+    if not tasks:
+        return Admitted((), 0.0, 0.0, float("inf"), None, 0)
+    prepared = [Task(*pair, device) for pair in zip(tasks, homes, strict=True)]
+    return _Planner(prepared, device).answer(give_spare=give_spare)
+
+
+class _Planner:
+    def __init__(self, tasks: Sequence[Task], device: DeviceCapacity) -> None:
+        self.tasks = tasks
+        self.fast_bytes = device.fast_bytes
+        self.extent_bytes = tasks[0].demand.layout.extent_bytes
+        self.workspace_bytes = max(task.demand.workspace_bytes for task in tasks)
+        self.room = (device.fast_bytes - self.workspace_bytes) // self.extent_bytes
+        due = [task for task in tasks if task.guaranteed]
+        self.test = DemandTest([task.period_ns for task in due], [task.deadline_ns for task in due])
+
+    def answer(self, *, give_spare: bool) -> Admitted | Infeasible:
+        rings_tried = rings_to_try(self.tasks)
+        hopeless = not self._holds_with_unlimited_memory()
+        nearest: tuple[Search, dict[str, int], Outcome] | None = None
+        fitting: list[tuple[int, dict[str, int]]] = []
+        for rings in rings_tried:
+            search = Search(self.tasks, rings, self.test)
+            fitting.append((search.least() + sum(rings.values()), rings))
+            outcome = search.run(self.room - sum(rings.values()))
+            if outcome is None:
+                continue
+            if nearest is None or outcome.ok or outcome.late_ns < nearest[2].late_ns:
+                nearest = (search, rings, outcome)
+            if nearest[2].ok or hopeless:
+                break
+        if nearest is None:
+            least, rings = min(fitting, key=lambda pair: pair[0])
+            need = least * self.extent_bytes + self.workspace_bytes
+            return memory_exceeded(self.tasks, rings, need, self.fast_bytes)
+        search, rings, outcome = nearest
+        if outcome.ok:
+            return self._admitted(search, rings, outcome, give_spare=give_spare)
+        return deadline_missed(
+            search,
+            outcome,
+            missing_bytes=None if hopeless else self._missing_bytes(rings_tried),
+            nearest=self._plans(search, outcome.chosen, rings),
+        )
+
+    def _holds_with_unlimited_memory(self) -> bool:
+        """A necessary condition: all weights resident, however little memory there is."""
+        search = Search(self.tasks, {}, self.test)
+        return search.judge([len(options) - 1 for options in search.options]).ok
+
+    def _missing_bytes(self, rings_tried: Sequence[dict[str, int]]) -> int | None:
+        """Memory that would be enough, beyond what there is: not the least, but proven."""
+        plenty = sum(task.demand.layout.extent_count for task in self.tasks)
+        best: int | None = None
+        for rings in rings_tried:
+            search = Search(self.tasks, rings, self.test)
+            ring = sum(rings.values())
+            outcome = search.run(plenty)
+            if outcome is None or not outcome.ok:
+                continue
+            low, high = self.room - ring, outcome.used
+            for _ in range(_REFINEMENTS):
+                if high - low <= 1:
+                    break
+                middle = (low + high) // 2
+                outcome = search.run(middle)
+                if outcome is not None and outcome.ok:
+                    high = outcome.used
+                else:
+                    low = middle
+            if best is None or high + ring < best:
+                best = high + ring
+        if best is None:
+            return None
+        return best * self.extent_bytes + self.workspace_bytes - self.fast_bytes
+
+    def _admitted(
+        self, search: Search, rings: dict[str, int], outcome: Outcome, *, give_spare: bool
+    ) -> Admitted:
+        used_rings = self._rings(search, outcome.chosen, rings)
+        if give_spare:
+            limit = self.room - sum(used_rings.values())
+            filled = search.judge(search.fill(outcome.chosen, limit, lambda task: task.takes_spare))
+            # Sustainability says that the fill holds; the answer must not depend on believing it.
+            outcome = filled if filled.ok else outcome
+            used_rings = self._rings(search, outcome.chosen, rings)
+        picked = _picked(search, outcome.chosen)
+        load = sum(
+            option.cost_ns / task.period_ns for task, option in zip(self.tasks, picked, strict=True)
+        )
+        used = outcome.used + sum(used_rings.values())
+        return Admitted(
+            plans=self._plans(search, outcome.chosen, rings),
+            utilisation=load,
+            critical_time_s=outcome.critical_ns / NS,
+            slack_s=-outcome.late_ns / NS,
+            blocker=None if outcome.blocker is None else self.tasks[outcome.blocker].demand.name,
+            fast_bytes_used=used * self.extent_bytes + self.workspace_bytes,
+        )
+
+    def _rings(
+        self, search: Search, chosen: Sequence[int], rings: dict[str, int]
+    ) -> dict[str, int]:
+        """Rings no larger than what streams through them."""
+        needed = dict.fromkeys(rings, 0)
+        for task, option in zip(self.tasks, _picked(search, chosen), strict=True):
+            domain = task.demand.domain
+            streamed = min(rings[domain], option.point.streamed_extents)
+            needed[domain] = max(needed[domain], streamed)
+        return needed
+
+    def _plans(
+        self, search: Search, chosen: Sequence[int], rings: dict[str, int]
+    ) -> tuple[TaskPlan, ...]:
+        picked = _picked(search, chosen)
+        responses = worst_responses(
+            [
+                SporadicTask(
+                    task.demand.name,
+                    task.period_ns / NS,
+                    task.deadline_ns / NS if task.guaranteed else None,
+                    option.cost_ns / NS,
+                    option.section_ns / NS,
+                )
+                for task, option in zip(self.tasks, picked, strict=True)
+            ]
+        )
+        return tuple(
+            _task_plan(task, option, rings[task.demand.domain], response)
+            for task, option, response in zip(self.tasks, picked, responses, strict=True)
+        )
+
+
+def _picked(search: Search, chosen: Sequence[int]) -> list[Option]:
+    return [options[at] for options, at in zip(search.options, chosen, strict=True)]
+
+
+def _task_plan(task: Task, option: Option, ring: int, response_s: float | None) -> TaskPlan:
+    demand, held = task.demand, option.point.resident
+    sizes = demand.layout.extent_sizes
+    return TaskPlan(
+        name=demand.name,
+        extent_bytes=demand.layout.extent_bytes,
+        extent_count=demand.layout.extent_count,
+        resident_extents=tuple(sorted(held)),
+        ring_extents=min(ring, option.point.streamed_extents),
+        workspace_bytes=demand.workspace_bytes,
+        homes=runs(task.homes),
+        job_time_s=option.job_time_s,
+        compute_s=task.compute_s,
+        streamed_bytes=sum(size for extent, size in enumerate(sizes) if extent not in held),
+        response_s=response_s,
+    )

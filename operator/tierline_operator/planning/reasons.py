@@ -1,0 +1,162 @@
+"""Refusals in one sentence: which constraint fails, by how much, and what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tierline_operator.admission.demand import NS, DemandTest, SporadicTask
+from tierline_operator.planning.answer import Infeasible, TaskPlan
+from tierline_operator.planning.options import Task
+from tierline_operator.planning.remedies import Remedy, find_remedy
+from tierline_operator.planning.search import Outcome, Search
+
+
+def mebibytes(size: int) -> str:
+    """Bytes as a person reads them, rounded up."""
+    return f"{math.ceil(size / 2**20 * 10) / 10:g} MiB"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as a person reads them, rounded up to three digits."""
+    value = seconds * 1000
+    if value <= 0:
+        return "0 ms"
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    rounded = math.ceil(value / step - 1e-6) * step
+    return f"{rounded / 1000:.3g} s" if rounded >= 1000 else f"{rounded:.3g} ms"
+
+
+def memory_exceeded(
+    tasks: Sequence[Task], rings: dict[str, int], need_bytes: int, fast_bytes: int
+) -> Infeasible:
+    """Not even the smallest plans fit: name the part that weighs most."""
+    size = tasks[0].demand.layout.extent_bytes
+    missing = need_bytes - fast_bytes
+    workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
+    kept = max(tasks, key=_least_extents)
+    wide = max(tasks, key=lambda task: task.span)
+    workspace_bytes = workspace.demand.workspace_bytes
+    kept_bytes = sum(map(_least_extents, tasks)) * size
+    # What is left of the need: rings, or what layers wider than the ring must keep.
+    if workspace_bytes + kept_bytes <= fast_bytes and any(rings.values()):
+        span_bytes = wide.span * size
+        return Infeasible(
+            kind="ring",
+            reason="LayerTooLarge",
+            sentence=(
+                f"layer {wide.wide_layer} of {wide.demand.name} needs {mebibytes(span_bytes)} of "
+                f"fast memory at once, which with the resident weights and workspaces is "
+                f"{mebibytes(missing)} more than the {mebibytes(fast_bytes)} there are; give the "
+                f"device {mebibytes(missing)} more fast memory or split that layer"
+            ),
+            task=wide.demand.name,
+            missing_bytes=missing,
+        )
+    largest = workspace if workspace_bytes >= _least_extents(kept) * size else kept
+    part = "workspace" if largest is workspace else "weights that must stay resident"
+    part_bytes = max(workspace_bytes, _least_extents(kept) * size)
+    return Infeasible(
+        kind="memory",
+        reason="FastMemoryExceeded",
+        sentence=(
+            f"the tasks need at least {mebibytes(need_bytes)} of fast memory and there are "
+            f"{mebibytes(fast_bytes)}: {mebibytes(missing)} are missing; the largest part is "
+            f"{mebibytes(part_bytes)} of {part} of {largest.demand.name}: give the device "
+            f"{mebibytes(missing)} more fast memory or make that part smaller"
+        ),
+        task=largest.demand.name,
+        missing_bytes=missing,
+    )
+
+
+def deadline_missed(
+    search: Search,
+    outcome: Outcome,
+    *,
+    missing_bytes: int | None,
+    nearest: tuple[TaskPlan, ...],
+) -> Infeasible:
+    """The test refuses the nearest plan; `missing_bytes` more memory would be enough, if given."""
+    tasks = search.tasks
+    picked = [options[at] for options, at in zip(search.options, outcome.chosen, strict=True)]
+    sporadic = [
+        SporadicTask(
+            task.demand.name,
+            task.period_ns / NS,
+            task.deadline_ns / NS if task.guaranteed else None,
+            option.cost_ns / NS,
+            option.section_ns / NS,
+        )
+        for task, option in zip(tasks, picked, strict=True)
+    ]
+    late = outcome.kind == "late"
+    victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
+    blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
+    remedy = None if missing_bytes is not None else find_remedy(sporadic, victims)
+    load = sum(task.cost_s / task.period_s for task in sporadic)
+    if late:
+        what = _late(search.test, sporadic, outcome, victims, search.due)
+    elif outcome.kind == "overload":
+        what = f"the tasks need {load * 100:.0f} % of the device's time"
+    else:
+        what = (
+            f"the tasks need {load * 100:.4f} % of the device's time, and periods without a common "
+            "multiple leave that too close to all of it for a proof"
+        )
+    help_ = _help(sporadic, remedy, missing_bytes)
+    return Infeasible(
+        kind="deadline",
+        reason={"late": "DeadlineMissed", "overload": "Overload"}.get(
+            outcome.kind, "UtilisationUnproven"
+        ),
+        sentence=f"{what}; {help_}",
+        task=tasks[victims[0]].demand.name if victims else None,
+        critical_time_s=outcome.critical_ns / NS if late else None,
+        blocker=blocker,
+        shortfall_s=outcome.late_ns / NS if late else math.inf,
+        missing_bytes=missing_bytes,
+        nearest=nearest,
+    )
+
+
+def _late(
+    test: DemandTest,
+    tasks: Sequence[SporadicTask],
+    outcome: Outcome,
+    victims: Sequence[int],
+    due: Sequence[int],
+) -> str:
+    jobs = test.jobs_due(outcome.critical_ns)
+    demand_s = sum(tasks[i].cost_s * count for i, count in zip(due, jobs, strict=True))
+    victim = tasks[victims[0]]
+    held = ""
+    if outcome.blocker is not None:
+        section_s = tasks[outcome.blocker].section_s or 0.0
+        held = (
+            f" and {tasks[outcome.blocker].name} may hold the device for "
+            f"{milliseconds(section_s)} before them"
+        )
+    return (
+        f"{victim.name} cannot keep its deadline of {milliseconds(victim.deadline_s or 0)}: in a "
+        f"window of {milliseconds(outcome.critical_ns / NS)} the jobs that are due take "
+        f"{milliseconds(demand_s)}{held}, {milliseconds(outcome.late_ns / NS)} too long"
+    )
+
+
+def _help(tasks: Sequence[SporadicTask], remedy: Remedy | None, missing: int | None) -> str:
+    if missing is not None:
+        return f"{mebibytes(missing)} more fast memory would be enough"
+    if remedy is None:
+        return "no more memory and no single longer deadline or period would be enough"
+    name = tasks[remedy.index].name
+    if remedy.what == "removal":
+        return f"the others would hold without {name}"
+    return f"a {remedy.what} of {milliseconds(remedy.value_s)} for {name} would be enough"
+
+
+def _least_extents(task: Task) -> int:
+    """Extents that the task keeps resident whatever the ring."""
+    if not task.may_stream:
+        return task.demand.layout.extent_count
+    return max(task.kept_extents, task.least_extents)

@@ -1,0 +1,96 @@
+"""What the planner is asked: tasks with their measured times, and a device with its tiers.
+
+Plain values; where they come from (profiles, nodes, a command line) is not this package's business.
+Sizes are bytes, times seconds. Invariant: what these constructors accept, the planner can plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tierline_api.layout import ArenaLayout
+from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
+from tierline_operator.planning.pipeline import LinkRate
+
+
+@dataclass(frozen=True)
+class TaskDemand:
+    """One task. Compute times are worst cases per layer that is not pinned (see fold_compute)."""
+
+    name: str
+    domain: str
+    """Trust domain (namespace): tasks of one domain share a ring, and copies of equal weights."""
+    period_s: float
+    deadline_s: float
+    layout: ArenaLayout
+    compute_s: Sequence[float]
+    workspace_bytes: int = 0
+    tiers: Sequence[str] = ("dram",)
+    """Tiers that may hold the weights, the preferred one first."""
+    policy: SwapPolicy = SwapPolicy.AUTO
+    """Auto: resident as far as it helps. Resident: all of it. Stream: resident only as far as a
+    deadline needs it. Swap (whole-task swapping is not offered, streaming is never slower): streams
+    everything that can be streamed."""
+    criticality: Criticality = Criticality.HARD
+    mean_compute_s: Sequence[float] | None = None
+    """Mean times, used as the demand of a Soft task (its blocking of others stays worst-case)."""
+    reserved_bytes: int = 0
+    """Fast memory that the task keeps whatever the plan needs, workspace included."""
+    weights_digest: str = ""
+    """Equal digests in one domain share their copies in the lower tiers; "" shares nothing."""
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning, naming task and field."""
+        if not 0 < self.deadline_s <= self.period_s:
+            raise ValueError(
+                f"cannot plan task {self.name}: its deadline of {self.deadline_s} s is not within "
+                f"(0, {self.period_s} s], its period; give 0 < deadline <= period"
+            )
+        layers = self.layout.layer_count
+        for times in (self.compute_s, self.mean_compute_s):
+            if times is None:
+                continue
+            if len(times) != layers and (layers or len(times) > 1):
+                raise ValueError(
+                    f"cannot plan task {self.name}: {len(times)} compute times for {layers} layers"
+                )
+            if any(not 0 <= seconds < float("inf") for seconds in times):
+                raise ValueError(f"cannot plan task {self.name}: a compute time is not finite")
+
+
+@dataclass(frozen=True)
+class TierCapacity:
+    """A tier of the device: how much it holds and how fast its link is, at its measured worst."""
+
+    capacity_bytes: int
+    link: LinkRate
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Safety factors, at least 1: compute times are multiplied, bandwidths divided by them."""
+
+    compute: float = 1.0
+    bandwidth: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse margins below 1: they would admit what the measurements refuse."""
+        if self.compute < 1 or self.bandwidth < 1:
+            raise ValueError(f"margins must be at least 1, not {self.compute}, {self.bandwidth}")
+
+
+@dataclass(frozen=True)
+class DeviceCapacity:
+    """One device: fast memory and the tiers below it."""
+
+    fast_bytes: int
+    tiers: dict[str, TierCapacity]
+    margins: Margins = field(default_factory=Margins)
+    dispatch_s: float = 0.0
+    """Time from a free device to the start of the next job's copies (the lease's way there)."""
+    gate_s: float = 0.0
+    """Time a gate adds to each layer."""
+    blocked_extents: int = 1
+    """Extents of something else that may be on the link when a job is dispatched (P3)."""
