@@ -1,0 +1,93 @@
+"""A program that fills a store until it is killed: `store_writer.py KIND PATH SIZE EXTENT SEED`.
+
+It puts, releases and reads extents whose content follows from their number, and after each `put`
+prints the number: an acknowledged extent. KILL_AT=N in its environment kills it at its N-th
+operation on the medium: before a flush or read, or in the middle of a write, of which only the
+first half is done. The product knows nothing of this; the medium is wrapped here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+
+from tierline_agent.tiers import Medium, Store, domain_key, open_medium
+from tierline_agent.tiers.medium import BLOCK_BYTES
+from tierline_agent.tiers.memory import scratch
+
+KEY = domain_key("faults")
+
+
+def extent(number: int, extent_bytes: int) -> memoryview:
+    """The content of extent `number`; every third one is shorter than an extent."""
+    chance = random.Random(number)  # noqa: S311 - reproducible, not secret
+    size_bytes = chance.randrange(1, extent_bytes) if number % 3 == 0 else extent_bytes
+    view = scratch(size_bytes)
+    view[:] = chance.randbytes(size_bytes)
+    return view
+
+
+class DyingMedium(Medium):
+    """Kills the process at one operation."""
+
+    def __init__(self, inner: Medium, dies_at: int) -> None:
+        self.inner, self.left = inner, dies_at
+        self.kind, self.path, self.mode = inner.kind, inner.path, inner.mode
+        self.durability, self.size_bytes = inner.durability, inner.size_bytes
+
+    def _step(self) -> bool:
+        self.left -= 1
+        return self.left == 0
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        if self._step():
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.inner.read_into(offset, target)
+
+    def write_from(self, offset: int, source: memoryview) -> None:
+        if self._step():
+            half = source.nbytes // 2
+            if source.nbytes <= BLOCK_BYTES:  # a record: torn inside its fields
+                whole = scratch(BLOCK_BYTES)
+                self.inner.read_into(offset, whole)
+                half = min(half, 40)
+                whole[:half] = source[:half]
+                self.inner.write_from(offset, whole)
+            else:
+                self.inner.write_from(offset, source[:half])
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.inner.write_from(offset, source)
+
+    def flush(self, offset: int, size_bytes: int) -> None:
+        if self._step():
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.inner.flush(offset, size_bytes)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def main() -> None:
+    kind, path, size_bytes, extent_bytes, seed = sys.argv[1:]
+    medium = open_medium(kind, path, int(size_bytes))  # type: ignore[arg-type]  # from the test
+    dies_at = int(os.environ.get("KILL_AT", "0"))
+    store = Store.open(DyingMedium(medium, dies_at), int(extent_bytes))
+    slots = store.statistics().slots
+    target = scratch(int(extent_bytes))
+    held: list[tuple[int, bytes]] = []
+    number = int(seed)
+    while True:
+        if len(held) == slots - 1:  # the oldest goes, so that slots are used again and again
+            gone, digest = held.pop(0)
+            print("release", gone, flush=True)
+            store.release(digest)
+        held.append((number, store.put(KEY, extent(number, int(extent_bytes)))))
+        print("stored", number, flush=True)
+        store.read_into(held[len(held) // 2][1], KEY, target)
+        number += 1
+
+
+if __name__ == "__main__":
+    main()
