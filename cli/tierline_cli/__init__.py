@@ -1,1 +1,1 @@
-"""Part of Tierline."""
+"""The command line: Tierline on one machine, on top of planner and agent."""

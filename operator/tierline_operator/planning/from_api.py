@@ -62,8 +62,13 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     )
 
 
-def capacity_of(node: MemNode, device: Device, margins: Margins) -> DeviceCapacity:
-    """What `device` of `node` offers: its fast memory, and each tier that has a measured link."""
+def capacity_of(
+    node: MemNode, device: Device, margins: Margins, *, dispatch_s: float, gate_s: float
+) -> DeviceCapacity:
+    """What `device` of `node` offers: its fast memory, and each tier that has a measured link.
+
+    `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer.
+    """
     tiers = {}
     for tier in node.status.tiers:
         link = node.read_link(Tier(tier.name), device.name)
@@ -72,7 +77,9 @@ def capacity_of(node: MemNode, device: Device, margins: Margins) -> DeviceCapaci
                 tier.capacity_bytes - tier.used_bytes,
                 LinkRate(float(link.bandwidth), link.overhead_s),
             )
-    return DeviceCapacity(device.fast_bytes - device.used_bytes, tiers, margins)
+    return DeviceCapacity(
+        device.fast_bytes - device.used_bytes, tiers, margins, dispatch_s=dispatch_s, gate_s=gate_s
+    )
 
 
 def plan_of(plan: TaskPlan) -> Plan:

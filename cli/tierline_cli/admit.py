@@ -1,0 +1,63 @@
+"""`tierline admit`: would these tasks hold their deadlines on that node?"""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tierline_api.manifests import load_manifests
+from tierline_api.quantities import format_quantity
+from tierline_cli import decide
+from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
+from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.options import files_argument, json_option, margin_option, node_option
+from tierline_operator.planning.answer import Admitted, Infeasible
+
+
+@click.command(name="admit")
+@files_argument
+@node_option
+@json_option
+@margin_option
+def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: float) -> None:
+    """Say whether the MemTasks in FILES hold their deadlines on a node, and with which plans.
+
+    FILES hold MemTasks and their MemProfiles. Exits 0 if admitted, 3 if not, 2 on bad input.
+    """
+    manifests = load_manifests([str(file) for file in files])
+    if not manifests.tasks:
+        raise CommandError("the files hold no MemTask; there is nothing to admit", EXIT_BAD_INPUT)
+    profiles = profiles_for(manifests, manifests.tasks)
+    answer = decide.decide(manifests.tasks, profiles, one_node(manifests, node), margin)
+    if as_json:
+        click.echo(json.dumps(decide.answer_json(answer)))
+    else:
+        _show(answer)
+    if isinstance(answer, Infeasible):
+        raise SystemExit(EXIT_INFEASIBLE)
+
+
+def _show(answer: Admitted | Infeasible) -> None:
+    console = Console()
+    if isinstance(answer, Infeasible):
+        console.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
+        return
+    console.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    table = Table(header_style="bold")
+    table.add_column("task")
+    for column in ("resident", "ring", "workspace", "streamed/job", "job time", "response"):
+        table.add_column(column, justify="right")
+    for plan in answer.plans:
+        response = "-" if plan.response_s is None else f"{plan.response_s * 1e3:,.1f} ms"
+        table.add_row(
+            plan.name,
+            format_quantity(len(plan.resident_extents) * plan.extent_bytes),
+            format_quantity(plan.ring_extents * plan.extent_bytes),
+            format_quantity(plan.workspace_bytes),
+            format_quantity(plan.streamed_bytes),
+            f"{plan.job_time_s * 1e3:,.1f} ms",
+            response,
+        )
+    console.print(table)

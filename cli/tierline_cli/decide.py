@@ -1,0 +1,130 @@
+"""Admission on one machine: profiles and measured links in, a proof or a refusal out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tierline_api.memnode import Device, MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_operator.planning import from_api, planner
+from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
+
+DEFAULT_MARGIN = 1.3
+"""On a CPU the agent's copies slow the layers and the layers slow the copies, but both are measured
+by themselves; beside each other neither lost more than a fifth on the machines tried."""
+
+CPU_EXTENT_BYTES = 4 << 20
+"""The size of an extent on `cpu` where none is chosen."""
+
+_DISPATCH_S = 0.005
+_GATE_S = 0.000_05
+
+
+def device_for(node: MemNode, kind: str) -> Device:
+    """The first device of a kind.
+
+    Raises:
+        CommandError: the node has none.
+    """
+    for device in node.status.devices:
+        if device.kind.value == kind:
+            return device
+    have = ", ".join(d.kind.value for d in node.status.devices) or "no device"
+    raise CommandError(
+        f"MemNode/{node.name} has {have} and the tasks want {kind}; change spec.device.kind",
+        EXIT_BAD_INPUT,
+    )
+
+
+def one_kind(tasks: Sequence[MemTask]) -> str:
+    """The kind of device that all tasks want.
+
+    Raises:
+        CommandError: they want several; one run drives one device.
+    """
+    kinds = sorted({task.spec.device.kind.value for task in tasks})
+    if len(kinds) != 1:
+        raise CommandError(
+            f"the tasks want several kinds of device ({', '.join(kinds)}); run each kind by itself",
+            EXIT_BAD_INPUT,
+        )
+    return kinds[0]
+
+
+def decide(
+    tasks: Sequence[MemTask], profiles: Mapping[str, MemProfile], node: MemNode, margin: float
+) -> Admitted | Infeasible:
+    """Ask the planner whether all `tasks` can run on the node's device together.
+
+    Raises:
+        CommandError: the question makes no sense as it stands.
+    """
+    one_kind(tasks)
+    asked = [question_of(task, profiles[task.name], node, margin) for task in tasks]
+    return planner.plan([demand for demand, _ in asked], asked[0][1])
+
+
+def question_of(
+    task: MemTask, profile: MemProfile, node: MemNode, margin: float
+) -> tuple[TaskDemand, DeviceCapacity]:
+    """What one task asks, and what the node's device for it offers.
+
+    Raises:
+        CommandError: the question makes no sense as it stands.
+    """
+    device = device_for(node, task.spec.device.kind.value)
+    capacity = from_api.capacity_of(
+        node, device, Margins(margin, margin), dispatch_s=_DISPATCH_S, gate_s=_GATE_S
+    )
+    try:
+        return from_api.demand_of(task, profile, device.extent_bytes), capacity
+    except from_api.QuestionError as error:
+        raise CommandError(str(error), EXIT_BAD_INPUT) from error
+
+
+def slack_sentence(answer: Admitted) -> str:
+    """How tight the proof is, in words."""
+    return (
+        f"the device is busy at most {answer.utilisation:.0%} of the time; the tightest window "
+        f"({answer.critical_time_s * 1e3:,.0f} ms) has {answer.slack_s * 1e3:,.0f} ms to spare"
+    )
+
+
+def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
+    """The verdict for programs."""
+    if isinstance(answer, Admitted):
+        return {
+            "admitted": True,
+            "utilisation": answer.utilisation,
+            "critical_time_s": answer.critical_time_s,
+            "slack_s": answer.slack_s,
+            "blocker": answer.blocker,
+            "fast_bytes_used": answer.fast_bytes_used,
+            "tasks": [
+                {
+                    "name": plan.name,
+                    "plan": from_api.plan_of(plan).to_api(),
+                    "job_time_s": plan.job_time_s,
+                    "response_s": plan.response_s,
+                    "streamed_bytes_per_job": plan.streamed_bytes,
+                }
+                for plan in answer.plans
+            ],
+        }
+    return {
+        "admitted": False,
+        "reason": answer.reason,
+        "message": answer.sentence,
+        "constraint": answer.kind,
+        "task": answer.task,
+        "critical_time_s": answer.critical_time_s,
+        "blocker": answer.blocker,
+        "shortfall_s": _finite(answer.shortfall_s),
+        "missing_bytes": answer.missing_bytes,
+    }
+
+
+def _finite(seconds: float | None) -> float | None:
+    return None if seconds is None or seconds == float("inf") else seconds

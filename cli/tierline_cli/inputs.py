@@ -1,0 +1,48 @@
+"""What the planning commands read: the node and the profiles that go with tasks."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tierline_api.manifests import Manifests, load_manifests
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+
+
+def one_node(manifests: Manifests, file: Path | None) -> MemNode:
+    """The MemNode in `file`, or the only one in `manifests`.
+
+    Raises:
+        CommandError: there is none, or more than one.
+    """
+    nodes = load_manifests([str(file)]).nodes if file is not None else manifests.nodes
+    if len(nodes) != 1:
+        raise CommandError(
+            f"found {len(nodes)} MemNodes and need one; name its file with --node "
+            "(an agent prints its own: tierline top --node)",
+            EXIT_BAD_INPUT,
+        )
+    return nodes[0]
+
+
+def profiles_for(manifests: Manifests, tasks: Sequence[MemTask]) -> dict[str, MemProfile]:
+    """Each task's profile: the one it names, or the one with its own name.
+
+    Raises:
+        CommandError: a task has none.
+    """
+    by_name = {
+        (profile.metadata.namespace, profile.name): profile for profile in manifests.profiles
+    }
+    found = {}
+    for task in tasks:
+        profile = by_name.get((task.domain, task.spec.profile or task.name))
+        if profile is None:
+            raise CommandError(
+                f"MemTask/{task.name}: MemProfile/{task.spec.profile or task.name} is in none of "
+                "the files; measure it with `tierline profile`",
+                EXIT_BAD_INPUT,
+            )
+        found[task.name] = profile
+    return found

@@ -1,0 +1,187 @@
+"""One run on this machine, stage by stage: measure, start an agent, admit, execute, count.
+
+Each stage needs the one before it. Whatever happens, `close` ends every process and removes every
+file that the run made.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tierline_api.manifests import Manifests
+from tierline_api.memnode import MemNode
+from tierline_api.memtask import MemTask
+from tierline_api.plan import Tier
+from tierline_cli import decide
+from tierline_cli.admin_client import AdminClient
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.execution import Execution
+from tierline_cli.local_agent import LocalAgent
+from tierline_cli.measurements import Measurements
+from tierline_cli.programs import program_of
+from tierline_cli.results import (
+    TaskPromise,
+    TaskResult,
+    outputs_identical,
+    releases_until,
+    result_of,
+)
+from tierline_cli.tiers import tiers_for
+from tierline_operator.planning import from_api
+from tierline_operator.planning.answer import Admitted, Infeasible
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a person chose for a run. Sizes in bytes, times in seconds."""
+
+    fast_bytes: int
+    tier_paths: Mapping[Tier, Path]
+    extent_bytes: int
+    metrics_port: int | None
+    profile_jobs: int
+    margin: float
+
+
+class LocalRun:
+    """The state of one run; use it in a `with` statement."""
+
+    def __init__(self, manifests: Manifests, options: RunOptions) -> None:
+        """Check that the tasks can be run here at all.
+
+        Raises:
+            CommandError: no task, two of one name, or one without a program.
+        """
+        self.tasks: tuple[MemTask, ...] = manifests.tasks
+        self.options = options
+        _check(self.tasks)
+        self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
+        self.measured = Measurements(manifests, self.work_dir)
+        self._admitted: Admitted | None = None
+        self._agent: LocalAgent | None = None
+        self._admin: AdminClient | None = None
+        self._execution: Execution | None = None
+        self._span_s: float | None = None
+
+    def __enter__(self) -> "LocalRun":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start_agent(self) -> MemNode:
+        """Start an agent whose tiers have room for the weights; returns what it measured."""
+        self._agent = LocalAgent(
+            fast_bytes=self.options.fast_bytes,
+            extent_bytes=self.options.extent_bytes,
+            tiers=tiers_for(
+                self.tasks,
+                self.measured.profiles,
+                self.options.extent_bytes,
+                self.work_dir,
+                self.options.tier_paths,
+            ),
+            metrics_port=self.options.metrics_port,
+        )
+        self._admin = self._agent.start()
+        return MemNode.from_api(self._admin.call("node")["node"])
+
+    def admit(self, node: MemNode) -> Admitted | Infeasible:
+        """Ask for a proof that all tasks hold their deadlines; if there is one, register them."""
+        admin = _begun(self._admin)
+        answer = decide.decide(self.tasks, self.measured.profiles, node, self.options.margin)
+        admin.call("verdict", admitted=isinstance(answer, Admitted))
+        if isinstance(answer, Infeasible):
+            return answer
+        for task, plan in zip(self.tasks, answer.plans, strict=True):
+            realtime = task.spec.realtime
+            admin.call(
+                "register",
+                name=task.name,
+                domain=task.domain,
+                period_ns=round(realtime.period_s * 1e9),
+                deadline_ns=round(realtime.deadline_s * 1e9),
+                criticality=realtime.criticality.value,
+                record_outputs=True,
+                plan=from_api.plan_of(plan).to_api(),
+            )
+        self._admitted = answer
+        return answer
+
+    def load(self, on_state: Callable[[Mapping[str, Any]], None]) -> None:
+        """Start the programs and wait until all are ready; `on_state` hears of progress."""
+        self._execution = Execution(
+            self.tasks, _begun(self._agent), _begun(self._admin), self.work_dir
+        )
+        self._execution.start(on_state)
+
+    def release(self, span_s: float | None) -> Execution:
+        """Let the releases begin, for `span_s` seconds or until the run is ended."""
+        execution = _begun(self._execution)
+        self._span_s = span_s
+        execution.release(span_s)
+        return execution
+
+    def finish(self) -> Mapping[str, Any]:
+        """End the programs, take the last jobs, and see that their outputs can be compared."""
+        execution = _begun(self._execution)
+        execution.close()
+        snapshot = execution.snapshot()
+        self.measured.complete_references(execution.log, lambda *_: None)
+        return snapshot
+
+    def results(self, *, final: bool) -> list[TaskResult]:
+        """The numbers so far; with `final`, unanswered releases and outputs are counted, too."""
+        execution, admitted = _begun(self._execution), _begun(self._admitted)
+        results = []
+        for task, plan in zip(self.tasks, admitted.plans, strict=True):
+            jobs, period_s = execution.log.of(task.name), task.spec.realtime.period_s
+            promise = TaskPromise(
+                name=task.name,
+                period_s=period_s,
+                predicted_worst_s=plan.response_s or 0.0,
+                compute_only_s=self.measured.compute_only_s[task.name],
+            )
+            if final:
+                span_s = self._span_s
+                releases = None if span_s is None else releases_until(span_s, period_s)
+                identical = outputs_identical(jobs, self.measured.references[task.name])
+                results.append(result_of(promise, jobs, releases, identical))
+            else:
+                results.append(result_of(promise, jobs, None, None))
+        return results
+
+    def close(self) -> None:
+        """End every process and remove what the run made."""
+        if self._execution is not None:
+            self._execution.close()
+        if self._admin is not None:
+            self._admin.close()
+        if self._agent is not None:
+            self._agent.stop()
+        shutil.rmtree(self.work_dir, ignore_errors=True)
+
+
+def _begun(stage: _T | None) -> _T:
+    if stage is None:
+        raise RuntimeError("a stage of the run was left out")
+    return stage
+
+
+def _check(tasks: tuple[MemTask, ...]) -> None:
+    if not tasks:
+        raise CommandError("the files hold no MemTask; there is nothing to run", EXIT_BAD_INPUT)
+    names = [task.name for task in tasks]
+    for task in tasks:
+        if names.count(task.name) > 1:
+            raise CommandError(
+                f"two tasks are called {task.name}; on one machine their names must differ, "
+                "also across namespaces",
+                EXIT_BAD_INPUT,
+            )
+        program_of(task)

@@ -1,0 +1,87 @@
+"""What is known of the tasks of a run: profiles, reference outputs, compute times alone.
+
+A profile comes from the manifests or is measured here by observing the program. The reference
+outputs come from observing only, so a run with given profiles takes them afterwards.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tierline_api.manifests import Manifests
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_cli import profiling
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.programs import program_of
+from tierline_cli.results import JobLog, unreferenced_inputs
+
+OnJob = Callable[[str, int], None]
+"""Hears a task's name and how many of its jobs were observed."""
+
+
+@dataclass
+class Measurements:
+    """By task name: its profile, its outputs by input, and its usual time alone in seconds."""
+
+    manifests: Manifests
+    work_dir: Path
+    profiles: dict[str, MemProfile] = field(default_factory=dict)
+    references: dict[str, dict[str, str]] = field(default_factory=dict)
+    compute_only_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Weights of all tasks together."""
+        return sum(profile.spec.weight_bytes for profile in self.profiles.values())
+
+    def unprofiled(self) -> list[MemTask]:
+        """The tasks that have to be measured.
+
+        Raises:
+            CommandError: a task names a profile that the files do not hold.
+        """
+        missing = []
+        for task in self.manifests.tasks:
+            if self.manifests.profile_of(task) is not None:
+                continue
+            if task.spec.profile is not None:
+                raise CommandError(
+                    f"MemTask/{task.name}: spec.profile names MemProfile/{task.spec.profile}, and "
+                    "none of the files holds it; add it, or leave the field out to measure it here",
+                    EXIT_BAD_INPUT,
+                )
+            missing.append(task)
+        return missing
+
+    def take(self, jobs: int, on_job: OnJob) -> None:
+        """Take each task's profile from the files, or observe `jobs` jobs of its program.
+
+        Raises:
+            CommandError: see `unprofiled`, and where a program failed.
+        """
+        unprofiled = self.unprofiled()
+        for task in self.manifests.tasks:
+            given = self.manifests.profile_of(task)
+            if task in unprofiled or given is None:
+                seen = self._observe(task, jobs, on_job)
+                self.profiles[task.name] = profiling.as_profile(task, seen, profiling.processor())
+                self.compute_only_s[task.name] = profiling.typical(seen.compute_s)
+                self.references[task.name] = seen.outputs
+            else:
+                self.profiles[task.name] = given
+                self.compute_only_s[task.name] = given.spec.compute_s
+                self.references[task.name] = {}
+
+    def complete_references(self, log: JobLog, on_job: OnJob) -> None:
+        """Observe once more where a job's input has no reference output yet."""
+        for task in self.manifests.tasks:
+            jobs = log.of(task.name)
+            if unreferenced_inputs(jobs, self.references[task.name]):
+                seen = self._observe(task, len(jobs) + 1, on_job)
+                self.references[task.name].update(seen.outputs)
+
+    def _observe(self, task: MemTask, jobs: int, on_job: OnJob) -> profiling.Observation:
+        return profiling.observe(
+            program_of(task), self.work_dir, jobs, lambda done: on_job(task.name, done)
+        )

@@ -1,0 +1,47 @@
+"""Types of command-line options that manifests use as well."""
+
+from pathlib import Path
+
+import click
+
+from tierline_api.quantities import parse_quantity
+from tierline_cli.decide import DEFAULT_MARGIN
+
+
+class Quantity(click.ParamType[int]):
+    """Bytes as Kubernetes users write them, such as 256Mi."""
+
+    name = "quantity"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return bytes; anything else is a usage error that names the option."""
+        if isinstance(value, int):
+            return value
+        try:
+            size = parse_quantity(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if size <= 0:
+            self.fail(f"{value} is no size; write more than 0 bytes, such as 256Mi", param, ctx)
+        return size
+
+
+QUANTITY = Quantity()
+
+
+margin_option = click.option(
+    "--margin",
+    type=click.FloatRange(min=1),
+    default=DEFAULT_MARGIN,
+    show_default=True,
+    help="Plan with times this much longer, and links this much slower, than measured.",
+)
+files_argument = click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
+)
+node_option = click.option(
+    "--node", type=click.Path(path_type=Path), help="File with the MemNode, if not in FILES."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -1,0 +1,122 @@
+"""`tierline plan`: what fast memory buys each task, as a table and a picture."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tierline_api.manifests import load_manifests
+from tierline_api.memnode import MemNode
+from tierline_api.memtask import MemTask
+from tierline_api.quantities import format_quantity
+from tierline_cli import decide
+from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
+from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.options import files_argument, json_option, margin_option, node_option
+from tierline_operator.planning.answer import Infeasible
+from tierline_operator.planning.frontier import TradePoint, frontier
+
+_ROWS = 14
+
+
+@click.command(name="plan")
+@files_argument
+@node_option
+@click.option("--task", "only", help="Only this task.")
+@click.option(
+    "--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves here."
+)
+@json_option
+@margin_option
+def command(
+    files: tuple[Path, ...],
+    node: Path | None,
+    only: str | None,
+    png: Path | None,
+    as_json: bool,
+    margin: float,
+) -> None:
+    """Show job time against fast memory for the MemTasks in FILES, each alone on the node.
+
+    FILES hold MemTasks and their MemProfiles (`tierline profile` writes them), and a MemNode.
+    """
+    manifests = load_manifests([str(file) for file in files])
+    chosen = [task for task in manifests.tasks if only in (None, task.name)]
+    if not chosen:
+        raise CommandError(
+            f"the files hold no MemTask {only or ''}".rstrip() + "; name one that they hold",
+            EXIT_BAD_INPUT,
+        )
+    where = one_node(manifests, node)
+    profiles = profiles_for(manifests, chosen)
+    curves = {}
+    for task in chosen:
+        demand, capacity = decide.question_of(task, profiles[task.name], where, margin)
+        points = frontier(demand, capacity)
+        if isinstance(points, Infeasible):
+            raise CommandError(points.sentence, EXIT_INFEASIBLE)
+        curves[task.name] = points
+    if png is not None:
+        _draw(curves, chosen, where, png)
+    if as_json:
+        click.echo(
+            json.dumps({name: [asdict(p) for p in points] for name, points in curves.items()})
+        )
+        return
+    for name, points in curves.items():
+        Console().print(_table(name, points))
+
+
+def _table(name: str, points: Sequence[TradePoint]) -> Table:
+    table = Table(title=f"{name}: what fast memory buys", title_justify="left", header_style="bold")
+    for column in ("fast memory", "resident extents", "ring extents", "streamed/job", "job time"):
+        table.add_column(column, justify="right")
+    step = max(1, -(-len(points) // _ROWS))
+    for index, point in enumerate(points):
+        if index % step == 0 or index == len(points) - 1:
+            table.add_row(
+                format_quantity(point.fast_bytes),
+                str(point.resident_extents),
+                str(point.ring_extents),
+                format_quantity(point.streamed_bytes),
+                f"{point.job_time_s * 1e3:,.1f} ms",
+            )
+    return table
+
+
+def _draw(
+    curves: Mapping[str, Sequence[TradePoint]],
+    tasks: Sequence[MemTask],
+    node: MemNode,
+    path: Path,
+) -> None:
+    import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    deadlines = {task.name: task.spec.realtime.deadline_s for task in tasks}
+    for name, points in curves.items():
+        (line,) = axes.step(
+            [point.fast_bytes / 2**20 for point in points],
+            [point.job_time_s * 1e3 for point in points],
+            where="post",
+            marker=".",
+            label=f"{name} (deadline {deadlines[name] * 1e3:,.0f} ms)",
+        )
+        axes.plot(
+            points[-1].fast_bytes / 2**20, points[-1].job_time_s * 1e3, "o", color=line.get_color()
+        )
+    axes.set_xlabel("fast memory: resident set, ring and workspace (MiB)")
+    axes.set_ylabel("worst job time (ms)")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"Job time against fast memory on {node.name}; the dot is fully resident")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

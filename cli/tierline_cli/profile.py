@@ -1,0 +1,57 @@
+"""`tierline profile`: measures the models of MemTasks and writes MemProfiles."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TextIO
+
+import click
+import yaml
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from tierline_api.manifests import load_manifests
+from tierline_cli import profiling
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.live import console
+from tierline_cli.options import files_argument
+from tierline_cli.programs import program_of
+
+
+@click.command(name="profile")
+@files_argument
+@click.option("--task", "only", help="Only this task.")
+@click.option(
+    "--jobs", type=click.IntRange(min=3), default=12, show_default=True, help="Jobs to measure."
+)
+@click.option("--output", "-o", type=click.File("w"), default="-", help="Where the MemProfiles go.")
+def command(files: tuple[Path, ...], only: str | None, jobs: int, output: TextIO) -> None:
+    """Run the programs of the MemTasks in FILES alone, and write what was measured.
+
+    The profile of a task gets the task's name; set spec.profile to it, or keep both in one file.
+    """
+    manifests = load_manifests([str(file) for file in files])
+    chosen = [task for task in manifests.tasks if only in (None, task.name)]
+    if not chosen:
+        raise CommandError(
+            f"the files hold no MemTask {only or ''}".rstrip() + "; name one that they hold",
+            EXIT_BAD_INPUT,
+        )
+    work_dir = Path(tempfile.mkdtemp(prefix="tierline-profile-"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    documents = []
+    try:
+        with Progress(*columns, console=console()) as progress:
+            for task in chosen:
+                bar = progress.add_task(f"profiling {task.name}", total=jobs)
+                seen = profiling.observe(
+                    program_of(task),
+                    work_dir,
+                    jobs,
+                    lambda done, bar=bar: progress.update(bar, completed=done),  # type: ignore[misc]
+                )
+                progress.update(bar, completed=jobs)
+                profile = profiling.as_profile(task, seen, profiling.processor())
+                documents.append(profile.to_api())
+    finally:
+        shutil.rmtree(work_dir, ignore_errors=True)
+    output.write(yaml.safe_dump_all(documents, sort_keys=False))

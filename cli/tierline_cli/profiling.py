@@ -1,0 +1,153 @@
+"""Profiles measured here: a task's program run by itself, observed and not managed.
+
+The observed run leaves the weights where they are, so its outputs are also the reference that every
+streamed job is compared with.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.memtask import MemTask
+from tierline_api.metadata import ObjectMeta
+from tierline_cli.errors import CommandError
+from tierline_cli.programs import Program, ProgramSpec, describe_end
+
+_TIMEOUT_S = 600.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class ObservedLayer:
+    """One layer as the plugin saw it; times in seconds, sizes in bytes."""
+
+    name: str
+    bytes: int
+    compute_s: float
+    pinned: bool
+    arena: int
+
+
+@dataclass
+class Observation:
+    """What an observed run told: the profile, and each input's output."""
+
+    layers: list[ObservedLayer] = field(default_factory=list)
+    workspace_bytes: int = 0
+    weights_digest: str = ""
+    compute_s: list[float] = field(default_factory=list)
+    outputs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def weights_bytes(self) -> int:
+        """All weights, streamed and pinned."""
+        return sum(layer.bytes for layer in self.layers)
+
+
+def observe(
+    spec: ProgramSpec, work_dir: Path, jobs: int, on_job: Callable[[int], None]
+) -> Observation:
+    """Run the program of a task unmanaged for `jobs` jobs; `on_job` hears how many are done.
+
+    Raises:
+        CommandError: it failed, or showed no model that could be profiled.
+    """
+    lines_path = work_dir / f"{spec.task}.observed.jsonl"
+    lines_path.unlink(missing_ok=True)
+    program = Program(
+        spec,
+        work_dir / "logs" / f"{spec.task}.observe.log",
+        {"TIERLINE_OBSERVE": str(lines_path), "TIERLINE_OBSERVE_JOBS": str(jobs)},
+    )
+    deadline = time.monotonic() + _TIMEOUT_S
+    complete = False
+    try:
+        while program.wait(_POLL_S) is None and not complete:
+            on_job(_count_outputs(lines_path))
+            # a program with a loop of its own goes on for ever: what it was asked for is enough
+            complete = _is_complete(lines_path, jobs)
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"MemTask/{spec.task}: no profile after {_TIMEOUT_S:.0f} s; "
+                    "does its program run a model and end its releases?"
+                )
+    finally:
+        program.stop()
+    if not complete and program.poll() != 0:
+        raise CommandError(describe_end(program))
+    return _read(lines_path, spec.task)
+
+
+def _count_outputs(path: Path) -> int:
+    if not path.exists():
+        return 0
+    return sum(1 for line in path.read_text().splitlines() if line.startswith('{"output"'))
+
+
+def _is_complete(path: Path, jobs: int) -> bool:
+    if not path.exists():
+        return False
+    lines = path.read_text().splitlines()
+    profiled = any(line.startswith('{"profile"') for line in lines)
+    return profiled and _count_outputs(path) >= jobs
+
+
+def _read(path: Path, task: str) -> Observation:
+    observation = Observation()
+    lines = path.read_text().splitlines() if path.exists() else []
+    for line in lines:
+        record: dict[str, Any] = json.loads(line)
+        if output := record.get("output"):
+            observation.outputs[output["input"]] = output["output"]
+            observation.compute_s.append(output["compute_s"])
+        if profile := record.get("profile"):
+            observation.layers = [ObservedLayer(**layer) for layer in profile["layers"]]
+            observation.workspace_bytes = profile["workspace_bytes"]
+            observation.weights_digest = profile["weights_digest"]
+    if not observation.layers:
+        raise CommandError(
+            f"MemTask/{task}: its program ran no model that Tierline could profile; "
+            "run the model under torch.no_grad() or torch.inference_mode()"
+        )
+    return observation
+
+
+def as_profile(task: MemTask, observation: Observation, product: str) -> MemProfile:
+    """The observation as the API's object, named after its task."""
+    return MemProfile(
+        metadata=ObjectMeta(name=task.name, namespace=task.domain),
+        spec=MemProfileSpec(
+            device=ProfiledDevice(kind=task.spec.device.kind, product=product),
+            layers=tuple(
+                Layer(
+                    name=layer.name,
+                    bytes=layer.bytes,
+                    compute_time_s=layer.compute_s,
+                    pinned=layer.pinned,
+                    arena=layer.arena,
+                )
+                for layer in observation.layers
+            ),
+            workspace_bytes=observation.workspace_bytes,
+            digest=observation.weights_digest or None,
+        ),
+    )
+
+
+def processor() -> str:
+    """The product name of this machine's processor, as MemNode reports it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return "cpu"
+
+
+def typical(values: list[float]) -> float:
+    """The median, in the unit of the values; 0 of nothing."""
+    return statistics.median(values) if values else 0.0

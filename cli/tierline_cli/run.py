@@ -1,0 +1,186 @@
+"""`tierline run`: the tasks of manifests on this machine, watched and counted."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+)
+
+from tierline_api.manifests import load_manifests
+from tierline_api.plan import Tier
+from tierline_api.quantities import format_quantity
+from tierline_cli import decide
+from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
+from tierline_cli.live import console, memory_lines, screen, task_table
+from tierline_cli.local_run import LocalRun, RunOptions
+from tierline_cli.options import QUANTITY, files_argument, margin_option
+from tierline_operator.planning.answer import Infeasible
+
+_REFRESH_S = 0.5
+
+
+@click.command(name="run")
+@files_argument
+@click.option(
+    "--duration",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds of releases; until Ctrl-C if absent.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@click.option(
+    "--json-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write that object here, too.",
+)
+@click.option(
+    "--fast-memory",
+    type=QUANTITY,
+    default="512Mi",
+    show_default=True,
+    help="Fast memory that all tasks share.",
+)
+@click.option(
+    "--nvme",
+    type=click.Path(path_type=Path),
+    help="File or block device for the tier nvme; a temporary file if absent.",
+)
+@click.option(
+    "--pmem", type=click.Path(path_type=Path), help="/dev/dax0.0 or a file for the tier pmem."
+)
+@click.option(
+    "--extent-size",
+    type=QUANTITY,
+    default=format_quantity(decide.CPU_EXTENT_BYTES),
+    show_default=True,
+    help="Size of an extent, a power of two.",
+)
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here."
+)
+@click.option(
+    "--profile-jobs",
+    type=click.IntRange(min=3),
+    default=12,
+    show_default=True,
+    help="Jobs of each program to measure it with.",
+)
+@margin_option
+def command(
+    files: tuple[Path, ...],
+    duration: float | None,
+    as_json: bool,
+    json_file: Path | None,
+    fast_memory: int,
+    nvme: Path | None,
+    pmem: Path | None,
+    extent_size: int,
+    metrics_port: int | None,
+    profile_jobs: int,
+    margin: float,
+) -> None:
+    """Run the MemTasks in FILES on this machine.
+
+    Profiles the tasks, proves their deadlines (or says why not, and exits 3), starts one program a
+    task, and shows how they do. Exits 4 if a deadline was missed or an output differed.
+    """
+    paths = {Tier.NVME: nvme, Tier.PMEM: pmem}
+    options = RunOptions(
+        fast_bytes=fast_memory,
+        tier_paths={tier: path for tier, path in paths.items() if path is not None},
+        extent_bytes=extent_size,
+        metrics_port=metrics_port,
+        profile_jobs=profile_jobs,
+        margin=margin,
+    )
+    with LocalRun(load_manifests([str(file) for file in files]), options) as run:
+        report = _run(run, duration)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
+    if as_json:
+        click.echo(json.dumps(report))
+    if report.get("admitted") is False:
+        raise SystemExit(EXIT_INFEASIBLE)
+    if any(task["misses"] or not task["outputs_identical"] for task in report["tasks"]):
+        raise SystemExit(EXIT_BROKEN_PROMISE)
+
+
+def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
+    where = console()
+    _profile(run, where)
+    with where.status("starting the agent, measuring its links"):
+        node = run.start_agent()
+    answer = run.admit(node)
+    if isinstance(answer, Infeasible):
+        where.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
+        return decide.answer_json(answer)
+    where.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    _load(run, where)
+    _watch(run, duration, where)
+    with where.status("comparing outputs"):
+        snapshot = run.finish()
+    results = run.results(final=True)
+    where.print(task_table(results, "summary"))
+    where.print(memory_lines(snapshot))
+    return {
+        "device": snapshot["device"],
+        "fast_memory_limit_bytes": snapshot["fast_limit_bytes"],
+        "fast_memory_peak_bytes": snapshot["fast_peak_bytes"],
+        "weights_bytes": run.measured.weights_bytes,
+        "links": snapshot["links"],
+        "tasks": [asdict(result) for result in results],
+    }
+
+
+def _progress(where: Console, last: ProgressColumn) -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), last)
+    return Progress(*columns, console=where)
+
+
+def _profile(run: LocalRun, where: Console) -> None:
+    jobs = run.options.profile_jobs
+    with _progress(where, MofNCompleteColumn()) as progress:
+        bars = {
+            task.name: progress.add_task(f"profiling {task.name}", total=jobs)
+            for task in run.measured.unprofiled()
+        }
+        run.measured.take(jobs, lambda name, done: progress.update(bars[name], completed=done))
+        for bar in bars.values():
+            progress.update(bar, completed=jobs)
+
+
+def _load(run: LocalRun, where: Console) -> None:
+    sizes = {name: profile.spec.weight_bytes for name, profile in run.measured.profiles.items()}
+    with _progress(where, DownloadColumn(binary_units=True)) as progress:
+        bars = {
+            name: progress.add_task(f"loading {name}", total=size) for name, size in sizes.items()
+        }
+
+        def show(snapshot: Mapping[str, Any]) -> None:
+            for task in snapshot["tasks"]:
+                name = task["name"]
+                done = sizes[name] if task["ready"] else min(task["stored_bytes"], sizes[name])
+                progress.update(bars[name], completed=done)
+
+        run.load(show)
+
+
+def _watch(run: LocalRun, duration: float | None, where: Console) -> None:
+    try:
+        with Live(console=where, refresh_per_second=4, transient=True) as live:
+            for snapshot in run.release(duration).watch(_REFRESH_S):
+                live.update(screen(run.results(final=False), snapshot, "running (Ctrl-C ends)"))
+    except KeyboardInterrupt:
+        where.print("ending")

@@ -1,0 +1,52 @@
+"""The tiers of a local run: which are wanted, where they lie, how large they must be."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_api.plan import Tier
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.local_agent import TierSpec
+from tierline_operator.planning import from_api
+
+_SPARE_EXTENTS = 4
+_TMPFS = Path("/dev/shm")  # noqa: S108 - the dram tier must outlive the agent and stay in memory
+
+
+def tiers_for(
+    tasks: Sequence[MemTask],
+    profiles: Mapping[str, MemProfile],
+    extent_bytes: int,
+    work_dir: Path,
+    given: Mapping[Tier, Path],
+) -> list[TierSpec]:
+    """The tiers that the tasks name, each with room for all their weights.
+
+    `given` are paths that a person named; a tier without one is a temporary file.
+
+    Raises:
+        CommandError: a tier has no path and cannot be made up.
+    """
+    wanted = {tier for task in tasks for tier in task.spec.swap.tiers}
+    extents = sum(
+        from_api.demand_of(task, profiles[task.name], extent_bytes).layout.extent_count
+        for task in tasks
+    )
+    size_bytes = (extents + _SPARE_EXTENTS * len(tasks)) * extent_bytes
+    made_up = {Tier.DRAM: _TMPFS / f"{work_dir.name}.dram", Tier.NVME: work_dir / "nvme.store"}
+    tiers = []
+    for tier in sorted(wanted):
+        path = given.get(tier)
+        if path is None and tier not in made_up:
+            raise CommandError(
+                f"a task wants the tier {tier.value}; name its device or file with --{tier.value}",
+                EXIT_BAD_INPUT,
+            )
+        if path is None:
+            tiers.append(TierSpec(tier.value, made_up[tier], size_bytes, temporary=True))
+        else:
+            # a device is used whole, a file is made to fit
+            whole = path.is_char_device() or path.is_block_device()
+            tiers.append(TierSpec(tier.value, path, 0 if whole else size_bytes, temporary=False))
+    return tiers
