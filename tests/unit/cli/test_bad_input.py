@@ -1,0 +1,107 @@
+"""A user's mistake ends as one sentence on standard error and exit code 2."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tierline_cli.errors import CommandError
+from tierline_cli.main import cli
+
+_TASK = """
+apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  realtime: {{period: 100ms}}
+  memory: {{budget: 1Gi}}
+  swap: {{tiers: [{tier}]}}
+  device: {{kind: cpu}}
+  profile: {profile}
+  template: {template}
+"""
+_PROGRAM = "{spec: {containers: [{name: a, command: [python, -c, pass]}]}}"
+
+
+def task(**changes: str) -> str:
+    values = {"name": "a", "namespace": "x", "tier": "dram", "profile": "null"}
+    return _TASK.format(**{**values, "template": _PROGRAM, **changes})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "manifest", "sentence"),
+    [
+        pytest.param(
+            ["run"],
+            "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n",
+            "the files hold no MemTask; there is nothing to run",
+            id="nothing to run",
+        ),
+        pytest.param(
+            ["run"],
+            task() + "---" + task(namespace="y"),
+            "two tasks are called a; on one machine their names must differ",
+            id="one name in two namespaces",
+        ),
+        pytest.param(
+            ["run"],
+            task(template="null"),
+            "MemTask/a: spec.template is missing",
+            id="no program",
+        ),
+        pytest.param(
+            ["run"],
+            task(
+                template="{spec: {containers: [{name: a, command: [x], env: "
+                "[{name: KEY, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}}"
+            ),
+            "MemTask/a: env KEY has no plain value",
+            id="a variable that only a cluster has",
+        ),
+        pytest.param(
+            ["run"],
+            task(profile="measured"),
+            "spec.profile names MemProfile/measured, and none of the files holds it",
+            id="a profile that is not there",
+        ),
+        pytest.param(
+            ["admit"],
+            task(),
+            "MemProfile/a is in none of the files; measure it with `tierline profile`",
+            id="admission without a profile",
+        ),
+        pytest.param(["plan", "--task", "b"], task(), "hold no MemTask b", id="no such task"),
+        pytest.param(["profile", "--task", "b"], task(), "hold no MemTask b", id="nor to profile"),
+    ],
+)
+def test_one_sentence(tmp_path: Path, arguments: list[str], manifest: str, sentence: str) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text(manifest)
+    result = CliRunner().invoke(cli, [arguments[0], str(path), *arguments[1:]])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert sentence in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        pytest.param(["run"], "Missing argument 'FILES...'", id="no file"),
+        pytest.param(["run", "--fast-memory", "2Qi", "x"], "unknown unit 'Qi'", id="no such unit"),
+        pytest.param(["run", "--duration", "0", "x"], "'--duration'", id="no time"),
+        pytest.param(["run", "--margin", "0.5", "x"], "'--margin'", id="a margin below 1"),
+        pytest.param(["fly"], "No such command 'fly'", id="no such command"),
+        pytest.param(["completion", "tcsh"], "'tcsh' is not one of", id="no such shell"),
+    ],
+)
+def test_usage(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script(shell: str) -> None:
+    result = CliRunner().invoke(cli, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_TIERLINE_COMPLETE" in result.output
