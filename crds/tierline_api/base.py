@@ -33,11 +33,22 @@ class Rule(NamedTuple):
 
     cel: str
     message: str
+    field: str = ""
+    """Where to report it, below `self`, such as ``.deadline``."""
 
 
 def rules(*of: Rule) -> dict[str, Any]:
     """Return the schema extension that carries `of`."""
-    return {RULES: [{"rule": rule.cel, "message": rule.message} for rule in of]}
+    return {
+        RULES: [
+            {
+                "rule": rule.cel,
+                "message": rule.message,
+                **({"fieldPath": rule.field} if rule.field else {}),
+            }
+            for rule in of
+        ]
+    }
 
 
 def api_name(field: str) -> str:

@@ -183,12 +183,13 @@ def crd(kind: Kind) -> dict[str, Any]:
 def structural_schema(model: type[ApiModel]) -> dict[str, Any]:
     """Return the structural schema of an object of the API server."""
     source = model.model_json_schema(by_alias=True)
-    root = _structural(source, source.get("$defs", {}))
+    definitions = source.pop("$defs", {})
+    # The API server validates metadata itself and takes no schema for it.
+    source["properties"]["metadata"] = {"type": "object"}
+    root = _structural(source, definitions)
     properties = root["properties"]
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
-    # The API server validates metadata itself and takes no schema for it.
-    properties["metadata"] = {"type": "object"}
     # Status is written later, through its subresource, by Tierline itself.
     properties.get("status", {}).pop("default", None)
     root["required"] = [name for name in root.get("required", ()) if name != "metadata"]
@@ -213,7 +214,13 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         return _structural({**branches[0], **merged}, definitions)
     if "const" in merged:
         merged["enum"] = [merged.pop("const")]
-    kept = {k: v for k, v in merged.items() if k in _KEPT or k.startswith("x-kubernetes-")}
+    kept = {k: v for k, v in merged.items() if k != "title"}
+    if kept.get("additionalProperties") is False:
+        del kept["additionalProperties"]
+    if foreign := {k for k in kept if not k.startswith("x-kubernetes-")} - _KEPT:
+        raise ValueError(
+            f"cannot write {sorted(foreign)} into a structural schema; bound otherwise"
+        )
     if "x-kubernetes-int-or-string" in kept:
         kept.pop("type", None)
     if "properties" in kept:

@@ -70,10 +70,16 @@ def read_documents(text: str) -> Iterator[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "cannot be read"
-        fix = "indent with spaces" if "'\\t'" in problem else "correct the YAML there"
+        fix = "indent with spaces" if _has_tab(text, mark) else "correct the YAML there"
         raise DocumentError(mark.line + 1 if mark else 1, f"{problem}; {fix}") from error
     except yaml.YAMLError as error:
         raise DocumentError(1, "holds a character that YAML does not allow; remove it") from error
+
+
+def _has_tab(text: str, mark: yaml.Mark | None) -> bool:
+    """Say whether the line of `mark` has a tab, which YAML does not take as indentation."""
+    lines = text.splitlines()
+    return mark is not None and mark.line < len(lines) and "\t" in lines[mark.line]
 
 
 class _Reader:

@@ -37,7 +37,7 @@ class Layer(ApiModel):
     """The worst measured compute time of the layer with its weights in fast memory."""
     pinned: Flag = False
     """Whether the weights must stay resident."""
-    arena: Annotated[Count, Field(lt=MAX_ARENAS)] = 0
+    arena: Annotated[Count, Field(le=MAX_ARENAS - 1)] = 0
     """The arena that holds the weights: one for each model of the process."""
 
 

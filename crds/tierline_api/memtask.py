@@ -27,6 +27,7 @@ class MemTaskSpec(ApiModel):
         Rule(
             "!('peer' in self.swap.tiers) || self.device.kind == 'cuda'",
             "the tier peer is the memory of a neighbouring GPU; it needs device.kind cuda",
+            ".swap.tiers",
         ),
         Rule(
             "self.swap.onBudgetExceeded == 'Spill' || !has(self.memory.weights) || "
@@ -39,6 +40,7 @@ class MemTaskSpec(ApiModel):
             + f" || (has(self.memory.workspace) && !({is_bytes('self.memory.workspace')}))",
             "memory.weights and memory.workspace must fit in memory.budget unless "
             "swap.onBudgetExceeded is Spill",
+            ".memory.budget",
         ),
     )
 

@@ -45,7 +45,7 @@ class Mistake(NamedTuple):
 
 def first_mistake(model: type[ApiModel], error: ValidationError) -> Mistake:
     """Return the mistake to tell first: an unknown name explains the missing one beside it."""
-    order = {"extra_forbidden": 0, "missing": 2, "default_factory_not_called": 3}
+    order = {"extra_forbidden": 0, "missing": 2, "too_short": 3, "default_factory_not_called": 4}
     details = min(error.errors(include_url=False), key=lambda d: order.get(d["type"], 1))
     return Mistake(_path(details["loc"]), _problem(model, details))
 
@@ -54,7 +54,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """Return the advice for an unknown `word`: the known one it resembles, or all of them."""
     words = sorted(known)
     folded = {name.lower(): name for name in words}
-    close = get_close_matches(word[:64].lower(), folded, n=1, cutoff=0.6)
+    close = get_close_matches(word[:64].lower(), folded, n=1, cutoff=0.7)
     if close:
         return f"did you mean {folded[close[0]]}?"
     return f"write one of {', '.join(words)}" if words else "remove it"
@@ -84,11 +84,14 @@ def _problem(model: type[ApiModel], details: ErrorDetails) -> str:
         case "string_pattern_mismatch":
             pattern = context.get("pattern", "")
             fix = _PATTERNS.get(pattern, f"it must match {pattern}")
+        case "too_short":
+            fix = f"write at least {context.get('min_length')} of them"
+        case "too_long":
+            fix = f"write at most {context.get('max_length')} of them"
         case kind if kind in _WANTED:
             fix = f"write {_WANTED[kind]}"
         case _:
-            message = details["msg"].removeprefix("Input ").removeprefix("should ")
-            fix = f"it must {message[:1].lower()}{message[1:]}"
+            fix = f"it must {details['msg'].rpartition(' should ')[2]}"
     return f"{shown(given)} is not valid; {fix}"
 
 

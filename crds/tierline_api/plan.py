@@ -43,10 +43,22 @@ class Plan(ApiModel):
         Rule(
             "self.homes.map(h, h.extents).sum() == self.extentCount",
             "homes must name one tier for each of the extentCount extents",
+            ".homes",
         ),
         Rule(
             "self.ringExtents <= self.extentCount",
             "ringExtents must not exceed extentCount",
+            ".ringExtents",
+        ),
+        Rule(
+            "self.ringExtents >= 1 || self.residentExtents.size() == self.extentCount",
+            "ringExtents must be at least 1 when an extent is not resident",
+            ".ringExtents",
+        ),
+        Rule(
+            "self.residentExtents.all(e, e < self.extentCount)",
+            "residentExtents must be below extentCount",
+            ".residentExtents",
         ),
     )
 

@@ -4,7 +4,7 @@ Both are parsed with exact rational arithmetic and the same grammar as the API s
 manifest means the same on a laptop and in a cluster. A quantity of a fraction of a byte is rounded
 up to the next byte, as Kubernetes does (``1.2Gi``), except when written in thousandths of a byte
 (``128m``), which is always a slip for ``128M``. A duration keeps nanoseconds: seconds as a float
-are exact to the nanosecond up to 100 days, and `parse_duration` takes no more.
+are exact to the nanosecond up to 48 days, and `parse_duration` takes up to 1000 hours.
 """
 
 import re
@@ -16,7 +16,7 @@ MAX_BYTES = 2**60
 """Largest quantity that is taken: 1Ei. The CRDs say the same."""
 MAX_TEXT = 32
 """Longest text that is parsed, in characters: bounds the work that one field can cause."""
-MAX_DURATION_S = 100 * 24 * 3600.0
+MAX_DURATION_S = 1000 * 3600.0
 """Longest duration that is taken, in seconds."""
 
 DURATION_PATTERN = r"^(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$"
@@ -105,10 +105,10 @@ def format_quantity(size_bytes: int) -> str:
 def parse_duration(text: str) -> float:
     """Return the seconds that a duration (``50ms``, ``1.5s``, ``1m30s``, ``250us``) means.
 
-    Raises QuantityError when it is malformed, has no unit, is negative, is longer than 100 days, or
-    is not a whole number of nanoseconds.
+    Raises QuantityError when it is malformed, has no unit, is negative, is longer than 1000 hours,
+    or is not a whole number of nanoseconds.
     """
-    if len(text) > MAX_TEXT or not _DURATION.match(text):
+    if len(text) > MAX_TEXT or not _DURATION.fullmatch(text):
         if text == "0":
             return 0.0
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and len(text) <= MAX_TEXT:
@@ -124,7 +124,7 @@ def parse_duration(text: str) -> float:
     if total_ns.denominator != 1:
         raise QuantityError(f"{shown(text)} is finer than a nanosecond; round it to whole ns")
     if total_ns > MAX_DURATION_S * 10**9:
-        raise QuantityError(f"{shown(text)} is too long; write at most 2400h")
+        raise QuantityError(f"{shown(text)} is too long; write at most 1000h")
     return int(total_ns) / 10**9
 
 
@@ -138,10 +138,10 @@ def format_duration(duration_s: float) -> str:
             return f"{_decimal(total_ns, size_ns)}{unit}"
     minutes, rest_ns = divmod(total_ns, 60 * 10**9)
     hours, minutes = divmod(minutes, 60)
-    seconds = _decimal(rest_ns, 10**9)
-    if hours:
-        return f"{hours}h{minutes}m{seconds}s"
-    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+    parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else ""]
+    if rest_ns or not any(parts):
+        parts.append(f"{_decimal(rest_ns, 10**9)}s")
+    return "".join(parts)
 
 
 def _decimal(value: int, unit: int) -> str:

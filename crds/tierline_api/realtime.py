@@ -24,6 +24,7 @@ def _not_longer(shorter: str, longer: str) -> Rule:
     return Rule(
         f"!has(self.{shorter}) || !has(self.{longer}) || {checked}",
         f"{shorter} must not be longer than {longer}",
+        f".{shorter}",
     )
 
 

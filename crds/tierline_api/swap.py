@@ -51,6 +51,7 @@ class Memory(ApiModel):
                 sizes=("self.budget", "self.reserved"),
             ),
             "reserved must not exceed budget",
+            ".reserved",
         ),
     )
 
@@ -98,10 +99,15 @@ class Swap(ApiModel):
     """Where bytes go that are not in fast memory."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.tiers.all(t, self.tiers.exists_one(u, u == t))", "tiers must not repeat a tier"),
+        Rule(
+            "self.tiers.all(t, self.tiers.exists_one(u, u == t))",
+            "tiers must not repeat a tier",
+            ".tiers",
+        ),
         Rule(
             "self.objects.all(o, self.objects.exists_one(p, p.name == o.name))",
             "objects must not repeat a name",
+            ".objects",
         ),
     )
 

@@ -1,0 +1,132 @@
+"""The CRDs: what is checked in is what the models say, and it is structural."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tierline_api import crdgen
+from tierline_api.quantities import DURATION_PATTERN
+
+CRDS = Path(__file__).parents[3] / "crds"
+GENERATED = {name: yaml.safe_load(text) for name, text in crdgen.files()}
+SPECS = [crd["spec"] for crd in GENERATED.values()]
+
+
+def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every schema of a CRD with its path."""
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        yield from schemas(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from schemas(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from schemas(schema["additionalProperties"], f"{path}.*")
+
+
+ALL = [
+    pytest.param(path, schema, id=f"{spec['names']['kind']}{path}")
+    for spec in SPECS
+    for path, schema in schemas(spec["versions"][0]["schema"]["openAPIV3Schema"])
+]
+
+
+def test_what_is_checked_in_is_what_the_models_say() -> None:
+    assert crdgen.main(["--check", str(CRDS)]) == 0
+
+
+def test_a_stale_file_is_named_with_the_command_that_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert crdgen.main(["--write", str(tmp_path)]) == 0
+    assert crdgen.main(["--check", str(tmp_path)]) == 0
+    (tmp_path / "tierline.io_memtasks.yaml").write_text("stale")
+
+    assert crdgen.main(["--check", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert "tierline.io_memtasks.yaml differ" in said
+    assert f"--write {tmp_path}" in said
+
+
+def test_every_schema_is_structural() -> None:
+    allowed = {"type", "description", "default", "format", "enum", "pattern", "required"} | {
+        *("properties", "items", "minimum", "maximum", "minLength", "maxLength"),
+        *("minItems", "maxItems", "anyOf"),
+    }
+    for parameters in ALL:
+        path, schema = parameters.values
+        extra = {key for key in schema if not key.startswith("x-kubernetes-")} - allowed
+        assert not extra, f"{parameters.id}: {extra}"
+        if schema.get("x-kubernetes-int-or-string"):
+            assert "type" not in schema, path
+            assert schema["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
+        else:
+            assert schema["type"] in {"object", "array", "string", "integer", "boolean"}, path
+            assert "anyOf" not in schema, path
+        assert schema.get("description") or path.endswith(("metadata", "[]")), path
+
+
+def test_everything_that_cel_costs_is_bounded() -> None:
+    for parameters in ALL:
+        path, schema = parameters.values
+        free = path in {".apiVersion", ".kind"} or "enum" in schema
+        if schema.get("type") == "string" and not free and schema.get("format") != "date-time":
+            assert "maxLength" in schema, parameters.id
+        if schema.get("type") == "array":
+            assert "maxItems" in schema, parameters.id
+
+
+def test_bounds_are_exact_in_the_floating_point_of_the_api_server() -> None:
+    for parameters in ALL:
+        schema = parameters.values[1]
+        for key in ("minimum", "maximum"):
+            bound = schema.get(key, 0)
+            assert int(float(bound)) == bound < 2**63, parameters.id
+
+
+def test_units_never_leave_python() -> None:
+    for parameters in ALL:
+        assert not re.search(r"_|PeriodS\b|timeS\b", parameters.values[0]), parameters.id
+
+
+def test_kubectl_finds_the_kinds_by_short_names() -> None:
+    assert [
+        (s["names"]["kind"], s["names"]["shortNames"], s["names"]["categories"], s["scope"])
+        for s in SPECS
+    ] == [
+        ("MemTask", ["mt"], ["tierline"], "Namespaced"),
+        ("MemProfile", ["mp"], ["tierline"], "Namespaced"),
+        ("MemNode", ["mn"], ["tierline"], "Cluster"),
+    ]
+    for spec in SPECS:
+        assert spec["versions"][0]["subresources"] == {"status": {}}
+
+
+def test_every_column_shows_a_field_that_exists() -> None:
+    for spec in SPECS:
+        paths = {p for p, _ in schemas(spec["versions"][0]["schema"]["openAPIV3Schema"])}
+        for column in spec["versions"][0]["additionalPrinterColumns"]:
+            path = column["jsonPath"].replace("[*]", "[]")
+            assert path in paths or path == ".metadata.creationTimestamp", column
+
+
+def test_the_template_is_kept_whole() -> None:
+    by_path = dict(p.values for p in ALL if p.id and p.id.startswith("MemTask"))
+    template = by_path[".spec.template"]
+    assert template["x-kubernetes-preserve-unknown-fields"] is True
+    assert "properties" not in template
+
+
+def test_cel_and_python_share_one_pattern_of_durations() -> None:
+    by_path = dict(p.values for p in ALL if p.id and p.id.startswith("MemTask"))
+    [rule] = by_path[".spec.realtime.period"]["x-kubernetes-validations"]
+    assert DURATION_PATTERN in rule["rule"]
+    assert rule["message"] == "write a duration from 1us to 24h, such as 50ms or 1m30s"
+
+
+def test_no_yaml_anchor_hides_a_list() -> None:
+    for _, text in crdgen.files():
+        assert not re.search(r": [&*]id", text)
