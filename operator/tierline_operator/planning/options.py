@@ -45,6 +45,7 @@ class Task:
         self.deadline_ns = instant_ns(demand.deadline_s)
         self.guaranteed = demand.criticality is not Criticality.BEST_EFFORT
         self.may_stream = demand.policy is not SwapPolicy.RESIDENT
+        self.must_stream = demand.policy in {SwapPolicy.STREAM, SwapPolicy.SWAP}
         self.takes_spare = demand.policy is SwapPolicy.AUTO
         self.dispatch_s = device.dispatch_s
         names = sorted(set(homes))
@@ -107,9 +108,10 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
     """Ring sizes per domain worth trying, in the order of preference, as domain -> extents.
 
     A ring one extent larger than a task's widest layer lets every layer of it stream with one
-    extent of look-ahead. Preferred is none at all, then one with room for all tasks of the domain
-    and two extents more (uneven copies then stall nobody), then ever smaller ones, with wide layers
-    kept resident instead, and at last larger ones.
+    extent of look-ahead. Preferred is none at all (unless a task is to stream by its policy), then
+    one with room for all tasks of the domain and two extents more (uneven copies then stall
+    nobody), then ever smaller ones, with wide layers kept resident instead, and at last larger
+    ones.
     """
     needs: dict[str, list[int]] = {task.demand.domain: [] for task in tasks}
     for task in tasks:
@@ -122,10 +124,12 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
             for domain, sizes in needs.items()
         }
 
+    streaming = {task.demand.domain for task in tasks if task.must_stream}
     tried: list[dict[str, int]] = []
     smallest = {domain: 2 if sizes else 0 for domain, sizes in needs.items()}
     middle = [level(1, 2), level(1), level(0.75), level(0.5), smallest]
-    for rings in (dict.fromkeys(needs, 0), *middle, level(1, 8), level(1, 32)):
+    none = {domain: size if domain in streaming else 0 for domain, size in middle[0].items()}
+    for rings in (none, *middle, level(1, 8), level(1, 32)):
         if rings not in tried:
             tried.append(rings)
     return tried

@@ -72,10 +72,10 @@ class _Planner:
         rings_tried = rings_to_try(self.tasks)
         hopeless = not self._holds_with_unlimited_memory()
         nearest: tuple[Search, dict[str, int], Outcome] | None = None
-        fitting: list[tuple[int, dict[str, int]]] = []
+        least: list[int] = []
         for rings in rings_tried:
             search = Search(self.tasks, rings, self.test)
-            fitting.append((search.least() + sum(rings.values()), rings))
+            least.append(search.least() + sum(rings.values()))
             outcome = search.run(self.room - sum(rings.values()))
             if outcome is None:
                 continue
@@ -84,9 +84,8 @@ class _Planner:
             if nearest[2].ok or hopeless:
                 break
         if nearest is None:
-            least, rings = min(fitting, key=lambda pair: pair[0])
-            need = least * self.extent_bytes + self.workspace_bytes
-            return memory_exceeded(self.tasks, rings, need, self.fast_bytes)
+            need = min(least) * self.extent_bytes + self.workspace_bytes
+            return memory_exceeded(self.tasks, need, self.fast_bytes)
         search, rings, outcome = nearest
         if outcome.ok:
             return self._admitted(search, rings, outcome, give_spare=give_spare)
@@ -105,28 +104,25 @@ class _Planner:
     def _missing_bytes(self, rings_tried: Sequence[dict[str, int]]) -> int | None:
         """Memory that would be enough, beyond what there is: not the least, but proven."""
         plenty = sum(task.demand.layout.extent_count for task in self.tasks)
-        best: int | None = None
-        for rings in rings_tried:
+        enough: list[tuple[int, int, Search]] = []
+        for number, rings in enumerate(rings_tried):
             search = Search(self.tasks, rings, self.test)
-            ring = sum(rings.values())
             outcome = search.run(plenty)
-            if outcome is None or not outcome.ok:
-                continue
-            low, high = self.room - ring, outcome.used
-            for _ in range(_REFINEMENTS):
-                if high - low <= 1:
-                    break
-                middle = (low + high) // 2
-                outcome = search.run(middle)
-                if outcome is not None and outcome.ok:
-                    high = outcome.used
-                else:
-                    low = middle
-            if best is None or high + ring < best:
-                best = high + ring
-        if best is None:
+            if outcome is not None and outcome.ok:
+                enough.append((outcome.used + sum(rings.values()), number, search))
+        if not enough:
             return None
-        return best * self.extent_bytes + self.workspace_bytes - self.fast_bytes
+        need, number, search = min(enough, key=lambda item: item[:2])
+        ring = sum(rings_tried[number].values())
+        # With less room the search takes another way: only a room that was tried is an answer.
+        low, high = self.room - ring, need - ring
+        high = high if _holds(search, high) else plenty
+        for _ in range(_REFINEMENTS):
+            middle = (low + high) // 2
+            if middle in {low, high}:
+                break
+            low, high = (low, middle) if _holds(search, middle) else (middle, high)
+        return (high + ring) * self.extent_bytes + self.workspace_bytes - self.fast_bytes
 
     def _admitted(
         self, search: Search, rings: dict[str, int], outcome: Outcome, *, give_spare: bool
@@ -183,6 +179,11 @@ class _Planner:
             _task_plan(task, option, rings[task.demand.domain], response)
             for task, option, response in zip(self.tasks, picked, responses, strict=True)
         )
+
+
+def _holds(search: Search, limit: int) -> bool:
+    outcome = search.run(limit)
+    return outcome is not None and outcome.ok
 
 
 def _picked(search: Search, chosen: Sequence[int]) -> list[Option]:

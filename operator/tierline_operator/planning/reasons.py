@@ -27,19 +27,17 @@ def milliseconds(seconds: float) -> str:
     return f"{rounded / 1000:.3g} s" if rounded >= 1000 else f"{rounded:.3g} ms"
 
 
-def memory_exceeded(
-    tasks: Sequence[Task], rings: dict[str, int], need_bytes: int, fast_bytes: int
-) -> Infeasible:
+def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> Infeasible:
     """Not even the smallest plans fit: name the part that weighs most."""
     size = tasks[0].demand.layout.extent_bytes
     missing = need_bytes - fast_bytes
     workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
     kept = max(tasks, key=_least_extents)
-    wide = max(tasks, key=lambda task: task.span)
+    wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
     workspace_bytes = workspace.demand.workspace_bytes
     kept_bytes = sum(map(_least_extents, tasks)) * size
     # What is left of the need: rings, or what layers wider than the ring must keep.
-    if workspace_bytes + kept_bytes <= fast_bytes and any(rings.values()):
+    if workspace_bytes + kept_bytes <= fast_bytes:
         span_bytes = wide.span * size
         return Infeasible(
             kind="ring",
@@ -93,12 +91,12 @@ def deadline_missed(
     late = outcome.kind == "late"
     victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
-    remedy = None if missing_bytes is not None else find_remedy(sporadic, victims)
+    remedy = None if missing_bytes is not None else find_remedy(sporadic, victims, outcome.blocker)
     load = sum(task.cost_s / task.period_s for task in sporadic)
     if late:
         what = _late(search.test, sporadic, outcome, victims, search.due)
     elif outcome.kind == "overload":
-        what = f"the tasks need {load * 100:.0f} % of the device's time"
+        what = f"the tasks need {math.ceil(load * 1000) / 10:g} % of the device's time"
     else:
         what = (
             f"the tasks need {load * 100:.4f} % of the device's time, and periods without a common "

@@ -29,7 +29,9 @@ class Remedy:
     value_s: float = 0.0
 
 
-def find_remedy(tasks: Sequence[SporadicTask], victims: Sequence[int]) -> Remedy | None:
+def find_remedy(
+    tasks: Sequence[SporadicTask], victims: Sequence[int], blocker: int | None = None
+) -> Remedy | None:
     """A change after which np_edf accepts, or None if no single one was found."""
     for index in victims:
         deadline_s, period_s = tasks[index].deadline_s, tasks[index].period_s
@@ -47,7 +49,8 @@ def find_remedy(tasks: Sequence[SporadicTask], victims: Sequence[int]) -> Remedy
             longer.append((value / task.period_s, Remedy("period", index, value)))
     if longer:
         return min(longer, key=lambda pair: pair[0])[1]
-    for index in sorted(range(len(tasks)), key=lambda i: -tasks[i].cost_s / tasks[i].period_s):
+    loads = [task.cost_s / task.period_s for task in tasks]
+    for index in sorted(range(len(tasks)), key=lambda i: (i != blocker, -loads[i])):
         rest = [task for other, task in enumerate(tasks) if other != index]
         if rest and np_edf(rest).ok:
             return Remedy("removal", index)

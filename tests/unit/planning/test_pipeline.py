@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import random
 
+import numpy as np
 import pytest
 from tests.unit.planning.shapes import layout_of, random_layout
 
@@ -63,16 +63,18 @@ def reference(
 
 @pytest.mark.parametrize("arenas", [1, 2])
 def test_the_recursion_is_the_least_solution_of_its_constraints(arenas: int) -> None:
-    rng = random.Random(arenas)  # noqa: S311 - a repeatable sequence is wanted
+    rng = np.random.default_rng(arenas)
     deadlocks = 0
     for _ in range(400):
         layout = random_layout(rng, arenas=arenas)
-        compute = [rng.choice([0.0, 0.5, rng.random() * 3]) for _ in range(layout.layer_count)]
-        links = [LinkRate(rng.choice([50.0, 100.0, 400.0]), rng.choice([0.0, 0.1]))] * 1
+        compute = [
+            float(rng.choice([0.0, 0.5, rng.random() * 3])) for _ in range(layout.layer_count)
+        ]
+        links = [LinkRate(float(rng.choice([50.0, 100.0, 400.0])), float(rng.choice([0.0, 0.1])))]
         links.append(LinkRate(70.0))
-        link_of = [rng.randrange(2) for _ in range(layout.extent_count)]
+        link_of = [int(rng.integers(2)) for _ in range(layout.extent_count)]
         resident = {x for x in range(layout.extent_count) if rng.random() < 0.3}
-        ring, delay = rng.randint(1, 6), rng.choice([0.0, 1.0])
+        ring, delay = int(rng.integers(1, 7)), float(rng.choice([0.0, 1.0]))
         expected = reference(
             layout, compute, resident, ring, link_of=link_of, links=links, delay=delay
         )
@@ -122,7 +124,7 @@ def test_links_work_in_parallel_but_publish_in_order() -> None:
 
 
 def test_p3_a_blocked_link_costs_at_most_its_delay() -> None:
-    rng = random.Random(3)  # noqa: S311
+    rng = np.random.default_rng(3)
     for _ in range(200):
         layout = random_layout(rng)
         compute = [rng.random() for _ in range(layout.layer_count)]
@@ -134,7 +136,7 @@ def test_p3_a_blocked_link_costs_at_most_its_delay() -> None:
 
 
 def test_a_ring_or_residency_never_hurts() -> None:
-    rng = random.Random(4)  # noqa: S311
+    rng = np.random.default_rng(4)
     for _ in range(200):
         layout = random_layout(rng)
         compute = [rng.random() for _ in range(layout.layer_count)]
@@ -143,7 +145,7 @@ def test_a_ring_or_residency_never_hurts() -> None:
         resident = {x for x in range(layout.extent_count) if rng.random() < 0.4}
         time = pipeline.total_s(resident, ring)
         assert pipeline.total_s(resident, ring + 1) <= time + 1e-9
-        more = resident | {rng.randrange(layout.extent_count + 1)}
+        more = resident | {int(rng.integers(layout.extent_count + 1))}
         assert pipeline.total_s(more, ring) <= time + 1e-9
         assert pipeline.total_s(set(), ring) >= sum(compute) - 1e-9
 

@@ -1,0 +1,316 @@
+"""Plans under the memory limit, policies, criticalities, and refusals that can be acted on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from tests.simulation.tasksets import device_for, random_set
+from tests.unit.planning.shapes import LINK, device, layout_of, task
+
+from tierline_api.layout import LayerShape, lay_out
+from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
+from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.pipeline import LinkRate, job_time
+from tierline_operator.planning.planner import plan
+from tierline_operator.planning.request import (
+    DeviceCapacity,
+    Margins,
+    TaskDemand,
+    TierCapacity,
+)
+
+MB = 10**6
+
+
+def admitted(tasks: list[TaskDemand], on: DeviceCapacity, *, give_spare: bool = True) -> Admitted:
+    answer = plan(tasks, on, give_spare=give_spare)
+    assert isinstance(answer, Admitted), answer.sentence
+    return answer
+
+
+def refused(tasks: list[TaskDemand], on: DeviceCapacity) -> Infeasible:
+    answer = plan(tasks, on)
+    assert isinstance(answer, Infeasible)
+    return answer
+
+
+def test_weights_that_fit_stay() -> None:
+    answer = admitted([task("a", 100, 100, 10), task("b", 100, 100, 20)], device(20))
+    assert [len(p.resident_extents) for p in answer.plans] == [10, 10]
+    assert [p.ring_extents for p in answer.plans] == [0, 0]
+    assert [p.job_time_s for p in answer.plans] == pytest.approx([0.01, 0.02])
+    assert answer.fast_bytes_used == 20 * MB
+
+
+def test_what_does_not_fit_streams_within_the_limit() -> None:
+    tasks = [task("a", 1000, 1000, 10), task("b", 1000, 1000, 20, workspace_bytes=3 * MB)]
+    on = device(12)
+    answer = admitted(tasks, on)
+    resident = sum(len(p.resident_extents) for p in answer.plans) * MB
+    ring = max(p.ring_extents for p in answer.plans) * MB
+    assert resident + ring + 3 * MB == answer.fast_bytes_used <= on.fast_bytes
+    for demand, got in zip(tasks, answer.plans, strict=True):
+        time = job_time(
+            demand.layout,
+            demand.compute_s,
+            set(got.resident_extents),
+            got.ring_extents,
+            link_of_extent=[0] * 10,
+            links=[LINK],
+            start_delay_s=LINK.copy_s(MB),
+        )
+        assert got.job_time_s == pytest.approx(time.total_s)
+        assert got.response_s is not None
+        assert got.job_time_s <= got.response_s <= demand.deadline_s
+        assert got.streamed_bytes == (10 - len(got.resident_extents)) * MB
+
+
+def test_the_same_question_gets_the_same_answer() -> None:
+    rng = np.random.default_rng(2)
+    tasks = random_set(rng, 0.2)
+    assert plan(tasks, device_for(tasks, 2.0)) == plan(tasks, device_for(tasks, 2.0))
+
+
+def test_memory_goes_where_the_deadline_is() -> None:
+    tasks = [task("slow", 2000, 2000, 10), task("urgent", 100, 100, 10)]
+    answer = admitted([replace(tasks[0], criticality=Criticality.SOFT), tasks[1]], device(18))
+    slow, urgent = answer.plans
+    assert urgent.job_time_s + slow.job_time_s <= 0.1
+    alone = admitted([tasks[1]], device(9), give_spare=False).plans[0]
+    assert 0 < len(alone.resident_extents) < 9
+
+
+def test_spare_memory_is_used_or_left_as_asked() -> None:
+    tasks = [task("a", 1000, 1000, 10), task("b", 1000, 1000, 10)]
+    lean = admitted(tasks, device(15), give_spare=False)
+    full = admitted(tasks, device(15))
+    assert lean.fast_bytes_used < full.fast_bytes_used <= 15 * MB
+    assert full.utilisation < lean.utilisation
+
+
+def test_rings_are_shared_in_a_domain_and_not_across() -> None:
+    def pair(other: str) -> list[TaskDemand]:
+        kwargs = {"policy": SwapPolicy.STREAM}
+        return [
+            task("a", 1000, 1000, 10, policy=kwargs["policy"]),
+            task("b", 1000, 1000, 10, policy=kwargs["policy"], domain=other),
+        ]
+
+    together = admitted(pair("default"), device(12))
+    apart = admitted(pair("other"), device(12))
+    ring = together.plans[0].ring_extents
+    assert together.fast_bytes_used == ring * MB
+    assert apart.fast_bytes_used == 2 * ring * MB
+
+
+def test_policies() -> None:
+    fixed = task("fixed", 1000, 1000, 10, policy=SwapPolicy.RESIDENT)
+    stream = task("stream", 1000, 1000, 10, policy=SwapPolicy.STREAM)
+    swap = task("swap", 1000, 1000, 10, policy=SwapPolicy.SWAP)
+    auto = task("auto", 1000, 1000, 10)
+    answer = admitted([fixed, stream, swap, auto], device(22))
+    held = {p.name: len(p.resident_extents) for p in answer.plans}
+    assert held["fixed"] == 10
+    assert held["stream"] == held["swap"] == 0
+    assert held["auto"] > 0
+
+
+def test_a_deadline_gives_a_streaming_task_memory_but_never_a_swapping_one() -> None:
+    stream = task("t", 200, 80, 10, policy=SwapPolicy.STREAM)
+    assert len(admitted([stream], device(9)).plans[0].resident_extents) > 0
+    answer = refused([replace(stream, policy=SwapPolicy.SWAP)], device(9))
+    assert answer.kind == "deadline"
+    assert answer.missing_bytes is None
+
+
+def test_reserved_memory_is_kept() -> None:
+    keen = task("keen", 1000, 1000, 10, reserved_bytes=5 * MB, policy=SwapPolicy.STREAM)
+    (got,) = admitted([keen], device(9)).plans
+    assert len(got.resident_extents) >= 5
+
+
+def test_pinned_weights_are_always_resident() -> None:
+    layers = [LayerShape(2 * MB, pinned=True), *[LayerShape(MB)] * 8]
+    demand = replace(task("p", 1000, 1000, 8), layout=lay_out(layers, MB), compute_s=(0.001,) * 8)
+    (got,) = admitted([demand], device(6), give_spare=False).plans
+    assert {0, 1} <= set(got.resident_extents)
+
+
+def test_margins_and_overheads_are_part_of_the_promise() -> None:
+    tasks = [task("a", 1000, 1000, 100, policy=SwapPolicy.STREAM)]
+    plain = admitted(tasks, device(6)).plans[0].job_time_s
+    careful = device(6, margins=Margins(1.2, 1.5), dispatch_s=0.002, gate_s=0.001)
+    got = admitted(tasks, careful).plans[0]
+    assert got.compute_s == pytest.approx(0.1 * 1.2 + 10 * 0.001 + 0.002)
+    assert got.job_time_s > plain * 1.2
+    with pytest.raises(ValueError, match="at least 1"):
+        Margins(compute=0.9)
+
+
+def test_a_soft_task_demands_its_mean_and_blocks_with_its_worst() -> None:
+    hard = task("hard", 100, 100, 20)
+    spiky = task("spiky", 100, 100, 85)
+    on = device(30)
+    assert refused([hard, spiky], on).kind == "deadline"
+    soft = replace(spiky, criticality=Criticality.SOFT, mean_compute_s=(0.003,) * 10)
+    answer = admitted([hard, soft], on)
+    assert answer.utilisation == pytest.approx(0.5)
+    assert answer.plans[1].job_time_s == pytest.approx(0.085)
+    urgent = replace(hard, deadline_s=0.06)
+    assert refused([urgent, soft], on).blocker == "spiky"
+
+
+def test_best_effort_only_blocks() -> None:
+    hard = task("hard", 100, 60, 20)
+    batch = task("batch", 100, 100, 35, criticality=Criticality.BEST_EFFORT)
+    answer = admitted([hard, batch], device(30))
+    assert answer.plans[1].response_s is None
+    assert answer.utilisation == pytest.approx(0.2)
+    assert answer.blocker == "batch"
+    assert (
+        refused(
+            [hard, task("batch", 100, 100, 45, criticality=Criticality.BEST_EFFORT)], device(30)
+        ).blocker
+        == "batch"
+    )
+
+
+def test_only_best_effort_is_admitted_if_it_fits() -> None:
+    batch = task("batch", 1, 1, 35, criticality=Criticality.BEST_EFFORT)
+    assert admitted([batch], device(5)).utilisation == 0.0
+
+
+def test_faster_homes_make_faster_jobs() -> None:
+    tiers = {"nvme": TierCapacity(10**9, LinkRate(20e6)), "dram": TierCapacity(10**9, LINK)}
+    on = device(5, tiers=tiers)
+    slow = admitted([task("a", 2000, 2000, 10, tiers=("nvme",))], on).plans[0]
+    fast = admitted([task("a", 2000, 2000, 10, tiers=("dram",))], on).plans[0]
+    assert slow.job_time_s > 3 * fast.job_time_s
+
+
+def test_nothing_asked_is_nothing_planned() -> None:
+    assert admitted([], device(1)).plans == ()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        ([task("a", 10, 10, 1), task("a", 10, 10, 1)], "names must differ"),
+        (
+            [task("a", 10, 10, 1), replace(task("b", 10, 10, 1), layout=layout_of([9] * 10))],
+            "differ in size",
+        ),
+    ],
+)
+def test_questions_without_meaning_are_errors(tasks: list[TaskDemand], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        plan(tasks, device(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"deadline_s": 2.0}, "deadline <= period"),
+        ({"deadline_s": 0.0}, "deadline <= period"),
+        ({"compute_s": (0.1,)}, "1 compute times for 10 layers"),
+        ({"compute_s": (float("nan"),) * 10}, "not finite"),
+    ],
+)
+def test_tasks_without_meaning_are_errors(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(task("a", 100, 100, 1), **change)  # type: ignore[arg-type]
+
+
+class TestRefusals:
+    def test_memory(self) -> None:
+        tasks = [
+            task("big", 1000, 1000, 10, policy=SwapPolicy.RESIDENT),
+            task("wide", 1000, 1000, 10, workspace_bytes=4 * MB, policy=SwapPolicy.RESIDENT),
+        ]
+        answer = refused(tasks, device(21))
+        assert (answer.kind, answer.reason) == ("memory", "FastMemoryExceeded")
+        assert answer.missing_bytes == 3 * MB
+        assert "2.9 MiB are missing" in answer.sentence
+        assert plan(tasks, device(24)).ok
+
+    def test_ring(self) -> None:
+        tasks = [task("wide", 1000, 1000, 10, layers=1)]
+        answer = refused(tasks, device(6))
+        assert (answer.kind, answer.reason, answer.task) == ("ring", "LayerTooLarge", "wide")
+        assert answer.missing_bytes == 4 * MB
+        assert "layer 0 of wide" in answer.sentence
+        assert plan(tasks, device(10)).ok
+
+    def test_tier(self) -> None:
+        on = device(20, tiers={"dram": TierCapacity(5 * MB, LINK)})
+        assert refused([task("a", 100, 100, 1)], on).kind == "tier"
+
+    def test_a_deadline_that_memory_would_save(self) -> None:
+        tasks = [task("a", 300, 200, 50), task("b", 300, 300, 50)]
+        answer = refused(tasks, device(4))
+        assert (answer.kind, answer.reason) == ("deadline", "DeadlineMissed")
+        assert answer.shortfall_s is not None
+        assert answer.shortfall_s > 0
+        assert answer.missing_bytes is not None
+        assert "more fast memory would be enough" in answer.sentence
+        assert len(answer.nearest) == 2
+        assert plan(tasks, device(4 + answer.missing_bytes / MB)).ok
+
+    def test_a_deadline_that_only_time_would_save(self) -> None:
+        tasks = [task("control", 100, 30, 10), task("model", 200, 200, 60)]
+        answer = refused(tasks, device(100))
+        assert (answer.task, answer.blocker) == ("control", "model")
+        assert answer.critical_time_s == pytest.approx(0.03)
+        assert answer.shortfall_s == pytest.approx(0.04)
+        assert answer.missing_bytes is None
+        assert answer.sentence == (
+            "control cannot keep its deadline of 30 ms: in a window of 30 ms the jobs that are due"
+            " take 10 ms and model may hold the device for 60 ms before them, 40 ms too long;"
+            " a deadline of 70 ms for control would be enough"
+        )
+        assert plan([replace(tasks[0], deadline_s=0.07), tasks[1]], device(100)).ok
+
+    def test_overload_names_a_period_that_would_do(self) -> None:
+        tasks = [
+            task("a", 20, 20, 11),
+            task("b", 40, 40, 9),
+            task("c", 40, 40, 8.5),
+            task("d", 40, 40, 1.5),
+        ]
+        answer = refused(tasks, device(100))
+        assert (answer.reason, answer.shortfall_s) == ("Overload", float("inf"))
+        assert answer.sentence == (
+            "the tasks need 102.5 % of the device's time; a period of 21 ms for a would be enough"
+        )
+        assert plan([replace(tasks[0], period_s=0.021), *tasks[1:]], device(100)).ok
+
+    def test_a_task_that_must_go_is_named(self) -> None:
+        tasks = [task("control", 10, 10, 2), task("model", 1000, 1000, 60)]
+        answer = refused(tasks, device(100))
+        assert answer.sentence.endswith("the others would hold without model")
+        assert plan(tasks[:1], device(100)).ok
+
+    @pytest.mark.slow
+    def test_missing_memory_is_always_enough(self) -> None:
+        rng = np.random.default_rng(8)
+        seen = 0
+        while seen < 6:
+            tasks = random_set(rng, 0.25, most=6)
+            on = device_for(tasks, 3.0)
+            answer = plan(tasks, on)
+            if isinstance(answer, Infeasible) and answer.missing_bytes is not None:
+                seen += 1
+                assert plan(tasks, replace(on, fast_bytes=on.fast_bytes + answer.missing_bytes)).ok
+
+
+@pytest.mark.slow
+def test_more_memory_never_turns_a_yes_into_a_no() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(5):
+        tasks = random_set(rng, 0.2, most=6)
+        answers = [plan(tasks, device_for(tasks, ratio)).ok for ratio in (6.0, 4.0, 2.5, 1.5, 1.0)]
+        assert all(b or not a for a, b in pairwise(answers))
