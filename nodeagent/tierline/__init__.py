@@ -1,1 +1,16 @@
-"""Part of Tierline."""
+"""What a program may say to Tierline; ordinary PyTorch needs none of it.
+
+    for release in tierline.periodic():      # keeps the task's period
+        output = model(next(inputs))         # the outermost forward is the job
+
+    with tierline.job(deadline=0.05):        # or: this block is the job
+        ...
+
+Without Tierline around the process, `job` does nothing and `periodic` needs a `period`.
+"""
+
+from tierline.job import job
+from tierline.periodic import Release, periodic
+from tierline_torch.errors import TierlineError
+
+__all__ = ["Release", "TierlineError", "job", "periodic"]

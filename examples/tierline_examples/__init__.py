@@ -1,0 +1,1 @@
+"""Programs that a newcomer runs first: ordinary PyTorch, and one loop over releases."""

@@ -1,0 +1,71 @@
+"""Where Tierline stands in PyTorch: around `torch.nn.Module.__call__`.
+
+Why not PyTorch's global forward hooks: one such hook takes every call of every module off the
+fast path for ever. Why not hooks on the gated modules: they would be pickled, copied and traced
+with the user's model. This wrapper costs one thread-local lookup a call, leaves nothing in any
+module, and is removed from the path of compiled code, because `torch._dynamo` takes the
+`__call__` that it finds when it is first imported for the original.
+
+A thread has an `invoke` while it runs a job: it gets every module call of the job. Without one, a
+module call is outermost, and `process` decides whether it is a job.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+Invoke = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+
+original: Callable[..., Any] = torch.nn.Module.__call__
+"""PyTorch's own `Module.__call__`."""
+
+
+class _Current(threading.local):
+    invoke: Invoke | None = None
+
+
+current = _Current()
+_outermost: Invoke | None = None
+
+
+def plain(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module as PyTorch would."""
+    return original(module, *args, **kwargs)
+
+
+@contextmanager
+def invoking(invoke: Invoke | None) -> Iterator[None]:
+    """Let `invoke` have this thread's module calls for a while."""
+    before = current.invoke
+    current.invoke = invoke
+    try:
+        yield
+    finally:
+        current.invoke = before
+
+
+def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    invoke = current.invoke
+    if invoke is not None:
+        return invoke(self, args, kwargs)
+    return (_outermost or _first)(self, args, kwargs)
+
+
+def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # A process that imports torch and calls no module pays nothing for the rest of the plugin.
+    from tierline_torch.process import outermost  # noqa: PLC0415
+
+    global _outermost  # noqa: PLW0603  # a hook point is one per process
+    _outermost = outermost
+    return outermost(module, args, kwargs)
+
+
+def install() -> None:
+    """Wrap `Module.__call__`, once."""
+    if torch.nn.Module.__call__ is original:
+        torch.nn.Module.__call__ = _call  # type: ignore[method-assign]  # the point of this module

@@ -1,0 +1,111 @@
+"""What lies where in a weight arena: pinned weights first, then layers in the order of their use.
+
+The same contents are reported by an observed run and stored by a managed one, so that the plan
+made from the first fits the second. Offsets do not depend on the extent size; `layout.lay_out`
+cuts the same bytes into extents.
+
+It moves nothing; `arena` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from blake3 import blake3
+
+from tierline_api.layout import ArenaLayout, LayerShape, lay_out
+from tierline_torch.selection import Selection
+from tierline_torch.weights import Weight
+
+_DIGEST_STEP_BYTES = 4 << 20
+
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the profile: a layer, or the pinned weights of one reason."""
+
+    name: str
+    size_bytes: int
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Contents:
+    """One arena's weights with their offsets in bytes from its base."""
+
+    entries: tuple[Entry, ...]
+    placed: tuple[tuple[Weight, int], ...]
+    gates: Mapping[int, int]
+    """Module id -> layer, counted among the entries that are not pinned."""
+    size_bytes: int
+    pinned_bytes: int
+
+    @property
+    def shapes(self) -> tuple[LayerShape, ...]:
+        """The entries as the planner and the agent take them (arena 0)."""
+        return tuple(LayerShape(entry.size_bytes, entry.pinned) for entry in self.entries)
+
+    def layout(self, extent_bytes: int) -> ArenaLayout:
+        """This arena alone, in extents."""
+        return lay_out(self.shapes, extent_bytes)
+
+    def pieces(self, piece_bytes: int) -> Iterator[tuple[int, Bytes]]:
+        """The arena's bytes in pieces of `piece_bytes` (the last may be short), with their index.
+
+        The array is filled anew for each piece.
+        """
+        buffer = np.zeros(min(piece_bytes, self.size_bytes), dtype=np.uint8)
+        following = 0
+        for index in range(-(-self.size_bytes // piece_bytes)):
+            base = index * piece_bytes
+            end = min(base + piece_bytes, self.size_bytes)
+            buffer[:] = 0
+            while following < len(self.placed):
+                weight, offset = self.placed[following]
+                stop = offset + weight.size_bytes
+                if offset >= end:
+                    break
+                low, high = max(offset, base), min(stop, end)
+                content = weight.content().numpy()
+                buffer[low - base : high - base] = content[low - offset : high - offset]
+                if stop > end:
+                    break
+                following += 1
+            yield index, buffer[: end - base]
+
+    def digest_into(self, hasher: blake3) -> None:
+        """Add the arena's bytes, padding included, to a digest."""
+        for _, piece in self.pieces(_DIGEST_STEP_BYTES):
+            hasher.update(piece.data)
+
+
+def arrange(weights: Sequence[Weight], selection: Selection, names: Mapping[int, str]) -> Contents:
+    """Give the selected weights their places; `names` are the modules' (by id)."""
+    entries: list[Entry] = []
+    placed: list[tuple[Weight, int]] = []
+    offset = 0
+
+    def place(name: str, chosen: Sequence[int], *, pinned: bool) -> None:
+        nonlocal offset
+        begin = offset
+        for index in chosen:
+            placed.append((weights[index], offset))
+            offset += weights[index].slot_bytes
+        entries.append(Entry(name, offset - begin, pinned))
+
+    for group in selection.pinned:
+        place(f"pinned: {group.reason}", group.weights, pinned=True)
+    pinned_bytes = offset
+    for layer in selection.layers:
+        place(names.get(layer.module, "unnamed module"), layer.weights, pinned=False)
+    return Contents(
+        entries=tuple(entries),
+        placed=tuple(placed),
+        gates={layer.module: index for index, layer in enumerate(selection.layers)},
+        size_bytes=offset,
+        pinned_bytes=pinned_bytes,
+    )

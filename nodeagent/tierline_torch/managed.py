@@ -1,0 +1,241 @@
+"""Runs this process's jobs under the node agent.
+
+A learned site is settled in this order: its arena is loaded and sealed, the parameters become views
+of it, the same forwards run once streamed, and their output is compared bit by bit with the
+unstreamed one. On any difference, or if the agent does not take the arena, the weights stay
+in the process, the site's jobs only take the lease, and a notice says why.
+
+Invariant: a site's `gates` are set only while its parameters view its arena.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tierline_client import Client, ClientError, ErrorCode, LayerProfile, NoticeKind
+from tierline_torch.arena import Arena
+from tierline_torch.calls import Invoke, plain
+from tierline_torch.errors import TierlineError
+from tierline_torch.gates import StreamGate
+from tierline_torch.jobs import Lesson, Reportable, Site, Window
+from tierline_torch.structures import difference
+
+if TYPE_CHECKING:
+    from tierline_torch.process import Process
+
+_LOADS = 3
+"""Times an arena is loaded when the connection breaks in between."""
+_NAME_BYTES = 63
+
+
+class Manager:
+    """The backend of a process that has an agent. See `jobs.Backend`."""
+
+    releases: int | None = None
+
+    def __init__(self, process: Process, client: Client) -> None:
+        terms = client.terms()
+        self.period_ns = terms.period_ns
+        self.deadline_ns = terms.deadline_ns
+        self.wants_witness = terms.record_outputs
+        self._extent_bytes = terms.extent_bytes
+        self._process = process
+        self._client = client
+        self._free_numbers = list(range(terms.max_arenas))
+        self._retired: deque[int] = deque()
+        self._job = 0
+
+    @classmethod
+    def connect(cls, process: Process, socket_path: str) -> Manager:
+        """Connect to the agent. Raises TierlineError."""
+        try:
+            return cls(process, Client(socket_path, _program()))
+        except (ClientError, OSError) as error:
+            raise TierlineError(
+                f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
+            ) from error
+
+    def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
+        """Take the lease; stream the site's arena if it has one."""
+        self._free_retired()
+        arena = site.arena if stream else None
+        try:
+            self._job = self._client.job_begin(
+                arena, window.release_ns, window.deadline_ns, warmup=warmup
+            )
+        except ClientError as error:
+            raise TierlineError(f"could not begin a job of {site.name}: {error}") from error
+        if arena is None or not site.gates:
+            return plain
+        return self._gate(site, arena)
+
+    def _gate(self, site: Site, arena: int) -> StreamGate:
+        client = self._client
+
+        def begin(layer: int) -> None:
+            try:
+                client.layer_begin(arena, layer)
+            except ClientError as error:
+                self._tolerate(site, error)
+
+        def end(layer: int) -> None:
+            try:
+                client.layer_end(arena, layer)
+            except ClientError as error:
+                self._tolerate(site, error)
+
+        return StreamGate(site.gates, begin, end, lambda _: self._out_of_order(site))
+
+    def _tolerate(self, site: Site, error: ClientError) -> None:
+        """A job that lost its lease goes on: what it reads is right, and slow."""
+        if error.code != ErrorCode.REVOKED:
+            raise TierlineError(
+                f"could not wait for the weights of {site.name}: {error}"
+            ) from error
+        self._process.say(f"a job of {site.name} lost its lease and goes on slowly: {error}")
+
+    def _out_of_order(self, site: Site) -> None:
+        if not site.order_changed:
+            site.order_changed = True
+            self._notice(
+                NoticeKind.ORDER_CHANGED,
+                0,
+                f"{site.name} called its modules in another order than in its first job; "
+                "it stays correct, but waits for weights that come out of turn",
+            )
+
+    def end(self, site: Site) -> Reportable:
+        """Give the lease back."""
+        job = self._job
+        try:
+            self._client.job_end(job, site.workspace_bytes)
+        except ClientError as error:
+            if error.code != ErrorCode.REVOKED:
+                raise TierlineError(f"could not end a job of {site.name}: {error}") from error
+            self._process.say(f"a job of {site.name} lost its lease: {error}")
+        return Reportable(job, 0.0)
+
+    def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:
+        """Report a job's digests."""
+        try:
+            self._client.output(job.number, inputs, outputs)
+        except ClientError as error:
+            self._process.say(f"could not report the output of a job: {error}")
+
+    def settle(self, site: Site, lesson: Lesson) -> None:
+        """Load, seal, check; or leave the site resident."""
+        if not self._free_numbers:
+            self._stay(site, lesson, "the task has more job roots than arenas")
+            return
+        arena = self._load(site, lesson)
+        if arena is None:
+            return
+        arena.move(self._retired.append)
+        site.arena = arena.number
+        site.gates = dict(lesson.contents.gates)
+        reason = self._check(site, lesson, arena)
+        if reason is not None:
+            site.arena = None
+            site.gates = {}
+            arena.restore()
+            self._stay(site, lesson, reason)
+            return
+        arena.forget_originals()
+        self._report(site, lesson, arena.number)
+
+    def _load(self, site: Site, lesson: Lesson) -> Arena | None:
+        number = self._free_numbers.pop(0)
+        for attempt in range(_LOADS):
+            arena = Arena(self._client, number, lesson.contents, self._extent_bytes)
+            try:
+                arena.load()
+            except ClientError as error:
+                self._give_up(number)
+                if error.code != ErrorCode.RETRY or attempt == _LOADS - 1:
+                    self._stay(site, lesson, str(error))
+                    break
+            else:
+                return arena
+        self._free_numbers.insert(0, number)
+        return None
+
+    def _give_up(self, number: int) -> None:
+        try:
+            self._client.free(number)
+        except ClientError:
+            return  # it was not reserved; the failure that led here is the one to report
+
+    def _check(self, site: Site, lesson: Lesson, arena: Arena) -> str | None:
+        """Why the site cannot be streamed; None if its streamed output is that of the plain run."""
+        if not arena.pinned_bytes_match():
+            return "its resident weights read otherwise from fast memory"
+        if lesson.repeat is None or not site.gates:
+            return None
+        window = self._process.window_for(self, None)
+        invoke = self.begin(site, window, warmup=True, stream=True)
+        try:
+            streamed = lesson.repeat(invoke)
+        finally:
+            self.end(site)
+        where = difference(lesson.reference, streamed)
+        return None if where is None else f"streamed and unstreamed runs differ: {where}"
+
+    def _stay(self, site: Site, lesson: Lesson, reason: str) -> None:
+        text = f"{site.name} stays resident: {reason}"
+        self._process.say(text)
+        self._notice(NoticeKind.STAYS_RESIDENT, lesson.contents.size_bytes, text)
+
+    def _report(self, site: Site, lesson: Lesson, arena: int) -> None:
+        for entry in lesson.contents.entries:
+            if entry.pinned:
+                self._notice(
+                    NoticeKind.STAYS_RESIDENT, entry.size_bytes, f"{site.name}: {entry.name}"
+                )
+        layers = [
+            LayerProfile(entry.size_bytes, round(seconds * 1e9), entry.pinned, _fit(entry.name))
+            for entry, seconds in zip(lesson.contents.entries, lesson.compute_s, strict=True)
+        ]
+        try:
+            self._client.profile(arena, layers, lesson.workspace_bytes)
+        except ClientError as error:
+            self._process.say(f"could not report the profile of {site.name}: {error}")
+
+    def _notice(self, kind: NoticeKind, size_bytes: int, text: str) -> None:
+        try:
+            self._client.notice(kind, size_bytes, text)
+        except ClientError as error:
+            self._process.say(f"could not tell the agent that {text}: {error}")
+
+    def _free_retired(self) -> None:
+        """Give back arenas that no tensor views any more."""
+        while self._retired:
+            number = self._retired.popleft()
+            self._give_up(number)
+            self._free_numbers.append(number)
+
+    def ready(self) -> tuple[int, int]:
+        """Wait for the administrator's START."""
+        try:
+            return self._client.ready()
+        except ClientError as error:
+            raise TierlineError(f"could not wait for the start of releases: {error}") from error
+
+    def finish(self) -> None:
+        """Nothing is left to do: the connection ends with the process."""
+
+
+def _program() -> str:
+    """How this process calls itself to the agent."""
+    return _fit(f"{Path(sys.argv[0] or sys.executable).name} ({os.getpid()})")
+
+
+def _fit(name: str) -> str:
+    """A name for the wire; of a long one the end says more."""
+    encoded = name.encode()
+    if len(encoded) <= _NAME_BYTES:
+        return name
+    return "…" + encoded[len("…".encode()) - _NAME_BYTES :].decode(errors="ignore")

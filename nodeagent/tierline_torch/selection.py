@@ -1,0 +1,171 @@
+"""Which weights can be streamed, in which layers, and why the others cannot. Pure.
+
+A weight is streamed if, in every recorded run, exactly one module call reads it, that call is the
+only one of its module in the job and the module owns the weight, and the call encloses no other
+streamed module; and if the order of those calls is the same in every run. Everything else is
+pinned: it stays in fast memory, with the reason.
+
+A weight that no run read is pinned too: a branch taken later, compiled code or another thread may
+read it, and then it is there.
+
+Invariant: `layers` and `pinned` of a Selection hold every weight exactly once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+OUTSIDE = -1
+"""The call index of a read outside every module call, and the parent of an outermost call."""
+
+NOT_READ = "not read in the first job"
+NOT_OWN = "read outside its own module's forward"
+REPEATED = "read more than once in a job"
+RECALLED = "its module is called more than once in a job"
+CHANGING = "read in a changing order"
+ENCLOSING = "its module's forward encloses other streamed modules"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A module call: the module's id and the index of the enclosing call."""
+
+    module: int
+    parent: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a job: its module calls in order, and the first reads (call, weight) in order."""
+
+    calls: tuple[Call, ...]
+    reads: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module that is gated: its weights (by index) lie together."""
+
+    module: int
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """Weights (by index) that stay resident, and why."""
+
+    reason: str
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The verdict: layers in the order of their use, and the pinned weights by reason."""
+
+    layers: tuple[Layer, ...]
+    pinned: tuple[Pinned, ...]
+
+
+def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> Selection:
+    """Sort the weights whose owning modules are given, by what `runs` (at least one) show."""
+    facts = [_Facts(run) for run in runs]
+    reasons = {
+        weight: reason
+        for weight, owner in enumerate(owners)
+        if (reason := _unfit(weight, owner, facts)) is not None
+    }
+    fit = [weight for weight in range(len(owners)) if weight not in reasons]
+    enclosing = {module for one in facts for module in one.enclosing(fit)}
+    for weight in fit:
+        if facts[0].reader(weight) in enclosing:
+            reasons[weight] = ENCLOSING
+    fit = [weight for weight in fit if weight not in reasons]
+    orders = [one.order(fit) for one in facts]
+    steady = _steady(orders)
+    layers: dict[int, list[int]] = {module: [] for module in orders[0] if module in steady}
+    for weight in facts[0].readers:
+        if weight in reasons:
+            continue
+        module = facts[0].reader(weight)
+        if module in steady:
+            layers[module].append(weight)
+        else:
+            reasons[weight] = CHANGING
+    return Selection(
+        layers=tuple(Layer(module, tuple(weights)) for module, weights in layers.items()),
+        pinned=_by_reason(reasons),
+    )
+
+
+def pin_everything(count: int, reason: str) -> Selection:
+    """All `count` weights pinned for one reason."""
+    return Selection(layers=(), pinned=_by_reason(dict.fromkeys(range(count), reason)))
+
+
+def _by_reason(reasons: dict[int, str]) -> tuple[Pinned, ...]:
+    groups: dict[str, list[int]] = {}
+    for weight in sorted(reasons):
+        groups.setdefault(reasons[weight], []).append(weight)
+    return tuple(Pinned(reason, tuple(weights)) for reason, weights in sorted(groups.items()))
+
+
+class _Facts:
+    """One run, by weight."""
+
+    def __init__(self, run: Run) -> None:
+        self.calls = run.calls
+        self.readers: dict[int, list[int]] = {}
+        """The calls that read each weight; weights in the order of their first read."""
+        for call, weight in run.reads:
+            self.readers.setdefault(weight, []).append(call)
+        self.times_called = Counter(call.module for call in run.calls)
+
+    def reader(self, weight: int) -> int:
+        """The module whose call first reads the weight."""
+        return self.calls[self.readers[weight][0]].module
+
+    def enclosing(self, fit: Sequence[int]) -> set[int]:
+        """Modules whose calls lie around a call that reads a fit weight."""
+        around: set[int] = set()
+        for weight in fit:
+            parent = self.calls[self.readers[weight][0]].parent
+            while parent != OUTSIDE:
+                around.add(self.calls[parent].module)
+                parent = self.calls[parent].parent
+        return around
+
+    def order(self, fit: Sequence[int]) -> list[int]:
+        """The modules that read fit weights, in the order of their calls."""
+        return [self.calls[call].module for call in sorted({self.readers[one][0] for one in fit})]
+
+
+def _unfit(weight: int, owners: frozenset[int] | set[int], facts: Sequence[_Facts]) -> str | None:
+    readers = [one.readers.get(weight, []) for one in facts]
+    if not any(readers):
+        return NOT_READ
+    for one, calls in zip(facts, readers, strict=True):
+        if any(call == OUTSIDE or one.calls[call].module not in owners for call in calls):
+            return NOT_OWN
+        if len(calls) > 1:
+            return REPEATED
+    if not all(readers) or len({one.reader(weight) for one in facts}) > 1:
+        return CHANGING
+    if any(one.times_called[one.reader(weight)] > 1 for one in facts):
+        return RECALLED
+    return None
+
+
+def _steady(orders: Sequence[Sequence[int]]) -> set[int]:
+    """Modules that keep their order in all runs: what matches the first run's order."""
+    steady = list(orders[0])
+    for other in orders[1:]:
+        matcher = SequenceMatcher(a=steady, b=other, autojunk=False)
+        steady = [
+            module
+            for block in matcher.get_matching_blocks()
+            for module in steady[block.a : block.a + block.size]
+        ]
+    return set(steady)
