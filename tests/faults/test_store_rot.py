@@ -102,7 +102,9 @@ def test_a_flipped_bit_of_a_record_hides_its_content_and_no_other(kind: Kind, pa
         store.acquire(digests[2])
     assert store.put(KEY, filled[digests[2]]) == digests[2]
     store.close()
-    assert set(_open(kind, path).digests()) == set(digests)
+    store = _open(kind, path)
+    assert set(store.digests()) == set(digests)
+    store.close()
 
 
 @pytest.mark.parametrize(("kind", "path"), PLACES, indirect=["path"])

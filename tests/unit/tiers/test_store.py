@@ -274,6 +274,24 @@ def test_a_put_that_fails_at_any_step_loses_nothing_and_can_be_repeated(
         assert read(survivor, kept) == bytes(content(1, 5000))
 
 
+def test_a_record_that_failed_to_be_flushed_never_claims_the_next_content() -> None:
+    memory = medium_of(1)
+    medium = FailingMedium(memory)
+    store = store_of(1, medium)
+    first, second = content(1, EXTENT_BYTES), content(2, EXTENT_BYTES)
+    flushes = iter(range(100))
+    medium.fails = lambda operation, _offset: operation == "flush" and next(flushes) == 1
+    with pytest.raises(MediumFailure):
+        store.put(KEY, first)  # the record is on the medium, for all we know
+    writes = iter(range(100))
+    medium.fails = lambda operation, _offset: operation == "flush" and next(writes) == 1
+    with pytest.raises(MediumFailure):
+        store.put(KEY, second)  # its content is on the medium, its record is not
+    again = store_of(1, memory.reopened())
+    assert again.digests() == []
+    assert again.statistics().free == 1
+
+
 def test_two_records_of_one_content_count_as_the_younger() -> None:
     medium = medium_of(3)
     store = store_of(3, medium)
@@ -360,6 +378,8 @@ def test_a_repair_waits_until_nobody_reads_the_bad_slot() -> None:
     assert gate.reached.wait(10)
     repairer = threading.Thread(target=store.put, args=(KEY, data))
     repairer.start()
+    repairer.join(0.2)
+    assert repairer.is_alive()
     gate.open.set()
     for thread in (reader, repairer):
         thread.join()
