@@ -10,7 +10,7 @@ are exact to the nanosecond up to 48 days, and `parse_duration` takes up to 1000
 import re
 import reprlib
 from fractions import Fraction
-from math import ceil
+from math import ceil, floor
 
 MAX_BYTES = 2**60
 """Largest quantity that is taken: 1Ei. The CRDs say the same."""
@@ -105,8 +105,8 @@ def format_quantity(size_bytes: int) -> str:
 def parse_duration(text: str) -> float:
     """Return the seconds that a duration (``50ms``, ``1.5s``, ``1m30s``, ``250us``) means.
 
-    Raises QuantityError when it is malformed, has no unit, is negative, is longer than 1000 hours,
-    or is not a whole number of nanoseconds.
+    What is finer than a nanosecond is cut off, as Go does. Raises QuantityError when it is
+    malformed, has no unit, is negative, or is longer than 1000 hours.
     """
     if len(text) > MAX_TEXT or not _DURATION.fullmatch(text):
         if text == "0":
@@ -118,14 +118,13 @@ def parse_duration(text: str) -> float:
         raise QuantityError(
             f"{shown(text)} is not a duration; write for example 50ms, 1.5s or 1m30s"
         )
-    total_ns = Fraction(0)
+    total_ns = 0
     for number, unit in _DURATION_PART.findall(text):
-        total_ns += Fraction(f"0{number}0" if "." in number else number) * _UNIT_NS[unit]
-    if total_ns.denominator != 1:
-        raise QuantityError(f"{shown(text)} is finer than a nanosecond; round it to whole ns")
+        exact = Fraction(f"0{number}0" if "." in number else number)
+        total_ns += floor(exact * _UNIT_NS[unit])
     if total_ns > MAX_DURATION_S * 10**9:
         raise QuantityError(f"{shown(text)} is too long; write at most 1000h")
-    return int(total_ns) / 10**9
+    return total_ns / 10**9
 
 
 def format_duration(duration_s: float) -> str:
