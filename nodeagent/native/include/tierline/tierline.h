@@ -1,0 +1,154 @@
+/* libtierline: a process's view of streamed weights.
+ *
+ * A client asks the node agent for arenas, loads weights into them once, seals them, and from then
+ * on reads them inside jobs, with a gate around each layer. Addresses never change. The library
+ * decides no policy: what is resident and who runs is the agent's business.
+ *
+ * Every function returns 0 or a negative TIERLINE_E_ code, and sets the calling thread's
+ * tierline_last_error() when it fails. All functions may be called from any thread; close only
+ * when no other call is in progress. After fork the child's copy of a client is dropped: its calls
+ * return TIERLINE_E_FORKED and its arenas cannot be read.
+ *
+ * Sizes are bytes; times are CLOCK_MONOTONIC nanoseconds.
+ */
+#ifndef TIERLINE_H
+#define TIERLINE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TIERLINE_API __attribute__((visibility("default")))
+
+/* Minus the ERROR codes of the protocol, then the library's own. */
+enum tierline_error {
+    TIERLINE_E_MALFORMED = -1,
+    TIERLINE_E_UNSUPPORTED_VERSION = -2,
+    TIERLINE_E_OUT_OF_ORDER = -3,
+    TIERLINE_E_QUOTA = -4,
+    TIERLINE_E_NOT_ADMITTED = -5,
+    TIERLINE_E_NO_SPACE = -6,
+    TIERLINE_E_CORRUPT = -7,
+    TIERLINE_E_IO = -8,
+    TIERLINE_E_REVOKED = -9, /* the job lost its lease; what it reads is still right, but slow */
+    TIERLINE_E_INTERNAL = -10,
+    TIERLINE_E_ARGUMENT = -20,   /* the call makes no sense; fix the caller */
+    TIERLINE_E_STATE = -21,      /* not now: the arena is not sealed, no job runs, ... */
+    TIERLINE_E_CONNECTION = -22, /* the agent cannot be reached, or makes no sense */
+    TIERLINE_E_RETRY = -23,      /* the connection broke while loading: free, reserve, load again */
+    TIERLINE_E_TIMEOUT = -24,
+    TIERLINE_E_NO_MEMORY = -25,
+    TIERLINE_E_SYSTEM = -26, /* a system call failed */
+    TIERLINE_E_FORKED = -27,
+};
+
+#define TIERLINE_NO_ARENA 0xffffffffU
+#define TIERLINE_MAX_ARENAS 16U
+#define TIERLINE_TERMS_RECORD_OUTPUTS 1U
+#define TIERLINE_JOB_WARMUP 1U
+#define TIERLINE_LAYER_PINNED 1U
+#define TIERLINE_NOTICE_STAYS_RESIDENT 1U
+#define TIERLINE_NOTICE_LEFT_MANAGEMENT 2U
+#define TIERLINE_NOTICE_ORDER_CHANGED 3U
+#define TIERLINE_NOTICE_OVER_WORKSPACE 4U
+
+typedef struct tierline_client tierline_client;
+
+typedef struct tierline_terms {
+    uint64_t extent_bytes;
+    uint64_t period_ns;
+    uint64_t deadline_ns;
+    uint32_t flags; /* TIERLINE_TERMS_ */
+    uint32_t max_arenas;
+    char task_name[64];
+} tierline_terms;
+
+/* The extents that a layer reads, both ends included; none if last_extent < first_extent. */
+typedef struct tierline_layer {
+    uint32_t first_extent;
+    uint32_t last_extent;
+} tierline_layer;
+
+typedef struct tierline_layer_profile {
+    uint64_t weight_bytes;
+    uint64_t compute_ns; /* the worst measured */
+    uint32_t flags;      /* TIERLINE_LAYER_ */
+    uint32_t reserved;
+    char name[64]; /* UTF-8, ended by NUL */
+} tierline_layer_profile;
+
+typedef struct tierline_job_stats {
+    uint64_t stall_ns;         /* waited at gates and for fetches */
+    uint64_t fetched_bytes;    /* read past the ring */
+    uint64_t streamed_extents; /* read through the ring */
+} tierline_job_stats;
+
+typedef struct tierline_statistics {
+    uint64_t jobs;
+    uint64_t misses;
+    uint64_t streamed_bytes;
+    uint64_t response_worst_ns;
+} tierline_statistics;
+
+/* The calling thread's last failure, one sentence; valid until its next failing call. */
+TIERLINE_API const char *tierline_last_error(void);
+
+/* Connects to the agent's socket for this task. TIERLINE_RECONNECT_S in the environment says how
+ * long later calls wait for an agent that went away (seconds, default 30). */
+TIERLINE_API int tierline_connect(const char *socket_path, const char *process_name,
+                                  tierline_client **out);
+TIERLINE_API void tierline_close(tierline_client *client);
+TIERLINE_API int tierline_get_terms(tierline_client *client, tierline_terms *out);
+
+/* Loading. `reserve` gives an address range for ceil(weight_bytes / extent_bytes) extents that
+ * nothing can read until `seal`; the first pinned_bytes stay resident. `store` returns when the
+ * extent is durable. `seal` makes the arena readable in jobs; digest may be NULL. */
+TIERLINE_API int tierline_reserve(tierline_client *client, uint32_t arena, uint64_t weight_bytes,
+                                  uint64_t pinned_bytes, uint32_t largest_span_extents,
+                                  void **base);
+TIERLINE_API int tierline_store(tierline_client *client, uint32_t arena, uint32_t extent,
+                                const void *data, uint64_t length);
+TIERLINE_API int tierline_seal(tierline_client *client, uint32_t arena,
+                               const tierline_layer *layers, uint32_t layer_count,
+                               uint8_t digest[32]);
+TIERLINE_API int tierline_free(tierline_client *client, uint32_t arena);
+
+/* Jobs. `job_begin` returns when the job holds the lease; one job at a time per client, a second
+ * thread waits. `arena` is the arena to stream, or TIERLINE_NO_ARENA. */
+TIERLINE_API int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags,
+                                    uint64_t release_ns, uint64_t deadline_ns, uint64_t *job);
+TIERLINE_API int tierline_job_end(tierline_client *client, uint64_t job,
+                                  uint64_t workspace_peak_bytes);
+/* The figures of the job in progress, or of the last one. */
+TIERLINE_API int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out);
+
+/* Gates. `layer_begin` returns when the layer's extents can be read; `layer_end` gives back those
+ * that no later layer reads. Any order is correct; the learned order is fast. */
+TIERLINE_API int tierline_layer_begin(tierline_client *client, uint32_t arena, uint32_t layer);
+TIERLINE_API int tierline_layer_end(tierline_client *client, uint32_t arena, uint32_t layer);
+
+/* Reports. */
+TIERLINE_API int tierline_output(tierline_client *client, uint64_t job,
+                                 const uint8_t input_digest[32], const uint8_t output_digest[32]);
+TIERLINE_API int tierline_ready(tierline_client *client, uint32_t flags, uint64_t *epoch_ns,
+                                uint64_t *until_ns);
+TIERLINE_API int tierline_profile(tierline_client *client, uint32_t arena,
+                                  const tierline_layer_profile *layers, uint32_t layer_count,
+                                  uint64_t workspace_bytes);
+TIERLINE_API int tierline_notice(tierline_client *client, uint32_t kind, uint64_t size_bytes,
+                                 const char *text);
+TIERLINE_API int tierline_get_statistics(tierline_client *client, tierline_statistics *out);
+
+/* Flag words: shared u32 counters that only grow while they are waited on. No client needed.
+ * `word_wait` returns 0 once *word >= at_least, TIERLINE_E_TIMEOUT after timeout_ns at the latest
+ * (0 only looks; waits longer than an hour end after an hour). */
+TIERLINE_API int tierline_word_wait(const uint32_t *word, uint32_t at_least, uint64_t timeout_ns);
+TIERLINE_API void tierline_word_publish(uint32_t *word, uint32_t value);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

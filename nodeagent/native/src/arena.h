@@ -1,0 +1,113 @@
+/* An arena: a range of addresses, what backs each extent, and which layers read it.
+ *
+ * It maps and protects; it talks to nobody.
+ *
+ * Invariants of a sealed arena:
+ *  - an extent can be read only while its bytes are right: resident, streamed and not yet given
+ *    back, or private;
+ *  - an extent is closed (PROT_NONE) before `consumed` tells the agent that its slot is free;
+ *  - `base` never changes, and no part of the range is ever unmapped before tl_arena_destroy.
+ */
+#ifndef TIERLINE_ARENA_H
+#define TIERLINE_ARENA_H
+
+#include "tierline/tierline.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TL_MAX_RING_SLOTS 4096U
+#define TL_NOT_STREAMED UINT32_MAX
+#define TL_DIGEST_BYTES 32U
+
+enum tl_arena_state {
+    TL_ARENA_NONE,
+    TL_ARENA_LOADING,
+    TL_ARENA_SEALED,
+    TL_ARENA_LOST, /* the connection broke before it was sealed */
+};
+
+enum tl_extent_state {
+    TL_EXTENT_RESIDENT, /* readable always */
+    TL_EXTENT_CLOSED,   /* its ring slot is mapped and cannot be read */
+    TL_EXTENT_OPEN,     /* its ring slot holds its bytes */
+    TL_EXTENT_PRIVATE,  /* a private copy until the next job */
+    TL_EXTENT_WRITTEN,  /* a private copy for ever */
+};
+
+/* The control page, shared with the agent (its offsets are part of the protocol). */
+struct tl_control {
+    uint32_t published;
+    uint8_t apart[60]; /* the two sides' words lie in different cache lines */
+    uint32_t consumed;
+};
+
+/* How a layer stands to the stream, in counts of streamed extents. */
+struct tl_gate {
+    uint32_t needs;    /* published must reach this before the layer runs */
+    uint32_t keeps;    /* at its begin, all below this can go */
+    uint32_t releases; /* at its end, all below this can go */
+};
+
+struct tl_arena {
+    enum tl_arena_state state;
+    uint8_t *base;
+    uint64_t extent_bytes;
+    uint64_t weight_bytes;
+    uint64_t pinned_bytes;
+    uint32_t extent_count;
+    uint32_t resident_count;
+    uint32_t ring_slots;
+    uint32_t streamed_count;
+    uint32_t *placement;     /* as in RESERVED */
+    uint32_t *stream_index;  /* per extent: j, or TL_NOT_STREAMED */
+    uint32_t *stream_extent; /* per j: the extent */
+    uint64_t *lengths;       /* per extent: bytes stored */
+    uint8_t *digests;        /* per extent */
+    uint8_t *states;         /* per extent: enum tl_extent_state */
+    int *resident;
+    int *ring;
+    int control_descriptor;
+    struct tl_control *control;
+
+    uint32_t layer_count;
+    tierline_layer *layers;
+    struct tl_gate *gates;
+
+    uint32_t users;    /* threads that wait for it without the lock; it is not freed meanwhile */
+    uint32_t cursor;   /* the layer that should begin next */
+    uint32_t opened;   /* streamed extents below this have been opened in this job */
+    uint32_t consumed; /* what the control page says */
+};
+
+/* Reserves the addresses; nothing can be read. 0 or a code. */
+int tl_arena_create(struct tl_arena *arena, uint64_t extent_bytes, uint64_t weight_bytes,
+                    uint64_t pinned_bytes);
+/* Unmaps the range and closes every descriptor; state becomes TL_ARENA_NONE. */
+void tl_arena_destroy(struct tl_arena *arena);
+/* After fork: the range stays reserved and unreadable, descriptors are closed. */
+void tl_arena_abandon(struct tl_arena *arena);
+
+/* Checks and numbers the placement (arena->placement, resident_count, ring_slots). 0 or a code. */
+int tl_arena_place(struct tl_arena *arena);
+/* Checks the descriptors and maps the control page. 0 or a code. */
+int tl_arena_check_descriptors(struct tl_arena *arena);
+/* Computes the gates. 0 or a code. */
+int tl_arena_set_layers(struct tl_arena *arena, const tierline_layer *layers, uint32_t count);
+/* Maps every extent: resident ones readable, the others closed. 0 or a code. */
+int tl_arena_map(struct tl_arena *arena);
+
+uint8_t *tl_extent_address(const struct tl_arena *arena, uint32_t extent);
+/* Bytes of the arena that lie in an extent: extent_bytes, less in the last one. */
+uint64_t tl_extent_length(const struct tl_arena *arena, uint32_t extent);
+
+/* Opens the streamed extents [from, to) that are closed. 0 or a code. */
+int tl_arena_open(struct tl_arena *arena, uint32_t from, uint32_t to);
+/* Closes the streamed extents [from, to) that are open. 0 or a code. */
+int tl_arena_close(struct tl_arena *arena, uint32_t from, uint32_t to);
+/* Closes everything and drops private copies that were not written: the state before a job. */
+int tl_arena_reset(struct tl_arena *arena);
+/* Puts private memory in the place of an extent: `copy` (extent_bytes, readable) moves there. */
+int tl_arena_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable);
+
+#endif

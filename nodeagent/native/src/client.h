@@ -1,0 +1,144 @@
+/* The state of one client, and the calls between the modules that share it.
+ *
+ * Invariants:
+ *  - Everything below `lock` is touched only with it held, except by a thread that re-attaches
+ *    (link == TL_LINK_ATTACHING): it alone uses the connection, and reads `offer` and what never
+ *    changes in a sealed arena. Arenas come and go only while the link is up.
+ *  - No arena memory is read or written with the lock held: a thread that faults on arena memory
+ *    therefore never holds the lock, and the fault handler may take it.
+ *  - A request waits without the lock; whoever waits and finds no reader reads for all.
+ */
+#ifndef TIERLINE_CLIENT_H
+#define TIERLINE_CLIENT_H
+
+#include "arena.h"
+#include "connection.h"
+#include "error.h"
+#include "tierline/protocol.h"
+#include "tierline/tierline.h"
+#include "words.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tl_link { TL_LINK_DOWN, TL_LINK_ATTACHING, TL_LINK_UP };
+
+enum tl_progress { TL_WAITING, TL_DONE, TL_LOST };
+
+/* A request whose reply has not come yet; lives on the requester's stack. */
+struct tl_pending {
+    struct tl_pending *next;
+    uint32_t sequence;
+    uint16_t expected;
+    enum tl_progress progress;
+    struct tlp_message reply;
+};
+
+/* Where RESERVED and the descriptors that follow it are collected; one reserve at a time. */
+struct tl_inbox {
+    bool open;
+    bool placed; /* RESERVED has come */
+    uint32_t arena;
+    uint32_t extent_count;
+    uint32_t resident_count;
+    uint32_t ring_slots;
+    uint32_t received; /* descriptors so far */
+    uint32_t *placement;
+    int *resident; /* extent_count of them, -1 until they come */
+    int *ring;     /* TL_MAX_RING_SLOTS of them */
+    int control;
+};
+
+struct tl_job {
+    bool active;
+    bool granted;
+    bool revoked;
+    bool ending; /* JOB_END is under way: no gate opens anything any more */
+    uint64_t number;
+    uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+    uint64_t revoke_asked; /* the job that a REVOKE named */
+    tierline_job_stats stats;
+};
+
+/* What a thread that re-attaches may know, taken under the lock before it starts. */
+struct tl_offer {
+    uint32_t sealed_arenas; /* a bit per arena */
+    uint64_t running_job;   /* 0: none */
+    uint32_t job_arena;
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+    uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
+};
+
+struct tierline_client {
+    struct tl_lock lock;
+    struct tl_event changed;
+
+    bool dropped; /* this process is a fork's child */
+    char socket_path[108];
+    char process_name[64];
+    uint64_t reconnect_ns;
+    uint64_t reattach_token;
+    tierline_terms terms;
+
+    enum tl_link link;
+    bool reading;        /* a thread polls the socket for all */
+    bool gave_up;        /* the last attempt to reach the agent failed */
+    uint32_t generation; /* grows with each connection */
+    uint32_t failures;   /* grows with each attempt that failed for good */
+    uint32_t next_sequence;
+    uint64_t looked_ns; /* when a gate last looked at the socket */
+    char reason[256]; /* why the link is down */
+    struct tl_pending *pending;
+    struct tl_offer offer;
+    struct tl_connection connection;
+    uint8_t frame[TLP_MAX_FRAME]; /* where frames are encoded */
+
+    uint8_t *staging;
+    int staging_descriptor;
+    uint32_t staging_slots;
+    uint64_t staging_taken; /* a bit per slot */
+
+    struct tl_inbox inbox;
+    struct tl_arena arenas[TIERLINE_MAX_ARENAS];
+    struct tl_job job;
+};
+
+/* client.c: 0, or a code if the client cannot be used here. */
+int tl_check_usable(tierline_client *client);
+
+/* request.c; all with the lock held, which they release while they wait. */
+enum tl_persistence { TL_REPEAT_AFTER_RECONNECT, TL_FAIL_ON_RECONNECT };
+int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
+               struct tlp_message *reply, enum tl_persistence persistence);
+int tl_send_one_way(tierline_client *client, const struct tlp_message *message);
+int tl_ensure_connected(tierline_client *client);
+void tl_break_link(tierline_client *client);
+void tl_pump(tierline_client *client, int timeout_ms);
+/* Reads what has come without waiting. */
+void tl_look(tierline_client *client);
+
+/* attach.c; without the lock. One attempt: HELLO, staging, then every sealed arena. */
+int tl_attach(tierline_client *client);
+
+/* load.c: takes the descriptors of an FDS frame into the inbox; 0, or -1 to break the link. */
+int tl_inbox_descriptors(tierline_client *client, const struct tlp_fds *fds);
+int tl_inbox_reserved(tierline_client *client, const struct tlp_reserved *reserved);
+
+/* fetch.c; with the lock held. Gives an extent right bytes in private memory. */
+int tl_fetch_private(tierline_client *client, uint32_t arena, uint32_t extent, bool writable);
+uint32_t tl_take_staging_slot(tierline_client *client);
+void tl_return_staging_slot(tierline_client *client, uint32_t slot);
+
+/* job.c; with the lock held. Answers a REVOKE of the job in progress; TIERLINE_E_REVOKED or 0. */
+int tl_heed_revocation(tierline_client *client);
+
+/* faults.c: the addresses whose faults are ours, and the handler (put on top again if somebody
+ * replaced it). */
+int tl_faults_watch(tierline_client *client, uint32_t arena);
+void tl_faults_forget(const tierline_client *client, uint32_t arena);
+int tl_faults_install(void);
+
+#endif

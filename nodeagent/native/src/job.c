@@ -1,0 +1,166 @@
+/* Jobs: the lease, and the state of the arena around it.
+ *
+ * The slot for the job is a flag under the client's lock, not a mutex: the thread that ends a job
+ * need not be the one that began it.
+ *
+ * Invariant: outside a granted job every streamed extent is closed or private, so nobody reads a
+ * ring that the agent fills for somebody else.
+ */
+#include "client.h"
+
+/* Every streamed extent of the job's arena is closed; private copies stay. */
+static int close_ring(tierline_client *client) {
+    if (client->job.arena == TIERLINE_NO_ARENA) {
+        return 0;
+    }
+    struct tl_arena *arena = &client->arenas[client->job.arena];
+    return tl_arena_close(arena, 0, arena->streamed_count);
+}
+
+int tl_heed_revocation(tierline_client *client) {
+    struct tl_job *job = &client->job;
+    if (!job->granted) {
+        return 0;
+    }
+    if (!job->revoked && job->revoke_asked == job->number && client->link == TL_LINK_UP) {
+        int code = close_ring(client);
+        if (code != 0) {
+            return code;
+        }
+        job->revoked = true;
+        struct tlp_message message = {.type = TLP_ACK};
+        message.ack.job = job->number;
+        tl_send_one_way(client, &message);
+    }
+    if (job->revoked) {
+        return tl_fail(TIERLINE_E_REVOKED,
+                       "job %llu lost its lease; end it, and begin another for the rest",
+                       (unsigned long long)job->number);
+    }
+    return 0;
+}
+
+static int reset_arenas(tierline_client *client) {
+    int code = 0;
+    for (size_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {
+        if (client->arenas[i].state == TL_ARENA_SEALED) {
+            code = tl_arena_reset(&client->arenas[i]);
+        }
+    }
+    return code;
+}
+
+static int check_job_arena(const tierline_client *client, uint32_t index) {
+    if (index == TIERLINE_NO_ARENA) {
+        return 0;
+    }
+    if (index >= TIERLINE_MAX_ARENAS || client->arenas[index].state != TL_ARENA_SEALED) {
+        return tl_fail(TIERLINE_E_STATE, "beginning a job on arena %u: it is not sealed", index);
+    }
+    return 0;
+}
+
+static void give_slot_back(tierline_client *client) {
+    client->job.active = false;
+    client->job.granted = false;
+    tl_event_announce(&client->changed);
+}
+
+static int begin_locked(tierline_client *client, const struct tlp_job_begin *asked) {
+    struct tl_job *job = &client->job;
+    int code = tl_ensure_connected(client);
+    while (code == 0 && job->active) {
+        tl_event_wait(&client->changed, &client->lock, TL_FOREVER);
+        code = tl_ensure_connected(client);
+    }
+    code = code == 0 ? check_job_arena(client, asked->arena) : code;
+    if (code != 0) {
+        return code;
+    }
+    *job = (struct tl_job){.active = true,
+                           .number = job->number + 1,
+                           .arena = asked->arena,
+                           .release_ns = asked->release_ns,
+                           .deadline_ns = asked->deadline_ns};
+    uint64_t number = job->number;
+    code = reset_arenas(client);
+    struct tlp_message message = {.type = TLP_JOB_BEGIN, .job_begin = *asked};
+    message.job_begin.job = number;
+    struct tlp_message reply;
+    code = code == 0 ? tl_request(client, &message, TLP_GRANT, &reply, TL_REPEAT_AFTER_RECONNECT)
+                     : code;
+    if (code == 0 && reply.grant.job != number) {
+        code = tl_fail(TIERLINE_E_MALFORMED, "beginning job %llu: the agent granted job %llu",
+                       (unsigned long long)number, (unsigned long long)reply.grant.job);
+    }
+    if (code != 0) {
+        give_slot_back(client);
+        return code;
+    }
+    job->granted = true;
+    return 0;
+}
+
+int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags,
+                       uint64_t release_ns, uint64_t deadline_ns, uint64_t *job) {
+    int code = tl_check_usable(client);
+    code = code == 0 ? tl_faults_install() : code;
+    if (code != 0) {
+        return code;
+    }
+    if (job == NULL || (flags & ~TIERLINE_JOB_WARMUP) != 0) {
+        return tl_fail(TIERLINE_E_ARGUMENT, "beginning a job with flags %#x", flags);
+    }
+    struct tlp_job_begin asked = {
+        .arena = arena, .flags = flags, .release_ns = release_ns, .deadline_ns = deadline_ns};
+    tl_lock_acquire(&client->lock);
+    code = begin_locked(client, &asked);
+    *job = client->job.number;
+    tl_lock_release(&client->lock);
+    return code;
+}
+
+static int end_locked(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes) {
+    struct tl_job *job = &client->job;
+    if (!job->granted || job->ending || job->number != number) {
+        return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
+                       (unsigned long long)number);
+    }
+    tl_look(client);
+    int code = tl_heed_revocation(client);
+    job->ending = true;
+    code = code == 0 ? close_ring(client) : code;
+    if (code == 0) {
+        struct tlp_message message = {.type = TLP_JOB_END};
+        message.job_end.job = number;
+        message.job_end.end_ns = tl_now_ns();
+        message.job_end.workspace_peak_bytes = workspace_peak_bytes;
+        message.job_end.stall_ns = job->stats.stall_ns;
+        message.job_end.fetched_bytes = job->stats.fetched_bytes;
+        struct tlp_message reply;
+        code = tl_request(client, &message, TLP_ENDED, &reply, TL_REPEAT_AFTER_RECONNECT);
+    }
+    give_slot_back(client);
+    return code;
+}
+
+int tierline_job_end(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
+    int code = tl_check_usable(client);
+    if (code != 0) {
+        return code;
+    }
+    tl_lock_acquire(&client->lock);
+    code = end_locked(client, job, workspace_peak_bytes);
+    tl_lock_release(&client->lock);
+    return code;
+}
+
+int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out) {
+    int code = tl_check_usable(client);
+    if (code == 0) {
+        tl_lock_acquire(&client->lock);
+        *out = client->job.stats;
+        tl_lock_release(&client->lock);
+    }
+    return code;
+}

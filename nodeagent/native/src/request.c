@@ -1,0 +1,263 @@
+/* Requests and replies over the connection, for several threads at once.
+ *
+ * There is no reader thread: of the threads that wait for a reply, one polls the socket and hands
+ * out what comes, also to the others; when its own reply has come the next one takes over. So a
+ * round trip costs no extra wake-up, and a faulting thread can fetch while another waits for a
+ * grant.
+ *
+ * Invariant: a pending request is linked exactly while its requester is in tl_request; breaking
+ * the link marks all of them lost, and each requester repeats its own or gives up.
+ */
+#include "client.h"
+
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define WAIT_SLICE_MS 1000
+#define SLICE_NS ((uint64_t)WAIT_SLICE_MS * 1000000U)
+#define FIRST_PAUSE_MS 10
+#define LONGEST_PAUSE_MS 200
+#define MOST_LOSSES 3
+
+void tl_break_link(tierline_client *client) {
+    if (client->link != TL_LINK_UP) {
+        return;
+    }
+    /* Shut down, not closed: another thread may be polling this descriptor. */
+    shutdown(client->connection.socket, SHUT_RDWR);
+    client->link = TL_LINK_DOWN;
+    memcpy(client->reason, client->connection.reason, sizeof client->reason);
+    for (struct tl_pending *p = client->pending; p != NULL; p = p->next) {
+        if (p->progress == TL_WAITING) {
+            p->progress = TL_LOST;
+        }
+    }
+    tl_event_announce(&client->changed);
+}
+
+static int complete(tierline_client *client, const struct tlp_header *header,
+                    const struct tlp_message *message) {
+    struct tl_pending *p = client->pending;
+    while (p != NULL && (p->sequence != header->sequence || p->progress != TL_WAITING)) {
+        p = p->next;
+    }
+    if (p == NULL) {
+        const char *what = message->type == TLP_ERROR ? message->error.reason
+                                                      : "it answered what nobody asked";
+        snprintf(client->connection.reason, sizeof client->connection.reason,
+                 "the agent gave the connection up: %.200s", what);
+        return -1;
+    }
+    if (message->type != p->expected && message->type != TLP_ERROR) {
+        snprintf(client->connection.reason, sizeof client->connection.reason,
+                 "the agent answered a request with message %u instead of %u", message->type,
+                 p->expected);
+        return -1;
+    }
+    if (message->type == TLP_RESERVED && tl_inbox_reserved(client, &message->reserved) != 0) {
+        return -1;
+    }
+    p->reply = *message;
+    p->progress = TL_DONE;
+    return 0;
+}
+
+static int dispatch(tierline_client *client, const struct tlp_header *header,
+                    const struct tlp_message *message) {
+    switch (message->type) {
+    case TLP_FDS:
+        return tl_inbox_descriptors(client, &message->fds);
+    case TLP_REVOKE:
+        client->job.revoke_asked = message->revoke.job;
+        return 0;
+    default:
+        return complete(client, header, message);
+    }
+}
+
+/* Takes in what has arrived; breaks the link if it cannot be believed. */
+static void take_in(tierline_client *client) {
+    int state = tl_connection_receive(&client->connection);
+    while (state > 0) {
+        struct tlp_header header;
+        struct tlp_message message;
+        state = tl_connection_next(&client->connection, &header, &message);
+        if (state > 0) {
+            state = dispatch(client, &header, &message) == 0 ? 1 : -1;
+            tl_connection_drop_frame(&client->connection, &header);
+        }
+    }
+    if (state < 0) {
+        tl_break_link(client);
+    }
+    tl_event_announce(&client->changed);
+}
+
+void tl_pump(tierline_client *client, int timeout_ms) {
+    if (client->link != TL_LINK_UP) {
+        return;
+    }
+    if (client->reading) {
+        tl_event_wait(&client->changed, &client->lock, (uint64_t)timeout_ms * 1000000U);
+        return;
+    }
+    client->reading = true;
+    tl_lock_release(&client->lock);
+    int ready = tl_connection_poll(&client->connection, timeout_ms);
+    tl_lock_acquire(&client->lock);
+    client->reading = false;
+    if (ready != 0 && client->link == TL_LINK_UP) {
+        take_in(client);
+    } else {
+        tl_event_announce(&client->changed);
+    }
+}
+
+void tl_look(tierline_client *client) {
+    if (client->link == TL_LINK_UP && !client->reading) {
+        take_in(client);
+    }
+}
+
+/* Tries until the agent is there again, or the time for it is over. Without the lock. */
+static int attach_patiently(tierline_client *client, bool once) {
+    uint64_t end_ns = tl_now_ns() + client->reconnect_ns;
+    int pause_ms = FIRST_PAUSE_MS;
+    int code = tl_attach(client);
+    while (code != 0 && !once && tl_now_ns() < end_ns) {
+        poll(NULL, 0, pause_ms);
+        pause_ms = pause_ms * 2 < LONGEST_PAUSE_MS ? pause_ms * 2 : LONGEST_PAUSE_MS;
+        code = tl_attach(client);
+    }
+    return code;
+}
+
+/* Notes what the new connection will be offered; arenas that are not sealed are lost. */
+static void prepare_offer(tierline_client *client) {
+    const struct tl_job *job = &client->job;
+    client->offer = (struct tl_offer){.running_job = job->granted && !job->revoked ? job->number : 0,
+                                      .job_arena = job->arena,
+                                      .release_ns = job->release_ns,
+                                      .deadline_ns = job->deadline_ns};
+    for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
+        if (client->arenas[i].state == TL_ARENA_SEALED) {
+            client->offer.sealed_arenas |= 1U << i;
+        } else if (client->arenas[i].state == TL_ARENA_LOADING) {
+            client->arenas[i].state = TL_ARENA_LOST;
+        }
+    }
+}
+
+int tl_ensure_connected(tierline_client *client) {
+    uint32_t failures = client->failures;
+    while (client->link != TL_LINK_UP) {
+        if (client->failures != failures) {
+            return tl_fail(TIERLINE_E_CONNECTION, "the agent at %s cannot be reached: %.200s",
+                           client->socket_path, client->reason);
+        }
+        if (client->link == TL_LINK_ATTACHING || client->reading) {
+            tl_event_wait(&client->changed, &client->lock, SLICE_NS);
+            continue;
+        }
+        bool once = client->gave_up;
+        client->link = TL_LINK_ATTACHING;
+        prepare_offer(client);
+        tl_lock_release(&client->lock);
+        int code = attach_patiently(client, once);
+        tl_lock_acquire(&client->lock);
+        client->link = code == 0 ? TL_LINK_UP : TL_LINK_DOWN;
+        client->gave_up = code != 0;
+        if (code == 0) {
+            client->generation++;
+            if (client->offer.revoked_job != 0) {
+                client->job.revoke_asked = client->offer.revoked_job;
+            }
+        } else {
+            client->failures++;
+            memcpy(client->reason, client->connection.reason, sizeof client->reason);
+        }
+        tl_event_announce(&client->changed);
+    }
+    return 0;
+}
+
+static int send_frame(tierline_client *client, const struct tlp_message *message,
+                      uint32_t sequence) {
+    size_t length = tlp_encode(message, sequence, client->frame, sizeof client->frame);
+    if (length == 0) {
+        return tl_fail(TIERLINE_E_ARGUMENT, "message %u does not fit a frame of %u bytes",
+                       message->type, TLP_MAX_FRAME);
+    }
+    if (tl_connection_send(&client->connection, client->frame, length, NULL, 0) != 0) {
+        tl_break_link(client);
+    }
+    return 0;
+}
+
+int tl_send_one_way(tierline_client *client, const struct tlp_message *message) {
+    int code = tl_ensure_connected(client);
+    return code != 0 ? code : send_frame(client, message, 0);
+}
+
+static void unlink_pending(tierline_client *client, struct tl_pending *pending) {
+    struct tl_pending **at = &client->pending;
+    while (*at != pending) {
+        at = &(*at)->next;
+    }
+    *at = pending->next;
+}
+
+/* Sends once and waits for the answer or the loss of the connection. */
+static int ask(tierline_client *client, const struct tlp_message *message,
+               struct tl_pending *pending) {
+    pending->progress = TL_WAITING;
+    pending->sequence = ++client->next_sequence;
+    if (pending->sequence == 0) { /* 0 is what unasked messages carry */
+        pending->sequence = ++client->next_sequence;
+    }
+    pending->next = client->pending;
+    client->pending = pending;
+    int code = send_frame(client, message, pending->sequence);
+    while (code == 0 && pending->progress == TL_WAITING) {
+        tl_pump(client, WAIT_SLICE_MS);
+    }
+    unlink_pending(client, pending);
+    return code;
+}
+
+int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
+               struct tlp_message *reply, enum tl_persistence persistence) {
+    struct tl_pending pending = {.expected = expected};
+    uint32_t generation = client->generation;
+    for (int losses = 0; losses < MOST_LOSSES; losses++) {
+        int code = tl_ensure_connected(client);
+        if (code != 0) {
+            return code;
+        }
+        if (persistence == TL_FAIL_ON_RECONNECT && client->generation != generation) {
+            break;
+        }
+        code = ask(client, message, &pending);
+        if (code != 0) {
+            return code;
+        }
+        if (pending.progress == TL_DONE) {
+            if (pending.reply.type == TLP_ERROR) {
+                return tl_fail(-(int)pending.reply.error.code, "the agent refused: %s",
+                               pending.reply.error.reason);
+            }
+            *reply = pending.reply;
+            return 0;
+        }
+        if (persistence == TL_FAIL_ON_RECONNECT) {
+            break;
+        }
+    }
+    return tl_fail(persistence == TL_FAIL_ON_RECONNECT ? TIERLINE_E_RETRY : TIERLINE_E_CONNECTION,
+                   "the connection to the agent at %s broke during a request: %.200s",
+                   client->socket_path, client->reason);
+}

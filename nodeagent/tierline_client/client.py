@@ -1,0 +1,268 @@
+"""A typed client of the node agent: the verbs of tierline.h, with exceptions.
+
+It adds nothing to the C library but types: rules, waiting and recovery are there.
+
+Invariant: a `Client` owns its handle; after `close` every call raises ClientError (STATE).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from tierline_client import library
+from tierline_client.errors import ClientError, ErrorCode
+
+_WARMUP = 1
+_PINNED = 1
+_RECORD_OUTPUTS = 1
+
+
+class NoticeKind(enum.IntEnum):
+    """What a client reports about itself."""
+
+    STAYS_RESIDENT = 1
+    LEFT_MANAGEMENT = 2
+    ORDER_CHANGED = 3
+    OVER_WORKSPACE = 4
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the agent grants this task."""
+
+    extent_bytes: int
+    period_ns: int
+    deadline_ns: int
+    record_outputs: bool
+    max_arenas: int
+    task_name: str
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """One measured layer: bytes of weights, worst compute time in nanoseconds."""
+
+    weight_bytes: int
+    compute_ns: int
+    pinned: bool
+    name: str
+
+
+@dataclass(frozen=True)
+class JobStats:
+    """Figures of the job in progress, or of the last one."""
+
+    stall_ns: int
+    fetched_bytes: int
+    streamed_extents: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The agent's counters of this task."""
+
+    jobs: int
+    misses: int
+    streamed_bytes: int
+    response_worst_ns: int
+
+
+class Client:
+    """A connection to the agent of this node. Safe for several threads, except `close`.
+
+    Every method raises ClientError when the agent refuses or cannot be reached.
+    """
+
+    def __init__(self, socket_path: str | os.PathLike[str], process_name: str) -> None:
+        """Connect. `process_name` is what the administrator sees (cut at 63 bytes)."""
+        self._library = library.load()
+        self._handle = ctypes.c_void_p()
+        name = process_name.encode().replace(b"\0", b"")
+        self._check(
+            self._library.tierline_connect(
+                os.fsencode(socket_path), name, ctypes.byref(self._handle)
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnect; the arenas' addresses become invalid. May be called twice."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        self._library.tierline_close(handle)
+
+    def _check(self, result: int) -> None:
+        if result != 0:
+            sentence = self._library.tierline_last_error() or b""
+            raise ClientError(ErrorCode(result), sentence.decode(errors="replace"))
+
+    def terms(self) -> Terms:
+        """Return the terms of this task."""
+        raw = library.Terms()
+        self._check(self._library.tierline_get_terms(self._handle, ctypes.byref(raw)))
+        return Terms(
+            extent_bytes=raw.extent_bytes,
+            period_ns=raw.period_ns,
+            deadline_ns=raw.deadline_ns,
+            record_outputs=bool(raw.flags & _RECORD_OUTPUTS),
+            max_arenas=raw.max_arenas,
+            task_name=raw.task_name.decode(),
+        )
+
+    def reserve(
+        self, arena: int, weight_bytes: int, pinned_bytes: int, largest_span_extents: int
+    ) -> int:
+        """Reserve an arena and return its address, which stays the same until `free`.
+
+        ClientError RETRY: the connection broke; reserve again.
+        """
+        base = ctypes.c_void_p()
+        self._check(
+            self._library.tierline_reserve(
+                self._handle,
+                arena,
+                weight_bytes,
+                pinned_bytes,
+                largest_span_extents,
+                ctypes.byref(base),
+            )
+        )
+        return base.value or 0
+
+    def store(self, arena: int, extent: int, data: bytes | bytearray | memoryview) -> None:
+        """Store an extent's bytes (contiguous, at most extent_bytes); returns when durable.
+
+        ClientError RETRY: the connection broke; free the arena and load all of it again.
+        """
+        view = memoryview(data).cast("B")
+        if view.readonly:
+            kept = data if isinstance(data, bytes) else bytes(view)
+            address = ctypes.cast(ctypes.c_char_p(kept), ctypes.c_void_p)
+            self._check(
+                self._library.tierline_store(self._handle, arena, extent, address, view.nbytes)
+            )
+            return
+        window = (ctypes.c_char * view.nbytes).from_buffer(view)
+        self._check(
+            self._library.tierline_store(
+                self._handle, arena, extent, ctypes.addressof(window), view.nbytes
+            )
+        )
+
+    def seal(self, arena: int, layers: Sequence[tuple[int, int]]) -> bytes:
+        """End the loading; returns the arena's digest.
+
+        `layers[l]` are the first and the last extent that layer l reads, in the order of use; a
+        layer without weights has last < first.
+        ClientError RETRY: the connection broke; free the arena and load all of it again.
+        """
+        spans = (library.Layer * len(layers))(*(library.Layer(*span) for span in layers))
+        digest = ctypes.create_string_buffer(library.DIGEST_BYTES)
+        self._check(self._library.tierline_seal(self._handle, arena, spans, len(layers), digest))
+        return digest.raw
+
+    def free(self, arena: int) -> None:
+        """Unmap an arena and give it back."""
+        self._check(self._library.tierline_free(self._handle, arena))
+
+    def job_begin(
+        self, arena: int | None, release_ns: int, deadline_ns: int, *, warmup: bool = False
+    ) -> int:
+        """Wait for the lease and return the job's number; None streams no arena.
+
+        Times are CLOCK_MONOTONIC. A second thread waits until the first one's job has ended.
+        """
+        job = ctypes.c_uint64()
+        self._check(
+            self._library.tierline_job_begin(
+                self._handle,
+                library.NO_ARENA if arena is None else arena,
+                _WARMUP if warmup else 0,
+                release_ns,
+                deadline_ns,
+                ctypes.byref(job),
+            )
+        )
+        return job.value
+
+    def job_end(self, job: int, workspace_peak_bytes: int = 0) -> None:
+        """Give the lease back. ClientError REVOKED: it was lost before, and the job is over."""
+        self._check(self._library.tierline_job_end(self._handle, job, workspace_peak_bytes))
+
+    def job_stats(self) -> JobStats:
+        """Return the figures of the job in progress, or of the last one."""
+        raw = library.Stats()
+        self._check(self._library.tierline_get_job_stats(self._handle, ctypes.byref(raw)))
+        return JobStats(raw.stall_ns, raw.fetched_bytes, raw.streamed_extents)
+
+    def layer_begin(self, arena: int, layer: int) -> None:
+        """Wait until the layer's extents can be read.
+
+        ClientError REVOKED: the job lost its lease; what it reads is right, but slow.
+        """
+        self._check(self._library.tierline_layer_begin(self._handle, arena, layer))
+
+    def layer_end(self, arena: int, layer: int) -> None:
+        """Give back what no later layer reads."""
+        self._check(self._library.tierline_layer_end(self._handle, arena, layer))
+
+    def output(self, job: int, input_digest: bytes, output_digest: bytes) -> None:
+        """Report what a job computed, as two digests of 32 bytes."""
+        if len(input_digest) != library.DIGEST_BYTES or len(output_digest) != library.DIGEST_BYTES:
+            raise ClientError(ErrorCode.ARGUMENT, "an output's digests must be 32 bytes each")
+        self._check(self._library.tierline_output(self._handle, job, input_digest, output_digest))
+
+    def ready(self, flags: int = 0) -> tuple[int, int]:
+        """Wait for the start of releases: (epoch_ns, until_ns), until 0 for ever."""
+        epoch, until = ctypes.c_uint64(), ctypes.c_uint64()
+        self._check(
+            self._library.tierline_ready(
+                self._handle, flags, ctypes.byref(epoch), ctypes.byref(until)
+            )
+        )
+        return epoch.value, until.value
+
+    def profile(self, arena: int, layers: Sequence[LayerProfile], workspace_bytes: int) -> None:
+        """Report measured layers, in the order of use."""
+        raw = (library.Profile * len(layers))(
+            *(
+                library.Profile(
+                    layer.weight_bytes,
+                    layer.compute_ns,
+                    _PINNED if layer.pinned else 0,
+                    0,
+                    _cut(layer.name, 63),
+                )
+                for layer in layers
+            )
+        )
+        self._check(
+            self._library.tierline_profile(self._handle, arena, raw, len(layers), workspace_bytes)
+        )
+
+    def notice(self, kind: NoticeKind, size_bytes: int, text: str) -> None:
+        """Tell the administrator something (cut at 191 bytes)."""
+        self._check(
+            self._library.tierline_notice(self._handle, int(kind), size_bytes, _cut(text, 191))
+        )
+
+    def statistics(self) -> Statistics:
+        """Return the agent's counters of this task."""
+        raw = library.Counters()
+        self._check(self._library.tierline_get_statistics(self._handle, ctypes.byref(raw)))
+        return Statistics(raw.jobs, raw.misses, raw.streamed_bytes, raw.response_worst_ns)
+
+
+def _cut(text: str, size_bytes: int) -> bytes:
+    """UTF-8 without NUL, at most so long, cut at a whole character."""
+    raw = text.encode(errors="replace").replace(b"\0", b"")[:size_bytes]
+    return raw.decode(errors="ignore").encode()
