@@ -7,8 +7,6 @@ question meaningless (`QuestionError`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, MemNode
 from tierline_api.memprofile import MemProfile
@@ -39,8 +37,9 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     spills = spec.swap.on_budget_exceeded == OverBudget.SPILL
     if needed > spec.memory.budget_bytes and not spills:
         raise QuestionError(
-            f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} is"
-            f" less than its measured weights and workspace; write at least {format_quantity(needed)}"
+            f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} "
+            "is less than its measured weights and workspace; "
+            f"write at least {format_quantity(needed)}"
         )
     shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     scale = 1.0
@@ -87,7 +86,7 @@ def plan_of(plan: TaskPlan) -> Plan:
     return Plan(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,
-        resident_extents=list(plan.resident_extents),
+        resident_extents=plan.resident_extents,
         ring_extents=plan.ring_extents,
         workspace_bytes=plan.workspace_bytes,
         homes=_homes(plan),
@@ -96,5 +95,5 @@ def plan_of(plan: TaskPlan) -> Plan:
     )
 
 
-def _homes(plan: TaskPlan) -> Sequence[Home]:
-    return [Home(tier=Tier(run.tier), extents=run.extents) for run in plan.homes]
+def _homes(plan: TaskPlan) -> tuple[Home, ...]:
+    return tuple(Home(tier=Tier(run.tier), extents=run.extents) for run in plan.homes)
