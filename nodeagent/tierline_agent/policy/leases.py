@@ -1,0 +1,68 @@
+"""Which job holds the device: earliest absolute deadline first.
+
+The device is a non-preemptive EDF server: a holder keeps the lease until it gives it back. Ties go
+to the claim that arrived first, so that the order is total and nothing starves inside a rank.
+
+The shape allows a preemption rule later: `decide` sees the holder as well as those who wait, and
+answers with a `Decision`; a `Preempt(holder, by)` beside `Grant` and `Keep` is all that is missing.
+
+Invariant: `decide` never answers `Grant` while there is a holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Rank(IntEnum):
+    """Classes of claims; a lower one always goes first."""
+
+    GUARANTEED = 0
+    """A job of a hard or soft task."""
+    BEST_EFFORT = 1
+    """Runs in what is left."""
+    WARMUP = 2
+    """Loading and warm-up: has no deadline that anybody counts."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job that wants, or has, the lease."""
+
+    key: int
+    """Chosen by the caller, unique among living claims."""
+    deadline_ns: int
+    """Absolute deadline."""
+    arrival: int
+    """Rises from claim to claim."""
+    rank: Rank = Rank.GUARANTEED
+
+    @property
+    def urgency(self) -> tuple[int, int, int]:
+        """Sorts claims; the smallest goes first."""
+        return (self.rank, self.deadline_ns, self.arrival)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Give the free lease to this claim."""
+
+    key: int
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Change nothing."""
+
+
+Decision = Grant | Keep
+
+
+def decide(holder: Claim | None, waiting: Iterable[Claim]) -> Decision:
+    """What to do with the lease, given who holds it and who waits."""
+    if holder is not None:
+        return Keep()
+    first = min(waiting, key=lambda claim: claim.urgency, default=None)
+    return Keep() if first is None else Grant(first.key)
