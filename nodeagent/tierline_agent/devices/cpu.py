@@ -1,0 +1,152 @@
+"""The host as a device: extents are memfds, and a link reads straight into them.
+
+There is no copy beside the tier's own: `fill` hands the extent's mapping to the read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+
+from tierline_agent.devices.base import Extent
+from tierline_agent.devices.memfd import SharedMemory
+from tierline_client import words
+from tierline_client.library import load as load_library
+
+CONTROL_BYTES = mmap.PAGESIZE
+_PUBLISHED_OFFSET = 0
+_CONSUMED_OFFSET = 64
+_ALL = 0xFFFFFFFF
+
+
+class CpuWords:
+    """The flag words in a control page that agent and client map both."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._address = memory.address()
+        self._published = ctypes.c_uint32.from_address(self._address + _PUBLISHED_OFFSET)
+        self._consumed = ctypes.c_uint32.from_address(self._address + _CONSUMED_OFFSET)
+        self._interrupted = False
+
+    @property
+    def published(self) -> int:
+        """Streamed extents in place, as the page says."""
+        return self._published.value
+
+    @property
+    def consumed(self) -> int:
+        """Streamed extents that the client says it is done with."""
+        return self._consumed.value
+
+    def reset(self) -> None:
+        """Zero both words."""
+        self._interrupted = False
+        self._published.value = 0
+        self._consumed.value = 0
+
+    def publish(self, count: int) -> None:
+        """Store `count` with release order and wake the client."""
+        words.publish(self._address + _PUBLISHED_OFFSET, count)
+
+    def wait_consumed(self, at_least: int, timeout_s: float) -> bool:
+        """Sleep until the client consumed so many; False after `timeout_s` or when interrupted."""
+        reached = words.wait(self._address + _CONSUMED_OFFSET, at_least, timeout_s)
+        return reached and not self._interrupted
+
+    def interrupt(self) -> None:
+        """End every wait. It overwrites the client's word, which nobody reads any more."""
+        self._interrupted = True
+        words.publish(self._address + _CONSUMED_OFFSET, _ALL)
+
+    def export(self) -> int:
+        """Return a writable descriptor of the page."""
+        return self._memory.export(writable=True)
+
+    def close(self) -> None:
+        """Unmap the page."""
+        self._memory.close()
+
+
+class CpuStaging:
+    """Staging memory of one client."""
+
+    def __init__(self, memory: SharedMemory, slot_bytes: int) -> None:
+        self._memory = memory
+        self._slot_bytes = slot_bytes
+
+    def slot(self, index: int, length: int) -> memoryview:
+        """The first `length` bytes of slot `index`."""
+        start = index * self._slot_bytes
+        return self._memory.view[start : start + length]
+
+    def export(self) -> int:
+        """Return a writable descriptor."""
+        return self._memory.export(writable=True)
+
+    def close(self) -> None:
+        """Unmap it."""
+        self._memory.close()
+
+
+class CpuDevice:
+    """The processor and a budget of its memory."""
+
+    kind = "cpu"
+
+    def __init__(self, extent_bytes: int, fast_bytes: int) -> None:
+        load_library()  # now, if it is missing, rather than at the first job
+        self.extent_bytes = extent_bytes
+        self.fast_bytes = fast_bytes
+        self.product = _processor_name()
+
+    def create_extent(self) -> Extent:
+        """Make an extent of zeros; its pages come as they are first written."""
+        return SharedMemory.create("tierline-extent", self.extent_bytes)
+
+    def adopt_extent(self, descriptor: int) -> Extent:
+        """Take back an extent from a client's read-only descriptor."""
+        return SharedMemory.adopt(descriptor, self.extent_bytes, "an extent")
+
+    def destroy_extent(self, extent: Extent) -> None:
+        """Unmap and close it."""
+        _memory(extent).close()
+
+    def export_extent(self, extent: Extent) -> int:
+        """Return a read-only descriptor."""
+        return _memory(extent).export(writable=False)
+
+    def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
+        """Let `read` write into the extent itself."""
+        return read(_memory(extent).view)
+
+    def create_words(self) -> CpuWords:
+        """Make a control page."""
+        return CpuWords(SharedMemory.create("tierline-control", CONTROL_BYTES))
+
+    def adopt_words(self, descriptor: int) -> CpuWords:
+        """Take back a control page."""
+        return CpuWords(SharedMemory.adopt(descriptor, CONTROL_BYTES, "a control page"))
+
+    def create_staging(self, slots: int) -> CpuStaging:
+        """Make staging memory of `slots` extents."""
+        memory = SharedMemory.create("tierline-staging", slots * self.extent_bytes)
+        return CpuStaging(memory, self.extent_bytes)
+
+
+def _memory(extent: Extent) -> SharedMemory:
+    if not isinstance(extent, SharedMemory):
+        raise TypeError(f"{extent!r} is not an extent of the host")
+    return extent
+
+
+def _processor_name() -> str:
+    """The processor's name as the kernel reports it, `cpu` where it reports none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "cpu"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "cpu")

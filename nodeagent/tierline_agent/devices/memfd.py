@@ -1,0 +1,116 @@
+"""Shared memory with a descriptor: made, checked, mapped.
+
+Every memfd here has mode 0600 and is sealed against changes of its size, so that a mapping can
+never fault because a peer truncated the file. Read-only copies for clients are *reopened*, not
+duplicated: a duplicate would share the writable open file.
+
+Invariant: an object owns exactly one descriptor and one mapping, and drops both in `close`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import stat
+
+from tierline_agent.devices.base import Identity
+from tierline_agent.errors import DescriptorRefused
+
+_SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class SharedMemory:
+    """A sealed memfd that is mapped, readable and writable, in the agent."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        """Take over `descriptor`, also if this raises OSError."""
+        self._descriptor = descriptor
+        self.size_bytes = size_bytes
+        try:
+            about = os.fstat(descriptor)
+            self.identity = Identity(about.st_dev, about.st_ino)
+            self._map = mmap.mmap(descriptor, size_bytes)
+        except BaseException:
+            self._close_descriptor()
+            raise
+        self.view = memoryview(self._map)
+
+    @classmethod
+    def create(cls, name: str, size_bytes: int) -> SharedMemory:
+        """Make new memory of zeros."""
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.ftruncate(descriptor, size_bytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor, size_bytes)
+
+    @classmethod
+    def adopt(cls, descriptor: int, size_bytes: int, what: str) -> SharedMemory:
+        """Reopen what a client offers, writable; `descriptor` stays the caller's.
+
+        Raises:
+            DescriptorRefused: not a memfd of the agent's user with the size, mode and seals that
+                `create` gives.
+        """
+        check(descriptor, size_bytes, what)
+        try:
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise DescriptorRefused(f"cannot take {what} back: {error.strerror}") from error
+        return cls(own, size_bytes)
+
+    def address(self) -> int:
+        """Where the mapping begins."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    def export(self, *, writable: bool) -> int:
+        """Return a fresh descriptor that the caller owns."""
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        return os.open(f"/proc/self/fd/{self._descriptor}", mode | os.O_CLOEXEC)
+
+    @property
+    def mapped(self) -> bool:
+        """Whether it is open."""
+        return self._descriptor >= 0
+
+    def close(self) -> None:
+        """Close the descriptor and unmap; a view still in use keeps the mapping until dropped."""
+        if self._descriptor < 0:
+            return
+        self._close_descriptor()
+        with contextlib.suppress(BufferError):
+            self.view.release()
+            self._map.close()
+
+    def _close_descriptor(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
+
+
+def check(descriptor: int, size_bytes: int, what: str) -> Identity:
+    """Check that `descriptor` is a memfd as `SharedMemory.create` makes it.
+
+    Raises:
+        DescriptorRefused: it is not.
+    """
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        about = os.fstat(descriptor)
+    except OSError as error:
+        raise DescriptorRefused(f"cannot take {what} back: not a memfd") from error
+    if seals & _SIZE_SEALS != _SIZE_SEALS:
+        raise DescriptorRefused(f"cannot take {what} back: its size is not sealed")
+    if about.st_size != size_bytes:
+        raise DescriptorRefused(
+            f"cannot take {what} back: it has {about.st_size} bytes instead of {size_bytes}"
+        )
+    if about.st_uid != os.geteuid() or stat.S_IMODE(about.st_mode) != 0o600:
+        raise DescriptorRefused(f"cannot take {what} back: the agent did not make it")
+    return Identity(about.st_dev, about.st_ino)

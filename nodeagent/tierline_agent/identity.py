@@ -1,0 +1,157 @@
+"""Who is at the other end of a socket, and when that process dies.
+
+The kernel's credentials of the peer give a pid, a pidfd makes it unambiguous, and the start time
+is compared before and after, so that a reused pid is never taken for the peer.
+
+Processes are watched once however many connections they have; whoever waits for a death is called
+back in the event loop. Invariant: each watched process has one pidfd, closed when it has died and
+been reported, or when nobody waits for it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tierline_agent.errors import ConnectionViolation
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process, for ever: the start time tells reused pids apart."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The other end of a connection."""
+
+    process: Process
+    uid: int
+
+
+def start_ticks(pid: int) -> int | None:
+    """When process `pid` started, in clock ticks since boot; None if it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def is_alive(process: Process) -> bool:
+    """Whether exactly this process still runs."""
+    return start_ticks(process.pid) == process.start_ticks
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The pid and uid that the kernel noted when the peer connected."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+@dataclass
+class _Watched:
+    pidfd: int
+    waiters: dict[int, Callable[[Process], None]] = field(default_factory=dict)
+
+
+class ProcessWatch:
+    """Proof of death, by pidfd."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watched: dict[Process, _Watched] = {}
+        self._next_ticket = 0
+
+    def identify(self, connection: socket.socket) -> Peer:
+        """Identify the peer of a connection.
+
+        Raises:
+            ConnectionViolation: it died in the meantime, or cannot be identified.
+        """
+        pid, uid = peer_of(connection)
+        before = start_ticks(pid)
+        if before is None:
+            raise ConnectionViolation(f"cannot identify the peer: process {pid} is gone")
+        return Peer(Process(pid, before), uid)
+
+    def on_death(self, process: Process, callback: Callable[[Process], None]) -> int:
+        """Call back once when the process is dead (soon, if it already is); returns a ticket."""
+        self._next_ticket += 1
+        ticket = self._next_ticket
+        watched = self._watched.get(process)
+        if watched is None:
+            pidfd = _open(process)
+            if pidfd is None:
+                self._loop.call_soon(callback, process)
+                return ticket
+            watched = self._watched[process] = _Watched(pidfd)
+            self._loop.add_reader(pidfd, self._died, process)
+        watched.waiters[ticket] = callback
+        return ticket
+
+    def forget(self, process: Process, ticket: int) -> None:
+        """Withdraw a callback."""
+        watched = self._watched.get(process)
+        if watched is None:
+            return
+        watched.waiters.pop(ticket, None)
+        if not watched.waiters:
+            self._close(process)
+
+    def kill(self, process: Process) -> None:
+        """Send SIGKILL to exactly this process, if it still runs."""
+        pidfd = _open(process)
+        if pidfd is None:
+            return
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            os.close(pidfd)
+
+    def close(self) -> None:
+        """Stop watching everything."""
+        for process in list(self._watched):
+            self._close(process)
+
+    def _died(self, process: Process) -> None:
+        watched = self._watched[process]
+        if not select.select([watched.pidfd], [], [], 0)[0]:
+            return
+        waiters = list(watched.waiters.values())
+        self._close(process)
+        for callback in waiters:
+            callback(process)
+
+    def _close(self, process: Process) -> None:
+        watched = self._watched.pop(process)
+        self._loop.remove_reader(watched.pidfd)
+        os.close(watched.pidfd)
+
+
+def _open(process: Process) -> int | None:
+    """A pidfd of exactly this process, None if it is dead."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if not is_alive(process):  # only now: the pidfd keeps whatever it is from being reused
+        os.close(pidfd)
+        return None
+    return pidfd
