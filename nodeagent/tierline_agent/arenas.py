@@ -1,0 +1,108 @@
+"""An arena as the agent sees it: where its extents lie and where their copies are.
+
+Built while a client loads (RESERVE, STORE, SEAL) or offered back by one after a restart (ATTACH).
+It owns its resident extents, its control page and its references in the stores, and gives them up
+in `close`. Ring slots belong to the domain's ring and are only referred to.
+
+Invariant: a sealed arena has a stored copy of every extent and right bytes in every resident one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import blake3
+
+from tierline_agent.devices.base import Words
+from tierline_agent.extents import ExtentPool, Pooled
+from tierline_agent.identity import Process
+from tierline_agent.placement import residents_of, streamed_of
+from tierline_agent.storage import Storage, Stored
+from tierline_agent.streaming import Source
+
+
+@dataclass
+class Arena:
+    """One arena of one client."""
+
+    index: int
+    weight_bytes: int
+    pinned_bytes: int
+    extent_bytes: int
+    placement: tuple[int, ...]
+    residents: list[Pooled]
+    ring: list[Pooled]
+    words: Words
+    stored: list[Stored | None]
+    sealed: bool = False
+    operations: int = 0
+    """Requests at work on it; it is not freed before they are done."""
+    _resident_extents: tuple[int, ...] = field(init=False)
+    _streamed_extents: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._resident_extents = residents_of(self.placement)
+        self._streamed_extents = streamed_of(self.placement)
+
+    @property
+    def extent_count(self) -> int:
+        """Extents of the arena."""
+        return len(self.placement)
+
+    @property
+    def missing(self) -> int | None:
+        """The first extent that was not stored yet."""
+        return next((number for number, held in enumerate(self.stored) if held is None), None)
+
+    def length_of(self, extent: int) -> int:
+        """Bytes in use of an extent: only the last may be short."""
+        return min(self.extent_bytes, self.weight_bytes - extent * self.extent_bytes)
+
+    def resident_copies(self) -> list[tuple[Pooled, Stored]]:
+        """Each resident extent with the copy that belongs into it."""
+        copies = [self.stored[extent] for extent in self._resident_extents]
+        return [
+            (pooled, copy)
+            for pooled, copy in zip(self.residents, copies, strict=True)
+            if copy is not None
+        ]
+
+    def sources(self, storage: Storage, domain: str, task: str) -> list[Source]:
+        """Where the streamed extents come from, in order."""
+        found = []
+        for extent in self._streamed_extents:
+            copy = self.stored[extent]
+            if copy is not None:
+                name = f"extent {extent} of arena {self.index} of {task} from {copy.tier.name}"
+                found.append(storage.source(domain, copy, name))
+        return found
+
+    def digest(self) -> bytes:
+        """BLAKE3 over the digests of the extents: what the arena holds."""
+        digests = (copy.digest for copy in self.stored if copy is not None)
+        return blake3.blake3(b"".join(digests)).digest()
+
+    def bytes_per_tier(self) -> dict[str, int]:
+        """How many bytes of the arena lie in each tier."""
+        sums: dict[str, int] = {}
+        for copy in self.stored:
+            if copy is not None:
+                sums[copy.tier.name] = sums.get(copy.tier.name, 0) + copy.length
+        return sums
+
+    def close(self, pool: ExtentPool, storage: Storage, unmapped_by: Process | None) -> None:
+        """Give everything back; `unmapped_by` is a process that has said it unmapped the arena."""
+        if unmapped_by is not None:
+            pool.unmapped(self.residents, unmapped_by)
+        pool.give_up(self.residents)
+        self.residents = []
+        release_all(storage, self.stored)
+        self.words.close()
+
+
+def release_all(storage: Storage, stored: Sequence[Stored | None]) -> None:
+    """Give back the references that are held."""
+    for copy in stored:
+        if copy is not None:
+            storage.release(copy)

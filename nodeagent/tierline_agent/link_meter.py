@@ -1,0 +1,119 @@
+"""How fast a link is, from when its transfers began and ended.
+
+Transfers overlap, so a link's bandwidth is bytes over *busy* time: the time in which at least one
+transfer was under way. Busy time and bytes are summed over windows of a few transfers; a window's
+quotient is one sample. Kept are a moving average (EWMA) and the worst of the recent samples.
+
+A link has *drifted* when the average stays below `DRIFT_RATIO` of the planned bandwidth for
+`DRIFT_WINDOWS` windows; that is reported once until it recovers.
+
+It reads no clock: all moments are given, in nanoseconds. Not thread-safe: the link locks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+WINDOW_TRANSFERS = 4
+DRIFT_RATIO = 0.8
+DRIFT_WINDOWS = 4
+_AVERAGE_WEIGHT = 0.2
+_RECENT_WINDOWS = 64
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """What a link does: planned with, or measured."""
+
+    bandwidth_bytes_per_s: float
+    """Median over windows."""
+    worst_bytes_per_s: float
+    """Slowest window."""
+    overhead_s: float
+    """Time of a transfer of next to nothing."""
+
+
+class LinkMeter:
+    """Counts one link."""
+
+    def __init__(self) -> None:
+        self.planned: LinkRate | None = None
+        self.bytes_total = 0
+        self.transfers_total = 0
+        self.errors_total = 0
+        self.average_bytes_per_s: float | None = None
+        self.drifted = False
+        self._busy_ns = 0
+        self._in_flight = 0
+        self._busy_since_ns = 0
+        self._window_bytes = 0
+        self._window_transfers = 0
+        self._window_began_busy_ns = 0
+        self._recent: deque[float] = deque(maxlen=_RECENT_WINDOWS)
+        self._slow_windows = 0
+
+    def began(self, now_ns: int) -> None:
+        """A transfer began."""
+        if self._in_flight == 0:
+            self._busy_since_ns = now_ns
+        self._in_flight += 1
+
+    def ended(self, now_ns: int, size_bytes: int | None) -> None:
+        """A transfer of `size_bytes` ended; None if it failed."""
+        self._in_flight -= 1
+        if self._in_flight == 0:
+            self._busy_ns += now_ns - self._busy_since_ns
+        if size_bytes is None:
+            self.errors_total += 1
+            return
+        self.transfers_total += 1
+        self.bytes_total += size_bytes
+        self._window_bytes += size_bytes
+        self._window_transfers += 1
+        if self._window_transfers >= WINDOW_TRANSFERS:
+            self._end_window(now_ns)
+
+    def busy_ns(self, now_ns: int) -> int:
+        """Time with at least one transfer under way, up to now."""
+        return self._busy_ns + (now_ns - self._busy_since_ns if self._in_flight else 0)
+
+    def restart(self) -> None:
+        """Forget the samples (not the totals), between two measurements."""
+        self._recent.clear()
+        self.average_bytes_per_s = None
+        self._window_bytes = self._window_transfers = 0
+        self._window_began_busy_ns = self._busy_ns
+
+    @property
+    def worst_bytes_per_s(self) -> float | None:
+        """Slowest of the recent windows."""
+        return min(self._recent, default=None)
+
+    @property
+    def median_bytes_per_s(self) -> float | None:
+        """Median of the recent windows."""
+        return statistics.median(self._recent) if self._recent else None
+
+    def _end_window(self, now_ns: int) -> None:
+        busy_ns = self.busy_ns(now_ns)
+        elapsed_ns = busy_ns - self._window_began_busy_ns
+        if elapsed_ns > 0:
+            self._sample(self._window_bytes * _NS_PER_S / elapsed_ns)
+        self._window_bytes = self._window_transfers = 0
+        self._window_began_busy_ns = busy_ns
+
+    def _sample(self, bytes_per_s: float) -> None:
+        self._recent.append(bytes_per_s)
+        if self.average_bytes_per_s is None:
+            self.average_bytes_per_s = bytes_per_s
+        else:
+            change = bytes_per_s - self.average_bytes_per_s
+            self.average_bytes_per_s += _AVERAGE_WEIGHT * change
+        if self.planned is None:
+            return
+        slow = self.average_bytes_per_s < DRIFT_RATIO * self.planned.bandwidth_bytes_per_s
+        self._slow_windows = self._slow_windows + 1 if slow else 0
+        self.drifted = self._slow_windows >= DRIFT_WINDOWS

@@ -1,0 +1,170 @@
+"""A link: one direction of one tier, two worker threads, a queue by deadline.
+
+A transfer is a function that moves bytes and says how many; what it reads and writes is the
+caller's. The link decides when it runs, and measures. It knows neither tiers nor extents.
+
+Invariant: at most `IN_FLIGHT` transfers run at once, and the next one is always the most urgent
+that waits. `done` is called exactly once for a transfer that was not cancelled in time, in the
+worker's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tierline_agent.errors import LinkClosed
+from tierline_agent.link_meter import LinkMeter, LinkRate
+from tierline_agent.policy.transfers import IN_FLIGHT, urgency
+
+Work = Callable[[], int]
+"""Moves bytes, returns how many."""
+Done = Callable[[int, BaseException | None], None]
+"""Told the bytes moved (0 on failure) and the failure."""
+
+
+@dataclass(order=True)
+class Transfer:
+    """A transfer that waits or runs."""
+
+    sort_key: tuple[int, int]
+    work: Work = field(compare=False)
+    done: Done = field(compare=False)
+    begun: bool = field(compare=False, default=False)
+    cancelled: bool = field(compare=False, default=False)
+
+
+class Link:
+    """One direction of a tier."""
+
+    def __init__(self, name: str, queue_limit: int = 16384) -> None:
+        self.name = name
+        self.meter = LinkMeter()
+        self.on_drift: Callable[[Link], None] | None = None
+        """Called in a worker's thread when the link becomes slower than planned."""
+        self._queue_limit = queue_limit
+        self._queue: list[Transfer] = []
+        self._arrivals = 0
+        self._began_ns = time.monotonic_ns()
+        self._closed = False
+        self._changed = threading.Condition()
+        self._workers = [
+            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True)
+            for index in range(IN_FLIGHT)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def submit(self, deadline_ns: int, work: Work, done: Done) -> Transfer:
+        """Queue a transfer.
+
+        Raises:
+            LinkClosed: the link is shut down or its queue is full.
+        """
+        with self._changed:
+            if self._closed:
+                raise LinkClosed(f"cannot transfer on {self.name}: the link is shut down")
+            if len(self._queue) >= self._queue_limit:
+                raise LinkClosed(
+                    f"cannot transfer on {self.name}: {self._queue_limit} transfers wait already"
+                )
+            self._arrivals += 1
+            transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done)
+            heapq.heappush(self._queue, transfer)
+            self._changed.notify()
+        return transfer
+
+    def cancel(self, transfer: Transfer) -> bool:
+        """Take a transfer out of the queue; False if it has begun (its `done` will be called)."""
+        with self._changed:
+            if transfer.begun:
+                return False
+            transfer.cancelled = True
+            return True
+
+    async def run(self, deadline_ns: int, work: Work) -> int:
+        """Run a transfer and wait for it; returns the bytes moved. Raises what `work` raises.
+
+        Cancelling the wait takes the transfer out of the queue; one that has begun is waited for,
+        because it still writes to its destination.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[int] = loop.create_future()
+
+        def settle(moved: int, failure: BaseException | None) -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(moved)
+            else:
+                future.set_exception(failure)
+
+        def done(moved: int, failure: BaseException | None) -> None:
+            loop.call_soon_threadsafe(settle, moved, failure)
+
+        transfer = self.submit(deadline_ns, work, done)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if not future.done() and not self.cancel(transfer):
+                await asyncio.wait([future])
+                future.exception()
+            raise
+
+    def rate(self) -> LinkRate | None:
+        """The bandwidth and overhead measured at the start."""
+        return self.meter.planned
+
+    def busy_ns(self) -> int:
+        """Time in which the link was moving bytes, up to now."""
+        with self._changed:
+            return self.meter.busy_ns(time.monotonic_ns())
+
+    def busy_share(self) -> float:
+        """Part of the link's life in which it was moving bytes."""
+        return self.busy_ns() / max(1, time.monotonic_ns() - self._began_ns)
+
+    def close(self) -> None:
+        """Drop what waits, finish what runs, end the threads."""
+        with self._changed:
+            self._closed = True
+            dropped, self._queue = self._queue, []
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
+        for transfer in dropped:
+            if not transfer.cancelled:
+                transfer.done(0, LinkClosed(f"{self.name} was shut down"))
+
+    def _run(self) -> None:
+        while (transfer := self._next()) is not None:
+            moved = 0
+            failure: BaseException | None = None
+            try:
+                moved = transfer.work()
+            except BaseException as error:  # it belongs to whoever waits, not to this thread
+                failure = error
+            with self._changed:
+                was_drifted = self.meter.drifted
+                self.meter.ended(time.monotonic_ns(), None if failure else moved)
+                drifted = self.meter.drifted and not was_drifted
+            transfer.done(moved, failure)
+            if drifted and self.on_drift is not None:
+                self.on_drift(self)
+
+    def _next(self) -> Transfer | None:
+        with self._changed:
+            while True:
+                while self._queue:
+                    transfer = heapq.heappop(self._queue)
+                    if not transfer.cancelled:
+                        transfer.begun = True
+                        self.meter.began(time.monotonic_ns())
+                        return transfer
+                if self._closed:
+                    return None
+                self._changed.wait()

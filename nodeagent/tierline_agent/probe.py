@@ -1,0 +1,138 @@
+"""Measuring links at the start, through the path that jobs use.
+
+Content is stored, and read back through the link into an extent of the device with its digest
+checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
+flight as always; content of next to nothing gives the overhead of one transfer.
+
+The content is the same at every start, so that it is found again in the store rather than added;
+no reference is kept, so that it goes when its place is needed.
+
+It must not run while an earlier agent's clients are expected: what they refer to could be evicted
+for the probe. Then, the rates of last time hold.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tierline_agent import state
+from tierline_agent.devices.base import Device, Extent
+from tierline_agent.link_meter import WINDOW_TRANSFERS, LinkRate
+from tierline_agent.links import Link
+from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.sessions.loading import gather_all
+from tierline_agent.storage import Storage, Tier
+from tierline_agent.tiers import NoSpace, domain_key
+
+_DOMAIN = "tierline probe"
+_CONTENTS = 4
+_READ_WINDOWS = 8
+_LONGEST_S = 1.5
+_SMALL_BYTES = 4096
+_SMALL_TRANSFERS = 9
+
+
+async def measure(storage: Storage, device: Device) -> None:
+    """Measure every link of every tier, one after another.
+
+    A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
+    """
+    extents = [device.create_extent() for _ in range(2)]
+    try:
+        for tier in storage.tiers.values():
+            await _measure_tier(tier, device, extents)
+    finally:
+        for extent in extents:
+            device.destroy_extent(extent)
+
+
+async def _measure_tier(tier: Tier, device: Device, extents: list[Extent]) -> None:
+    key = domain_key(_DOMAIN)
+    small = _content(0, _SMALL_BYTES)
+    contents = [_content(number, device.extent_bytes) for number in range(1, _CONTENTS + 1)]
+    digests: list[bytes] = []
+
+    def store(content: bytes) -> Callable[[], int]:
+        def work() -> int:
+            digests.append(tier.store.put(key, memoryview(content)))
+            return len(content)
+
+        return work
+
+    def load(digest: bytes, into: Extent) -> Callable[[], int]:
+        return lambda: device.fill(into, lambda target: tier.store.read_into(digest, key, target))
+
+    try:
+        tier.write.meter.restart()
+        for content in contents:
+            await tier.write.run(BACKGROUND_NS, store(content))
+        overhead_s = await _time(tier.write, store(small))
+        _plan(tier.write, overhead_s)
+        *full, tiny = digests
+        overheads = [
+            await _time(tier.read, load(tiny, extents[0])) for _ in range(_SMALL_TRANSFERS)
+        ]
+        await gather_all(_ran(tier.read, load(one, extents[n % 2])) for n, one in enumerate(full))
+        tier.read.meter.restart()
+        began = time.monotonic()
+        for _ in range(_READ_WINDOWS):
+            await gather_all(
+                _ran(tier.read, load(full[number % _CONTENTS], extents[number % 2]))
+                for number in range(WINDOW_TRANSFERS)
+            )
+            if time.monotonic() - began > _LONGEST_S:
+                break
+        _plan(tier.read, statistics.median(overheads))
+    except NoSpace:
+        return
+    finally:
+        for digest in digests:
+            tier.store.release(digest)
+
+
+async def _ran(link: Link, work: Callable[[], int]) -> None:
+    await link.run(BACKGROUND_NS, work)
+
+
+async def _time(link: Link, work: Callable[[], int]) -> float:
+    began = time.monotonic()
+    await link.run(BACKGROUND_NS, work)
+    return time.monotonic() - began
+
+
+def _plan(link: Link, overhead_s: float) -> None:
+    meter = link.meter
+    median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
+    if median is not None and worst is not None:
+        meter.planned = LinkRate(median, worst, overhead_s)
+
+
+def _content(number: int, size_bytes: int) -> bytes:
+    return Random(number).randbytes(size_bytes)  # noqa: S311 - filler, the same every time
+
+
+def save(storage: Storage, path: Path) -> None:
+    """Write the planned rates down. Raises OSError."""
+    rates = {
+        link.name: [rate.bandwidth_bytes_per_s, rate.worst_bytes_per_s, rate.overhead_s]
+        for link in storage.links
+        if (rate := link.rate()) is not None
+    }
+    state.write_json(path, rates, durable=True)
+
+
+def restore(storage: Storage, path: Path) -> bool:
+    """Plan with the rates of last time; False if some link has none."""
+    held: Any = state.read_json(path)
+    for link in storage.links:
+        try:
+            median, worst, overhead_s = (float(value) for value in held[link.name])
+        except (TypeError, ValueError, KeyError):
+            return False
+        link.meter.planned = LinkRate(median, worst, overhead_s)
+    return True

@@ -1,0 +1,203 @@
+"""The tiers of this node: each a store and the two links to it.
+
+It joins stores with links and with trust domains; which extent goes to which tier the plan says.
+Clients share memory with the agent, so what comes from a client is copied before it is looked at,
+and what goes to one is verified before it is handed over: a client that scribbles meanwhile spoils
+its own copy and nothing else.
+
+Invariant: a reference in a store is held for every digest in a `Stored` that was not released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tierline_agent.config import TierSettings
+from tierline_agent.devices.base import Device, Extent
+from tierline_agent.errors import NotAdmitted
+from tierline_agent.links import Link
+from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.streaming import Source
+from tierline_agent.tiers import (
+    CorruptExtent,
+    Store,
+    UnknownExtent,
+    domain_key,
+    open_medium,
+)
+from tierline_agent.tiers.memory import scratch
+from tierline_api.memnode import READ_LINK, LinkName
+from tierline_api.plan import Tier as TierName
+
+_WRITE_LINK = {
+    TierName.DRAM: LinkName.D2H,
+    TierName.PMEM: LinkName.PMEM_WRITE,
+    TierName.NVME: LinkName.NVME_WRITE,
+}
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier."""
+
+    name: str
+    store: Store
+    read: Link
+    write: Link
+
+    @property
+    def links(self) -> tuple[Link, Link]:
+        """Both directions."""
+        return (self.read, self.write)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An extent's copy in a tier, with a reference held."""
+
+    tier: Tier
+    digest: bytes
+    length: int
+
+
+class Storage:
+    """All tiers of the node."""
+
+    def __init__(self, tiers: Iterable[Tier], device: Device) -> None:
+        self.tiers = {tier.name: tier for tier in tiers}
+        self._device = device
+        self._keys: dict[str, bytes] = {}
+
+    @classmethod
+    def open(cls, settings: Iterable[TierSettings], device: Device, queue_limit: int) -> Storage:
+        """Open every tier of the configuration.
+
+        Raises:
+            TierError: a medium cannot be used.
+        """
+        storage = cls((), device)
+        try:
+            for tier in settings:
+                storage.tiers[tier.name] = _open_tier(tier, device.extent_bytes, queue_limit)
+        except BaseException:
+            storage.close()
+            raise
+        return storage
+
+    @property
+    def links(self) -> list[Link]:
+        """All links."""
+        return [link for tier in self.tiers.values() for link in tier.links]
+
+    def slots(self) -> dict[str, int]:
+        """How many extents each tier can hold."""
+        return {name: tier.store.statistics().slots for name, tier in self.tiers.items()}
+
+    async def put(self, domain: str, tier_name: str, staged: Callable[[], memoryview]) -> Stored:
+        """Store what a client has in staging memory; returns when it is durable.
+
+        Raises:
+            NotAdmitted: there is no such tier.
+            NoSpace, MediumFailure: from the store.
+            LinkClosed: too much is queued.
+        """
+        tier = self.tiers.get(tier_name)
+        if tier is None:
+            raise NotAdmitted(f"this node has no {tier_name} tier, which the plan names")
+        key = self._key(domain)
+        digest = b""
+
+        def work() -> int:
+            nonlocal digest
+            with staged() as source, scratch(source.nbytes) as private:
+                private[:] = source
+                digest = tier.store.put(key, private)
+                return source.nbytes
+
+        length = await tier.write.run(BACKGROUND_NS, work)
+        return Stored(tier, digest, length)
+
+    async def fill(self, domain: str, stored: Stored, extent: Extent) -> None:
+        """Read an extent's bytes into fast memory, verified, when nothing urgent waits.
+
+        Raises:
+            CorruptExtent, UnknownExtent, MediumFailure, MemoryChanged: from the store.
+            LinkClosed: too much is queued.
+        """
+        source = self.source(domain, stored, "")
+        await source.link.run(BACKGROUND_NS, lambda: self._device.fill(extent, source.read))
+
+    async def fetch(
+        self, domain: str, stored: Stored, deadline_ns: int, staged: Callable[[], memoryview]
+    ) -> int:
+        """Read an extent's bytes, verify them, and put them in staging memory; returns how many.
+
+        Raises:
+            as `fill`.
+        """
+        source = self.source(domain, stored, "")
+
+        def work() -> int:
+            # verified where the client cannot write: else it could make good content look corrupt
+            with scratch(stored.length) as private, staged() as target:
+                length = source.read(private)
+                target[:length] = private[:length]
+                return length
+
+        return await source.link.run(deadline_ns, work)
+
+    def source(self, domain: str, stored: Stored, name: str) -> Source:
+        """Where a stream reads an extent from."""
+        key = self._key(domain)
+        store, digest = stored.tier.store, stored.digest
+        return Source(stored.tier.read, lambda target: store.read_into(digest, key, target), name)
+
+    def find(self, domain: str, digest: bytes) -> Stored:
+        """Find content by digest in any tier, and take a reference.
+
+        Raises:
+            UnknownExtent: no tier holds it in this domain.
+            CorruptExtent: the only copies are known to be corrupt.
+        """
+        key = self._key(domain)
+        failure: UnknownExtent | CorruptExtent | None = None
+        for tier in self.tiers.values():
+            try:
+                return Stored(tier, digest, tier.store.acquire(digest, key))
+            except CorruptExtent as error:
+                failure = error
+            except UnknownExtent as error:
+                failure = failure or error
+        assert failure is not None, "an agent has at least one tier"  # noqa: S101 - config demands it
+        raise failure
+
+    def release(self, stored: Stored) -> None:
+        """Give a reference back."""
+        stored.tier.store.release(stored.digest)
+
+    def close(self) -> None:
+        """Close links, then stores."""
+        for tier in self.tiers.values():
+            for link in tier.links:
+                link.close()
+            tier.store.close()
+        self.tiers.clear()
+
+    def _key(self, domain: str) -> bytes:
+        key = self._keys.get(domain)
+        if key is None:
+            key = self._keys[domain] = domain_key(domain)
+        return key
+
+
+def _open_tier(settings: TierSettings, extent_bytes: int, queue_limit: int) -> Tier:
+    medium = open_medium(settings.name, settings.path, settings.size_bytes)
+    store = Store.open(medium, extent_bytes)
+    name = TierName(settings.name)
+    return Tier(
+        settings.name,
+        store,
+        Link(READ_LINK[name].value, queue_limit),
+        Link(_WRITE_LINK[name].value, queue_limit),
+    )

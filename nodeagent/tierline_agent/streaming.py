@@ -1,0 +1,222 @@
+"""The stream of a job: extents through the ring, in order, as the client consumes them.
+
+One thread per device, the *runner*, walks over the streamed extents of the job that holds the
+lease. For each it waits until its slot is consumed and submits the read to the link of the tier
+that has the extent. Links run reads in parallel and may finish out of order; extents are
+*published* in order, by whichever worker closes the gap, so the runner never has to wait for two
+things at once. How far it runs ahead is bounded by the ring, how much a link has in flight by the
+link.
+
+A read that fails, or whose bytes do not match their digest, ends the stream: what was published
+stays right, nothing after it is published, and the job is revoked.
+
+Invariants:
+
+* a slot is written only while the client cannot be reading it (`policy.transfers.consumed_needed`),
+* `on_finished` is called once, in the event loop, and after it nothing of this stream writes to
+  a slot or touches the flag words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tierline_agent.devices.base import Device, Extent, Words
+from tierline_agent.errors import LinkClosed, StreamFailed
+from tierline_agent.links import Link, Transfer
+from tierline_agent.policy.transfers import consumed_needed, slot_of
+from tierline_agent.tiers.errors import CorruptExtent
+
+_WAIT_SLICE_S = 0.1
+"""Longest uninterrupted wait for the client: a bound, not a period; `cancel` wakes the wait."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a streamed extent comes from."""
+
+    link: Link
+    read: Callable[[memoryview], int]
+    """Reads and verifies the extent; returns its bytes. Raises CorruptExtent, OSError."""
+    name: str
+    """For messages."""
+
+
+class Stream:
+    """The streamed extents of one job."""
+
+    def __init__(
+        self,
+        *,
+        device: Device,
+        sources: Sequence[Source],
+        ring: Sequence[Extent],
+        words: Words,
+        deadline_ns: int,
+        published: int = 0,
+        on_finished: Callable[[Stream], None],
+        on_failure: Callable[[Stream, StreamFailed], None],
+        on_placed: Callable[[int, float], None] | None = None,
+    ) -> None:
+        """Stream `sources` from number `published` on. The callbacks run in this event loop.
+
+        `on_placed` is told the bytes of each extent that is in place, and the seconds since it
+        was submitted, in a worker's thread.
+        """
+        self._device = device
+        self._sources = sources
+        self._ring = ring
+        self.words = words
+        self._deadline_ns = deadline_ns
+        self._first = published
+        self._on_finished = on_finished
+        self._on_failure = on_failure
+        self._on_placed = on_placed
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._published = published
+        self._arrived: set[int] = set()
+        self._waiting: dict[int, Transfer] = {}
+        self._open = 1  # the runner itself, and each transfer that was submitted
+        self._cancelled = False
+        self._failed = False
+        self.streamed_bytes = 0
+        self.finished: asyncio.Future[None] = self._loop.create_future()
+        """Done in the event loop, before `on_finished`."""
+
+    def cancel(self, *, resumable: bool = False) -> None:
+        """Stop as soon as what is in flight has ended. For the event loop's thread.
+
+        Unless it is `resumable`, the job is over and the client's flag word with it: overwriting
+        it wakes the runner. A resumable stream leaves both words as they are, for the next agent.
+        """
+        with self._lock:
+            if self._cancelled or self._open == 0:
+                return
+            self._cancelled = True
+            waiting = list(self._waiting.items())
+            if not resumable:
+                self.words.interrupt()
+        for number, transfer in waiting:
+            link = self._sources[number].link
+            if link.cancel(transfer):
+                self._close_one()
+
+    def run(self) -> None:
+        """Walk over the extents; the runner's thread."""
+        try:
+            for number in range(self._first, len(self._sources)):
+                if not self._wait_for_slot(number):
+                    break
+                self._submit(number)
+        except (LinkClosed, OSError) as error:
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+        finally:
+            self._close_one()
+
+    def _wait_for_slot(self, number: int) -> bool:
+        needed = consumed_needed(number, len(self._ring))
+        while not self._stopped():
+            if needed == 0 or self.words.wait_consumed(needed, _WAIT_SLICE_S):
+                return not self._stopped()
+        return False
+
+    def _stopped(self) -> bool:
+        with self._lock:
+            return self._cancelled or self._failed
+
+    def _submit(self, number: int) -> None:
+        source = self._sources[number]
+        slot = self._ring[slot_of(number, len(self._ring))]
+
+        def work() -> int:
+            return self._device.fill(slot, source.read)
+
+        submitted_s = time.monotonic()
+
+        def done(moved: int, failure: BaseException | None) -> None:
+            self._transferred(number, moved, failure)
+            if failure is None and self._on_placed is not None:
+                self._on_placed(moved, time.monotonic() - submitted_s)
+
+        with self._lock:
+            if self._cancelled:
+                return
+            self._waiting[number] = source.link.submit(self._deadline_ns, work, done)
+            self._open += 1
+
+    def _transferred(self, number: int, moved: int, failure: BaseException | None) -> None:
+        if failure is not None:
+            self._fail(_explain(self._sources[number], failure))
+        else:
+            with self._lock:
+                self._waiting.pop(number, None)
+                self._arrived.add(number)
+                self.streamed_bytes += moved
+                self._publish()
+        self._close_one()
+
+    def _publish(self) -> None:
+        """Publish the prefix that has arrived; the lock is held."""
+        if self._cancelled or self._failed:
+            return
+        count = self._published
+        while count in self._arrived:
+            self._arrived.remove(count)
+            count += 1
+        if count != self._published:
+            self._published = count
+            self.words.publish(count)
+
+    def _fail(self, failure: StreamFailed) -> None:
+        with self._lock:
+            if self._failed or self._cancelled:
+                return
+            self._failed = True
+        self._loop.call_soon_threadsafe(self._on_failure, self, failure)
+
+    def _close_one(self) -> None:
+        with self._lock:
+            self._open -= 1
+            if self._open:
+                return
+        self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        self.finished.set_result(None)
+        self._on_finished(self)
+
+
+def _explain(source: Source, failure: BaseException) -> StreamFailed:
+    corrupt = isinstance(failure, CorruptExtent)
+    what = "its bytes do not match its digest" if corrupt else str(failure)
+    explained = StreamFailed(f"cannot stream {source.name}: {what}", corrupt=corrupt)
+    explained.__cause__ = failure
+    return explained
+
+
+class StreamRunner:
+    """The thread of one device that runs streams, one after another."""
+
+    def __init__(self, name: str) -> None:
+        self._streams: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"{name}-streams", daemon=True)
+        self._thread.start()
+
+    def start(self, stream: Stream) -> None:
+        """Run a stream as soon as the one before has been submitted or cancelled."""
+        self._streams.put(stream)
+
+    def close(self) -> None:
+        """End the thread, after the streams that were started; cancel them before."""
+        self._streams.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (stream := self._streams.get()) is not None:
+            stream.run()
