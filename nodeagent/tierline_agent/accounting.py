@@ -1,0 +1,150 @@
+"""What happened: job records, counters of each task, and the peak of the fast memory.
+
+It observes and never decides. Job records are kept in a ring of bounded length; a reader asks for
+those after its cursor and is told how many it was too late for.
+
+Invariant: every job that ended was counted once, and every counted job gets exactly one record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MAX_RECORDS_PER_READ = 8192
+
+
+@dataclass
+class JobRecord:
+    """One job that ended. Times are CLOCK_MONOTONIC nanoseconds."""
+
+    task: str
+    job: int
+    release_ns: int
+    granted_ns: int
+    end_ns: int
+    deadline_ns: int
+    missed: bool
+    warmup: bool
+    streamed_bytes: int
+    fetched_bytes: int
+    stall_ns: int
+    workspace_bytes: int
+    input_digest: str | None = None
+    output_digest: str | None = None
+
+    @property
+    def response_ns(self) -> int:
+        """From release to end."""
+        return self.end_ns - self.release_ns
+
+
+@dataclass
+class TaskCounters:
+    """Sums over the jobs of one task; warm-up jobs are counted apart."""
+
+    jobs: int = 0
+    warmup_jobs: int = 0
+    misses: int = 0
+    revoked: int = 0
+    broken: int = 0
+    """Jobs whose client left or died in the middle; they are in no other sum."""
+    overruns: int = 0
+    """Jobs that held the lease longer than their plan predicts."""
+    streamed_bytes: int = 0
+    fetched_bytes: int = 0
+    stall_ns: int = 0
+    response_worst_ns: int = 0
+    job_time_worst_ns: int = 0
+    workspace_peak_bytes: int = 0
+
+    def count(self, record: JobRecord, predicted_job_ns: int | None) -> None:
+        """Add one job."""
+        self.fetched_bytes += record.fetched_bytes
+        self.workspace_peak_bytes = max(self.workspace_peak_bytes, record.workspace_bytes)
+        self.streamed_bytes += record.streamed_bytes
+        if record.warmup:
+            self.warmup_jobs += 1
+            return
+        job_time_ns = record.end_ns - record.granted_ns
+        self.jobs += 1
+        self.misses += record.missed
+        self.stall_ns += record.stall_ns
+        self.response_worst_ns = max(self.response_worst_ns, record.response_ns)
+        self.job_time_worst_ns = max(self.job_time_worst_ns, job_time_ns)
+        if predicted_job_ns is not None and job_time_ns > predicted_job_ns:
+            self.overruns += 1
+
+    def as_json(self) -> dict[str, int]:
+        """All counters by name."""
+        return asdict(self)
+
+
+class JobLog:
+    """The last job records, numbered from 0."""
+
+    def __init__(self, limit: int) -> None:
+        self._records: deque[JobRecord] = deque(maxlen=limit)
+        self._next = 0
+
+    def append(self, record: JobRecord) -> None:
+        """Keep a record, dropping the oldest if there are too many."""
+        self._records.append(record)
+        self._next += 1
+
+    def since(self, cursor: int) -> dict[str, Any]:
+        """The records from number `cursor` on, as many as one answer may hold.
+
+        The answer's `cursor` is what to ask with next; `lost` were dropped before they were read.
+        """
+        oldest = self._next - len(self._records)
+        first = min(max(cursor, oldest), self._next)
+        last = min(first + MAX_RECORDS_PER_READ, self._next)
+        chosen = [self._records[number - oldest] for number in range(first, last)]
+        return {
+            "jobs": [asdict(record) for record in chosen],
+            "cursor": last,
+            "lost": max(0, first - cursor),
+            "more": last < self._next,
+        }
+
+
+@dataclass
+class FastMemory:
+    """Bytes of fast memory in use: extents, the running job's workspace, what left management."""
+
+    limit_bytes: int
+    extent_bytes: int = 0
+    workspace_bytes: int = 0
+    unmanaged: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By task and client: weights that stay where the framework put them."""
+    peak_bytes: int = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """In use now."""
+        return self.extent_bytes + self.workspace_bytes + sum(self.unmanaged.values())
+
+    def set_extents(self, size_bytes: int) -> None:
+        """So many bytes of extents exist."""
+        self.extent_bytes = size_bytes
+        self._observe()
+
+    def set_workspace(self, size_bytes: int) -> None:
+        """The running job has so much workspace; 0 if none runs."""
+        self.workspace_bytes = size_bytes
+        self._observe()
+
+    def add_unmanaged(self, task: str, client: int, size_bytes: int) -> None:
+        """A client reports bytes outside the agent's management."""
+        key = (task, client)
+        self.unmanaged[key] = self.unmanaged.get(key, 0) + size_bytes
+        self._observe()
+
+    def forget_client(self, task: str, client: int) -> None:
+        """The client is gone, and its memory with it."""
+        self.unmanaged.pop((task, client), None)
+
+    def _observe(self) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)

@@ -1,0 +1,117 @@
+"""The lease of a device: one holder at a time, by the order of `policy.leases`.
+
+Everything happens in the event loop and without suspension: a request for a free lease is granted
+inside `request`, so that nothing but the two messages is between a job and its start.
+
+Grants can be *blocked* for named reasons: after a restart until the clients of before are back,
+after a job until the last copy of its stream has ended. A *resumed* job, one that ran while the
+agent was away, is not granted anew: it holds the lease from the moment it is back.
+
+Invariant: between a ticket's `granted` callback and its `release` no other ticket is granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tierline_agent.policy.leases import Claim, Grant, Rank, decide
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request for the lease, until it is released."""
+
+    claim: Claim
+    requested_ns: int
+    granted: Callable[[int], None]
+    """Told when (CLOCK_MONOTONIC, nanoseconds) the lease became this ticket's."""
+    granted_ns: int | None = None
+
+
+class LeaseManager:
+    """Hands out the lease of one device."""
+
+    def __init__(
+        self, clock_ns: Callable[[], int], observe_wait_s: Callable[[float], None] | None = None
+    ) -> None:
+        self._clock_ns = clock_ns
+        self._observe_wait_s = observe_wait_s
+        self._holder: Ticket | None = None
+        self._waiting: dict[int, Ticket] = {}
+        self._blocked: set[str] = set()
+        self._arrivals = 0
+        self._advancing = False
+
+    @property
+    def holder(self) -> Ticket | None:
+        """Who has the lease."""
+        return self._holder
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def request(self, deadline_ns: int, rank: Rank, granted: Callable[[int], None]) -> Ticket:
+        """Ask for the lease; `granted` may be called before this returns."""
+        ticket = self._ticket(deadline_ns, rank, granted)
+        self._waiting[ticket.claim.key] = ticket
+        self._advance()
+        return ticket
+
+    def resume(self, deadline_ns: int) -> Ticket | None:
+        """Give the lease to a job that runs already, whatever blocks others.
+
+        None if somebody else has it: then the job was overtaken and cannot go on.
+        """
+        if self._holder is not None:
+            return None
+        ticket = self._ticket(deadline_ns, Rank.GUARANTEED, lambda _now_ns: None)
+        ticket.granted_ns = self._clock_ns()
+        self._holder = ticket
+        return ticket
+
+    def release(self, ticket: Ticket) -> None:
+        """Give the lease back, or withdraw the request; does nothing the second time."""
+        if ticket is self._holder:
+            self._holder = None
+            self._advance()
+        else:
+            self._waiting.pop(ticket.claim.key, None)
+
+    def block(self, reason: str) -> None:
+        """Grant nothing until `unblock` with the same reason."""
+        self._blocked.add(reason)
+
+    def unblock(self, reason: str) -> None:
+        """Withdraw a reason."""
+        self._blocked.discard(reason)
+        self._advance()
+
+    def _ticket(self, deadline_ns: int, rank: Rank, granted: Callable[[int], None]) -> Ticket:
+        self._arrivals += 1
+        claim = Claim(self._arrivals, deadline_ns, self._arrivals, rank)
+        return Ticket(claim, self._clock_ns(), granted)
+
+    def _advance(self) -> None:
+        """Grant as long as the policy says so; a callback may release, request and block."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while not self._blocked:
+                holder = self._holder.claim if self._holder else None
+                decision = decide(holder, (ticket.claim for ticket in self._waiting.values()))
+                if not isinstance(decision, Grant):
+                    return
+                self._grant(self._waiting.pop(decision.key))
+        finally:
+            self._advancing = False
+
+    def _grant(self, ticket: Ticket) -> None:
+        self._holder = ticket
+        ticket.granted_ns = self._clock_ns()
+        if self._observe_wait_s is not None:
+            self._observe_wait_s((ticket.granted_ns - ticket.requested_ns) / 1e9)
+        ticket.granted(ticket.granted_ns)

@@ -1,0 +1,207 @@
+"""After a restart: who was here before, and when leases may be granted again.
+
+The agent writes down its clients: token, task, process, number of sealed arenas. When it starts
+again, those that still live are *expected*: each is back once it has offered that many arenas. No
+lease is granted and nothing new is stored until all are back, or `recovery_s` has passed: stored
+content has no references before its owners return, and must not be evicted meanwhile.
+
+One client is special: the *holder*, who was inside a job. It goes on computing from its ring while
+the agent is away, so no other job may stream through that ring until it is back or dead; not even
+after `recovery_s`. A live holder that does not come back in `holder_grace_s` is killed.
+
+Invariant: `leases` is unblocked exactly once, when nobody is expected and the holder is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tierline_agent.identity import Process, ProcessWatch, is_alive
+from tierline_agent.leases import LeaseManager
+from tierline_agent.state import BootFile, LeaseMark
+
+_log = logging.getLogger(__name__)
+_REASON = "clients of before the restart"
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """A client as it is written down."""
+
+    token: int
+    task: str
+    process: Process
+    sealed_arenas: int
+
+
+class ClientBook:
+    """The clients that are connected, written down at each change."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = BootFile(path)
+        self._clients: dict[int, ClientRecord] = {}
+
+    def load(self) -> list[ClientRecord]:
+        """The clients that an earlier agent of this boot wrote down, and that still live.
+
+        They stay written down until they are noted anew or forgotten.
+        """
+        held: list[ClientRecord] = self._file.read(_parse_clients) or []
+        living = [record for record in held if is_alive(record.process)]
+        self._clients = {record.token: record for record in living}
+        return living
+
+    def note(self, record: ClientRecord) -> None:
+        """Add or change a client."""
+        if self._clients.get(record.token) != record:
+            self._clients[record.token] = record
+            self._write()
+
+    def forget(self, token: int) -> None:
+        """The client is gone."""
+        if self._clients.pop(token, None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        self._file.write(
+            [
+                [
+                    record.token,
+                    record.task,
+                    record.process.pid,
+                    record.process.start_ticks,
+                    record.sealed_arenas,
+                ]
+                for record in self._clients.values()
+            ]
+        )
+
+
+def _parse_clients(value: Any) -> list[ClientRecord]:
+    return [
+        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(sealed))
+        for token, task, pid, ticks, sealed in value
+    ]
+
+
+class Recovery:
+    """The wait for the clients of before."""
+
+    def __init__(
+        self,
+        *,
+        book: ClientBook,
+        mark: LeaseMark,
+        leases: LeaseManager,
+        watch: ProcessWatch,
+        recovery_s: float,
+        holder_grace_s: float,
+    ) -> None:
+        self._book = book
+        self._mark = mark
+        self._leases = leases
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._known = {record.token: record for record in book.load()}
+        self._expected = set(self._known)
+        held = mark.read()
+        self._holder = held if held is not None and is_alive(held[1]) else None
+        if self._holder is None:
+            mark.clear()
+        self._settled: asyncio.Future[None] = self._loop.create_future()
+        self._timers: list[asyncio.TimerHandle] = []
+        leases.block(_REASON)
+        if self._expected or self._holder:
+            self._begin(recovery_s, holder_grace_s)
+        self._consider()
+
+    @property
+    def pending(self) -> bool:
+        """Whether leases still wait."""
+        return not self._settled.done()
+
+    async def settled(self) -> None:
+        """Wait until new content may be stored."""
+        if not self._settled.done():
+            await asyncio.shield(self._settled)
+
+    def record_of(self, token: int, task: str, process: Process) -> ClientRecord | None:
+        """What was written down of this client, if it had this token in an earlier agent."""
+        record = self._known.get(token)
+        if record is None or (record.task, record.process) != (task, process):
+            return None
+        return record
+
+    def may_resume(self, token: int) -> bool:
+        """Whether this client was inside a job, and nobody used the ring since."""
+        return self._holder is not None and self._holder[0] == token
+
+    def attached(self, token: int, arenas: int) -> None:
+        """The client has offered so many arenas back."""
+        record = self._known.get(token)
+        if record is not None and arenas >= record.sealed_arenas:
+            self._returned(token)
+
+    def left(self, token: int) -> None:
+        """The client came back and left."""
+        self._known.pop(token, None)
+        self._returned(token)
+
+    def close(self) -> None:
+        """Stop waiting."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _begin(self, recovery_s: float, holder_grace_s: float) -> None:
+        _log.info(
+            "waiting for %d clients of before the restart%s",
+            len(self._expected),
+            ", one of them inside a job" if self._holder else "",
+        )
+        for record in self._known.values():
+            self._await_death(record.process, record.token)
+        self._timers.append(self._loop.call_later(recovery_s, self._time_is_up))
+        if self._holder is not None:
+            token, process = self._holder
+            if token not in self._known:
+                self._await_death(process, token)
+            self._timers.append(self._loop.call_later(holder_grace_s, self._kill_holder))
+
+    def _await_death(self, process: Process, token: int) -> None:
+        self._watch.on_death(process, lambda _process: self._died(token))
+
+    def _died(self, token: int) -> None:
+        self._book.forget(token)
+        self._known.pop(token, None)
+        self._returned(token)
+
+    def _returned(self, token: int) -> None:
+        self._expected.discard(token)
+        if self._holder is not None and self._holder[0] == token:
+            self._holder = None
+            if self._leases.holder is None:  # it came back without a job in progress
+                self._mark.clear()
+        self._consider()
+
+    def _time_is_up(self) -> None:
+        if self._expected:
+            _log.warning("%d clients of before did not come back in time", len(self._expected))
+        self._expected.clear()
+        self._consider()
+
+    def _kill_holder(self) -> None:
+        if self._holder is not None:
+            process = self._holder[1]
+            _log.error("killing process %d: it was inside a job and did not reconnect", process.pid)
+            self._watch.kill(process)
+
+    def _consider(self) -> None:
+        if self._expected or self._holder or self._settled.done():
+            return
+        self._settled.set_result(None)
+        self.close()
+        self._leases.unblock(_REASON)

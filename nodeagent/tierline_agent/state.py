@@ -1,0 +1,107 @@
+"""What the agent remembers: small JSON files, replaced atomically, and the mark of the lease.
+
+Invariant: a reader sees a file as it was before or after a write, never in between; also when the
+agent, and for `durable` files the machine, dies in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tierline_agent.identity import Process
+
+_MARK = struct.Struct("<QQQ")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def write_json(path: Path, value: object, *, durable: bool) -> None:
+    """Replace the file at `path`; `durable` waits until that survives a loss of power."""
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(value, file, separators=(",", ":"))
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def read_json(path: Path) -> Any:
+    """The value in the file at `path`, None if there is no file or it holds no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def boot_id() -> str:
+    """Identifies this boot of the machine: what lives in memory is lost with it."""
+    return _BOOT_ID.read_text(encoding="ascii").strip()
+
+
+class BootFile:
+    """A JSON file that counts only within this boot."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._boot = boot_id()
+
+    def write(self, value: object) -> None:
+        """Replace the value."""
+        write_json(self._path, {"boot": self._boot, "value": value}, durable=False)
+
+    def read(self, check: Callable[[Any], Any]) -> Any:
+        """The value as `check` returns it; None if there is none of this boot or it is odd."""
+        held = read_json(self._path)
+        if not isinstance(held, dict) or held.get("boot") != self._boot:
+            return None
+        try:
+            return check(held.get("value"))
+        except (TypeError, ValueError, KeyError):
+            return None
+
+
+class LeaseMark:
+    """Who holds the lease, in a mapped file: written at every grant, without a system call.
+
+    After a SIGKILL of the agent the next one reads here whose job may still compute from the ring.
+    The token is written last and cleared first, so that a mark is whole or absent.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+            self._map = mmap.mmap(descriptor, mmap.PAGESIZE)
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> tuple[int, Process] | None:
+        """The holder's reattach token and process."""
+        token, pid, ticks = _MARK.unpack_from(self._map)
+        return (token, Process(pid, ticks)) if token else None
+
+    def set(self, token: int, process: Process) -> None:
+        """Note the holder."""
+        _MARK.pack_into(self._map, 0, 0, process.pid, process.start_ticks)
+        struct.pack_into("<Q", self._map, 0, token)
+
+    def clear(self) -> None:
+        """Nobody holds the lease."""
+        struct.pack_into("<Q", self._map, 0, 0)
+
+    def close(self) -> None:
+        """Unmap the file, which stays."""
+        self._map.close()

@@ -1,0 +1,280 @@
+"""The tasks that were admitted on this node, their plans, and whether they have been started.
+
+The administrator registers a task with the plan that admission made. The agent proves nothing
+again, but it refuses what cannot fit: Σ resident + Σ over domains of the largest ring + the
+largest workspace must fit the fast memory, and the extents the tiers. Registrations survive a
+restart of the agent (and of the machine); a start of the releases survives only as long as the
+clock it is told in.
+
+Invariant: at any time all registered plans fit together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tierline_agent import state
+from tierline_agent.accounting import TaskCounters
+from tierline_agent.config import describe
+from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
+from tierline_agent.policy.leases import Rank
+from tierline_agent.protocol import LayerProfile
+from tierline_api.plan import Plan
+
+_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
+_KEPT_NOTICES = 16
+
+Nanoseconds = Annotated[int, Field(ge=0, le=1 << 62)]
+
+
+class Registration(BaseModel):
+    """What the administrator says about a task. Times in nanoseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(pattern=_NAME_PATTERN)]
+    domain: Annotated[str, Field(min_length=1, max_length=253)]
+    period_ns: Annotated[Nanoseconds, Field(gt=0)]
+    deadline_ns: Annotated[Nanoseconds, Field(gt=0)]
+    criticality: Literal["Hard", "Soft", "BestEffort"] = "Hard"
+    record_outputs: bool = False
+    phase_ns: Nanoseconds = 0
+    plan: Plan
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Registration:
+        if self.deadline_ns > self.period_ns:
+            raise ValueError(
+                f"deadline_ns {self.deadline_ns} is later than period_ns {self.period_ns}"
+            )
+        return self
+
+    @property
+    def rank(self) -> Rank:
+        """How its jobs stand among others."""
+        return Rank.BEST_EFFORT if self.criticality == "BestEffort" else Rank.GUARANTEED
+
+    def as_json(self) -> dict[str, Any]:
+        """What `parse_registration` reads."""
+        values = self.model_dump(exclude={"plan"})
+        return {**values, "plan": self.plan.to_api()}
+
+
+def parse_registration(values: Mapping[str, Any]) -> Registration:
+    """Read a registration as the admin socket and the state file carry it.
+
+    Raises:
+        ConfigError: a field is missing, unknown, of the wrong type or contradictory.
+    """
+    name = values.get("name")
+    try:
+        plan = Plan.from_api(values.get("plan"))
+    except ValidationError as error:
+        raise ConfigError(f"cannot register {name!r}: plan: {describe(error)}") from error
+    try:
+        return Registration.model_validate({**values, "plan": plan})
+    except ValidationError as error:
+        raise ConfigError(f"cannot register {name!r}: {describe(error)}") from error
+
+
+@dataclass
+class Task:
+    """A registered task and what was seen of it."""
+
+    registration: Registration
+    counters: TaskCounters = field(default_factory=TaskCounters)
+    profiles: dict[int, dict[int, LayerProfile]] = field(default_factory=dict)
+    """By arena and layer: what clients measured."""
+    profiled_workspace_bytes: int = 0
+    notices: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.registration.name
+
+    @property
+    def plan(self) -> Plan:
+        """What admission granted."""
+        return self.registration.plan
+
+    def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
+        """Keep what a client reported, the newest few."""
+        self.notices.append({"kind": kind, "bytes": size_bytes, "text": text})
+        del self.notices[:-_KEPT_NOTICES]
+
+
+@dataclass(frozen=True)
+class Start:
+    """When releases begin and end, CLOCK_MONOTONIC nanoseconds; 0 as end is for ever."""
+
+    epoch_ns: int
+    until_ns: int
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What registered plans must fit into."""
+
+    fast_bytes: int
+    extent_bytes: int
+    tier_slots: Mapping[str, int]
+
+
+class TaskRegistry:
+    """The registered tasks. Every change is on disk before the call returns."""
+
+    def __init__(self, path: Path, capacity: Capacity, limit: int) -> None:
+        self._path = path
+        self._capacity = capacity
+        self._limit = limit
+        self._tasks: dict[str, Task] = {}
+        self.start: Start | None = None
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self._tasks.values())
+
+    def load(self) -> list[str]:
+        """Read the registrations of before; returns a sentence for each that no longer fits."""
+        held = state.read_json(self._path)
+        if not isinstance(held, dict):
+            return []
+        dropped = []
+        for values in held.get("tasks", []):
+            try:
+                registration = parse_registration(values)
+                self._check(registration)
+            except (ConfigError, QuotaExceeded) as error:
+                dropped.append(str(error))
+            else:
+                self._tasks[registration.name] = Task(registration)
+        start = held.get("start")
+        if isinstance(start, dict) and held.get("boot") == state.boot_id():
+            self.start = Start(start["epoch_ns"], start["until_ns"])
+        return dropped
+
+    def get(self, name: str) -> Task:
+        """The task of this name. Raises NotAdmitted."""
+        task = self._tasks.get(name)
+        if task is None:
+            raise NotAdmitted(f"no task {name!r} is registered")
+        return task
+
+    def register(self, registration: Registration) -> Task:
+        """Add a task; the same registration again changes nothing.
+
+        Raises:
+            ConfigError: another registration has this name.
+            QuotaExceeded: it does not fit beside the others.
+            OSError: it could not be written down.
+        """
+        known = self._tasks.get(registration.name)
+        if known is not None:
+            if known.registration == registration:
+                return known
+            raise ConfigError(
+                f"cannot register {registration.name!r}: it is registered with another plan; "
+                "remove it first"
+            )
+        self._check(registration)
+        task = self._tasks[registration.name] = Task(registration)
+        try:
+            self._save()
+        except OSError:
+            del self._tasks[registration.name]
+            raise
+        return task
+
+    def remove(self, name: str) -> Task:
+        """Forget a task. Raises NotAdmitted, OSError."""
+        task = self.get(name)
+        del self._tasks[name]
+        if not self._tasks:
+            self.start = None
+        self._save()
+        return task
+
+    def set_start(self, start: Start) -> None:
+        """Note when releases begin, for tasks that get ready later as well. Raises OSError."""
+        self.start = start
+        self._save()
+
+    def ring_slots(self, domain: str) -> int:
+        """The largest ring of the domain's tasks."""
+        return max(
+            (
+                task.plan.ring_extents
+                for task in self._tasks.values()
+                if task.registration.domain == domain
+            ),
+            default=0,
+        )
+
+    def workspace_bytes(self) -> int:
+        """The largest workspace of all tasks."""
+        return max((task.plan.workspace_bytes for task in self._tasks.values()), default=0)
+
+    def planned_bytes(self) -> int:
+        """Fast memory that the registered plans take together."""
+        return self._fast_bytes(task.registration for task in self._tasks.values())
+
+    def _fast_bytes(self, registrations: Iterable[Registration]) -> int:
+        resident = workspace = 0
+        rings: dict[str, int] = {}
+        for registration in registrations:
+            plan = registration.plan
+            resident += len(plan.resident_extents)
+            workspace = max(workspace, plan.workspace_bytes)
+            ring = rings.get(registration.domain, 0)
+            rings[registration.domain] = max(ring, plan.ring_extents)
+        return (resident + sum(rings.values())) * self._capacity.extent_bytes + workspace
+
+    def _check(self, registration: Registration) -> None:
+        name, plan = registration.name, registration.plan
+        if len(self._tasks) >= self._limit:
+            raise QuotaExceeded(f"cannot register {name!r}: {self._limit} tasks are registered")
+        if plan.extent_bytes != self._capacity.extent_bytes:
+            raise QuotaExceeded(
+                f"cannot register {name!r}: its plan has extents of {plan.extent_bytes} bytes, "
+                f"this device of {self._capacity.extent_bytes}; plan it again"
+            )
+        together = [*(task.registration for task in self._tasks.values()), registration]
+        needed = self._fast_bytes(together)
+        if needed > self._capacity.fast_bytes:
+            raise QuotaExceeded(
+                f"cannot register {name!r}: the plans need {needed} bytes of fast memory together "
+                f"and there are {self._capacity.fast_bytes}; "
+                f"{needed - self._capacity.fast_bytes} bytes are missing"
+            )
+        homes: Counter[str] = Counter()
+        for planned in together:
+            for home in planned.plan.homes:
+                homes[home.tier.value] += home.extents
+        for tier, extents in homes.items():
+            slots = self._capacity.tier_slots.get(tier)
+            if slots is None:
+                raise QuotaExceeded(
+                    f"cannot register {name!r}: its plan uses the {tier} tier, "
+                    f"this node has {', '.join(self._capacity.tier_slots)}"
+                )
+            if extents > slots:
+                raise QuotaExceeded(
+                    f"cannot register {name!r}: the plans store {extents} extents in the {tier} "
+                    f"tier and it holds {slots}"
+                )
+
+    def _save(self) -> None:
+        value = {
+            "boot": state.boot_id(),
+            "tasks": [task.registration.as_json() for task in self._tasks.values()],
+            "start": None
+            if self.start is None
+            else {"epoch_ns": self.start.epoch_ns, "until_ns": self.start.until_ns},
+        }
+        state.write_json(self._path, value, durable=True)
