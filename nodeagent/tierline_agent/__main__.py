@@ -1,0 +1,45 @@
+"""`python -m tierline_agent --config FILE`: the node agent in the foreground.
+
+Exit status 0 after a clean stop, 2 for bad settings or a second agent, 1 for a start that failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+
+from tierline_agent.app import run
+from tierline_agent.config import load_config
+from tierline_agent.errors import AgentError
+from tierline_agent.tiers import TierError
+
+_log = logging.getLogger("tierline_agent")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the agent; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="tierline_agent", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="JSON file of settings")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        uvloop.run(run(load_config(options.config)))
+    except AgentError as error:
+        _log.error("%s", error)
+        return 2
+    except (TierError, OSError) as error:
+        _log.error("cannot start: %s", error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Starting and stopping the agent: what is made, in which order, and undone in reverse.
+
+`run` is the whole story. Invariant: clients outlive the agent. Stopping leaves on disk, and in
+the clients' flag words, what the next agent needs to go on; a SIGKILL leaves no less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from tierline_agent import admin, probe, reporting
+from tierline_agent.accounting import FastMemory, JobLog
+from tierline_agent.config import AgentConfig
+from tierline_agent.devices.base import Device, Identity
+from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.errors import AlreadyRunning
+from tierline_agent.execution import Executor
+from tierline_agent.extents import ExtentPool
+from tierline_agent.identity import ProcessWatch
+from tierline_agent.leases import LeaseManager
+from tierline_agent.links import Link
+from tierline_agent.metrics import Metrics
+from tierline_agent.node import Node
+from tierline_agent.recovery import ClientBook, Recovery
+from tierline_agent.server import TaskServer, listen
+from tierline_agent.state import BootFile, LeaseMark
+from tierline_agent.storage import Storage
+from tierline_agent.tasks import Capacity, TaskRegistry
+
+_log = logging.getLogger(__name__)
+_GAUGE_PERIOD_S = 2.0
+
+
+async def run(config: AgentConfig) -> None:
+    """Be the agent until SIGTERM, SIGINT or `shutdown`.
+
+    Raises:
+        AlreadyRunning, ConfigError, TierError, OSError: it cannot start.
+    """
+    stop = asyncio.Event()
+    with ExitStack() as undo:
+        state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
+        undo.enter_context(_sole_agent(state_dir, run_dir))
+        _raise_descriptor_limit()
+        device = CpuDevice(config.device.extent_bytes, config.device.fast_bytes)
+        storage = Storage.open(config.tiers, device, config.limits.queued_transfers)
+        undo.callback(storage.close)
+
+        node = await _assemble(config, device, storage, undo)
+        await _measure_links(node, state_dir / "links.json")
+        for sentence in node.registry.load():
+            _log.error("a task of before is dropped: %s", sentence)
+        node.plans_changed()
+
+        server = TaskServer(node, run_dir / "tasks")
+        undo.callback(server.close)
+        for task in node.registry:
+            server.open(task)
+        name = config.node_name or socket.gethostname().lower()
+        administrator = admin.Admin(node, server, name, stop.set)
+        listener = listen(run_dir / "admin.sock", 0o600)
+        undo.callback((run_dir / "admin.sock").unlink, missing_ok=True)
+        admin_server = await admin.serve(administrator, listener, config.limits.admin_line_bytes)
+        undo.callback(admin_server.close)
+        gauges = node.loop.create_task(_keep_gauges(node, server))
+        undo.callback(gauges.cancel)
+        if config.metrics_port is not None:
+            port = node.metrics.serve(config.metrics_address, config.metrics_port)
+            undo.callback(node.metrics.close)
+            _log.info("metrics at http://%s:%d/metrics", config.metrics_address, port)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            node.loop.add_signal_handler(number, stop.set)
+        _log.info("ready in %s", run_dir)
+        await stop.wait()
+        _log.info("stopping; clients keep what they have mapped")
+        node.stopping = True
+
+
+async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo: ExitStack) -> Node:
+    """Make the parts that sessions share."""
+    loop = asyncio.get_running_loop()
+    run_dir = Path(config.run_dir)
+    metrics = Metrics()
+    memory = FastMemory(device.fast_bytes)
+    lent = BootFile(run_dir / "extents.json")
+
+    def extents_changed() -> None:
+        memory.set_extents(pool.bytes_held)
+        lent.write([[i.device, i.inode, d] for i, d in pool.identities().items()])
+
+    pool = ExtentPool(device, extents_changed)
+    undo.callback(pool.close)
+    pool.expect(lent.read(_parse_lent) or {})
+    watch = ProcessWatch(loop)
+    undo.callback(watch.close)
+    mark = LeaseMark(run_dir / f"lease-{device.kind}")
+    undo.callback(mark.close)
+    leases = LeaseManager(time.monotonic_ns, metrics.lease_wait_s.observe)
+    executor = Executor(
+        device=device,
+        leases=leases,
+        mark=mark,
+        memory=memory,
+        on_placed=lambda _size_bytes, latency_s: metrics.swap_in_s.observe(latency_s),
+    )
+    undo.callback(executor.close)
+    for link in storage.links:
+        link.on_drift = _report_drift
+    book = ClientBook(run_dir / "clients.json")
+    recovery = Recovery(
+        book=book,
+        mark=mark,
+        leases=leases,
+        watch=watch,
+        recovery_s=config.recovery_s,
+        holder_grace_s=config.holder_grace_s,
+    )
+    undo.callback(recovery.close)
+    capacity = Capacity(device.fast_bytes, device.extent_bytes, storage.slots())
+    return Node(
+        config=config,
+        loop=loop,
+        device=device,
+        pool=pool,
+        storage=storage,
+        executor=executor,
+        registry=TaskRegistry(Path(config.state_dir) / "tasks.json", capacity, config.limits.tasks),
+        clients=book,
+        recovery=recovery,
+        watch=watch,
+        memory=memory,
+        jobs=JobLog(config.limits.job_records),
+        metrics=metrics,
+        instance=secrets.token_hex(8),
+    )
+
+
+def _parse_lent(value: list[tuple[int, int, str]]) -> dict[Identity, str]:
+    return {Identity(int(device), int(inode)): str(domain) for device, inode, domain in value}
+
+
+@contextlib.contextmanager
+def _sole_agent(state_dir: Path, run_dir: Path) -> Iterator[None]:
+    """Make the folders, and hold the lock that only one agent can have.
+
+    Raises:
+        AlreadyRunning: another one has it.
+        OSError: a folder cannot be made.
+    """
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path = run_dir / "agent.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(
+                f"cannot serve {run_dir}: another agent does (it holds {path}); "
+                "stop it or choose another run_dir"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _raise_descriptor_limit() -> None:
+    """Take all descriptors that the user may have: an extent costs two."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _measure_links(node: Node, path: Path) -> None:
+    """Measure, unless clients of before are on their way: see `probe`."""
+    if node.recovery.pending and probe.restore(node.storage, path):
+        _log.info("planning with the link rates of %s", path)
+        return
+    await probe.measure(node.storage, node.device)
+    probe.save(node.storage, path)
+    for link in node.storage.links:
+        rate = link.rate()
+        if rate is not None:
+            _log.info(
+                "link %s: %.2f GB/s, worst %.2f GB/s, overhead %.0f us",
+                link.name,
+                rate.bandwidth_bytes_per_s / 1e9,
+                rate.worst_bytes_per_s / 1e9,
+                rate.overhead_s * 1e6,
+            )
+
+
+def _report_drift(link: Link) -> None:
+    rate, now = link.rate(), link.meter.average_bytes_per_s
+    if rate is not None and now is not None:
+        _log.warning(
+            "link %s drifted: %.2f GB/s instead of %.2f GB/s; admission should be run again",
+            link.name,
+            now / 1e9,
+            rate.bandwidth_bytes_per_s / 1e9,
+        )
+
+
+async def _keep_gauges(node: Node, server: TaskServer) -> None:
+    while True:
+        reporting.update_gauges(node, server.sessions())
+        await asyncio.sleep(_GAUGE_PERIOD_S)

@@ -1,0 +1,161 @@
+"""The agent's settings: one JSON file, typed; what is unknown or contradictory fails loudly.
+
+It reads one file and touches nothing else: whether paths exist or are writable is found out by
+those who use them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tierline_agent.errors import ConfigError
+
+MIN_EXTENT_BYTES = 64 << 10
+MAX_EXTENT_BYTES = 1 << 30
+
+TierName = Literal["dram", "pmem", "nvme"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DeviceSettings(_Settings):
+    """The device of this agent."""
+
+    kind: Literal["cpu"] = "cpu"
+    """Kind of device."""
+    fast_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES)]
+    """Fast memory that tasks may use together, extents and workspaces, bytes."""
+    extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)] = 4 << 20
+    """Size of an extent, bytes; a power of two."""
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> DeviceSettings:
+        if self.extent_bytes & (self.extent_bytes - 1):
+            raise ValueError(f"extent_bytes {self.extent_bytes} is not a power of two")
+        if self.extent_bytes > self.fast_bytes:
+            raise ValueError(
+                f"extent_bytes {self.extent_bytes} is more than fast_bytes {self.fast_bytes}"
+            )
+        return self
+
+
+class TierSettings(_Settings):
+    """A lower tier."""
+
+    name: TierName
+    """The medium's kind, and the tier's name: there is at most one tier of a kind."""
+    path: Annotated[str, Field(min_length=1)]
+    """File or device that holds it."""
+    size_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes to use; 0 for all of an existing file or device."""
+
+
+class Limits(_Settings):
+    """Bounds on what clients can make the agent hold."""
+
+    tasks: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Registered tasks."""
+    clients: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Connections of all tasks together."""
+    clients_per_task: Annotated[int, Field(ge=1, le=256)] = 8
+    """Connections of one task."""
+    arenas: Annotated[int, Field(ge=1, le=16)] = 16
+    """Arenas of one client."""
+    staging_slots: Annotated[int, Field(ge=1, le=64)] = 4
+    """Extents of staging memory of one client (host memory, outside fast_bytes)."""
+    outstanding_requests: Annotated[int, Field(ge=2, le=256)] = 16
+    """Requests of one client that may be unanswered; reading pauses beyond it."""
+    outgoing_bytes: Annotated[int, Field(ge=1 << 17)] = 4 << 20
+    """Unsent bytes at which a client that does not read is closed."""
+    queued_transfers: Annotated[int, Field(ge=16)] = 16384
+    """Transfers waiting at one link."""
+    job_records: Annotated[int, Field(ge=16)] = 65536
+    """Job records kept for the administrator; older ones are dropped."""
+    admin_line_bytes: Annotated[int, Field(ge=4096)] = 8 << 20
+    """Longest admin request."""
+
+
+class AgentConfig(_Settings):
+    """Everything that `python -m tierline_agent --config FILE` reads."""
+
+    state_dir: Annotated[str, Field(min_length=1)]
+    """Folder whose content survives a restart: registered tasks, measured links."""
+    run_dir: Annotated[str, Field(min_length=1)]
+    """Folder of the sockets."""
+    device: DeviceSettings
+    tiers: Annotated[tuple[TierSettings, ...], Field(min_length=1, strict=False)]
+    metrics_port: Annotated[int | None, Field(ge=0, le=65535)] = None
+    """TCP port of the Prometheus endpoint; none if null, any free one if 0."""
+    metrics_address: str = "127.0.0.1"
+    """Address the Prometheus endpoint binds to."""
+    node_name: str = ""
+    """Name of the MemNode object; the host name if empty."""
+    recovery_s: Annotated[float, Field(ge=0, le=60, strict=False)] = 2.0
+    """After a restart, how long leases wait for the clients known before, seconds."""
+    holder_grace_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 30.0
+    """After a restart, how long a live process that was inside a job may take to come back before
+    it is killed, seconds: until then no other job may touch the ring that it computes from."""
+    revoke_grace_s: Annotated[float, Field(gt=0, le=600, strict=False)] = 5.0
+    """How long a client may take to acknowledge a REVOKE before it is disconnected, seconds."""
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _check_tiers(self) -> AgentConfig:
+        names: list[str] = [tier.name for tier in self.tiers]
+        paths = [tier.path for tier in self.tiers]
+        for what, values in (("name", names), ("path", paths)):
+            twice = {value for value in values if values.count(value) > 1}
+            if twice:
+                raise ValueError(f"tiers: two tiers have the {what} {sorted(twice)[0]!r}")
+        for tier in self.tiers:
+            if 0 < tier.size_bytes < self.device.extent_bytes:
+                raise ValueError(
+                    f"tiers: {tier.name} has size_bytes {tier.size_bytes}, "
+                    f"less than one extent (device.extent_bytes {self.device.extent_bytes})"
+                )
+        return self
+
+
+def parse_config(text: str, source: str) -> AgentConfig:
+    """Read settings from JSON `text`; `source` is named in errors.
+
+    Raises:
+        ConfigError: not JSON, or a field is unknown, missing, of the wrong type or contradictory.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"cannot read the settings in {source}: not JSON ({error})") from error
+    try:
+        return AgentConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"cannot use the settings in {source}: {describe(error)}") from error
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Read the settings in the file at `path`.
+
+    Raises:
+        ConfigError: it cannot be read, or see `parse_config`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the settings in {path}: {error}") from error
+    return parse_config(text, str(path))
+
+
+def describe(error: ValidationError) -> str:
+    """All faults of a pydantic error in one line, each with the field it is about."""
+    faults = []
+    for fault in error.errors(include_url=False):
+        where = ".".join(str(part) for part in fault["loc"])
+        message = fault["msg"].removeprefix("Value error, ")
+        faults.append(f"{where}: {message}" if where else message)
+    return "; ".join(faults)

@@ -1,0 +1,205 @@
+"""One client's socket: frames and descriptors in, frames and descriptors out, all bounded.
+
+It knows how to move messages, not what they mean. Reading can be paused, which is how a session
+bounds the requests it works on. A client that does not read is closed when `outgoing_bytes` wait.
+
+Descriptors arrive beside the bytes of their frame, never later; they wait in a queue until the
+session takes those that an FDS message announces. Invariant: every descriptor that was received is
+owned by this object until `take_descriptors`, and closed with it; every descriptor given to `send`
+is owned by this object, and closed once sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from tierline_agent.errors import ConnectionViolation
+from tierline_agent.protocol import Decoder, Message, ProtocolError, encode
+
+_READ_BYTES = 64 << 10
+_DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
+_DESCRIPTORS_QUEUED = 2 * _DESCRIPTORS_PER_READ
+
+
+class Handler(Protocol):
+    """Who works with the messages."""
+
+    def on_message(self, sequence: int, message: Message) -> None:
+        """A message arrived."""
+        ...
+
+    def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation) -> None:
+        """The client broke the protocol; nothing more will be read."""
+        ...
+
+    def on_closed(self) -> None:
+        """The connection is gone; called once."""
+        ...
+
+
+class Connection:
+    """A non-blocking Unix stream socket in the event loop."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        handler: Handler,
+        outgoing_limit_bytes: int,
+    ) -> None:
+        """Take over the socket, which must be non-blocking; reading begins with `resume`."""
+        self._socket = connection
+        self._descriptor = connection.fileno()
+        self._loop = loop
+        self._handler = handler
+        self._outgoing_limit_bytes = outgoing_limit_bytes
+        self._decoder = Decoder()
+        self._received: deque[int] = deque()
+        self._outgoing: deque[tuple[memoryview, Sequence[int]]] = deque()
+        self._outgoing_bytes = 0
+        self._reading = False
+        self._delivering = False
+        self.closed = False
+
+    def send(self, message: Message, sequence: int, descriptors: Sequence[int] = ()) -> None:
+        """Send as soon as the socket takes it; the descriptors are closed afterwards.
+
+        Raises:
+            ProtocolError: a field does not fit its message.
+        """
+        try:
+            frame = encode(message, sequence)
+        except ProtocolError:
+            _close_all(descriptors)
+            raise
+        if self.closed:
+            _close_all(descriptors)
+            return
+        self._outgoing.append((memoryview(frame), descriptors))
+        self._outgoing_bytes += len(frame)
+        if len(self._outgoing) == 1:
+            self._write()
+            if self._outgoing:
+                self._loop.add_writer(self._descriptor, self._writable)
+        if self._outgoing_bytes > self._outgoing_limit_bytes:
+            self.close()
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """Hand over the next `count` descriptors; the caller owns them.
+
+        Raises:
+            ConnectionViolation: fewer have arrived.
+        """
+        if len(self._received) < count:
+            raise ConnectionViolation(
+                f"{count} descriptors were announced and {len(self._received)} sent"
+            )
+        return [self._received.popleft() for _ in range(count)]
+
+    def pause(self) -> None:
+        """Read nothing more until `resume`."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._descriptor)
+
+    def resume(self) -> None:
+        """Read, after first delivering what had arrived before `pause`."""
+        if self.closed or self._reading:
+            return
+        self._reading = True
+        self._loop.add_reader(self._descriptor, self._readable)
+        if self._decoder.buffered_bytes and not self._delivering:
+            self._loop.call_soon(self._deliver)
+
+    def close(self) -> None:
+        """Close now; what has not been sent is lost."""
+        if self.closed:
+            return
+        self.closed = True
+        self.pause()
+        self._loop.remove_writer(self._descriptor)
+        self._socket.close()
+        self._descriptor = -1
+        _close_all(self._received)
+        for _, descriptors in self._outgoing:
+            _close_all(descriptors)
+        self._received.clear()
+        self._outgoing.clear()
+        self._handler.on_closed()
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, flags, _ = socket.recv_fds(
+                self._socket, _READ_BYTES, _DESCRIPTORS_PER_READ, socket.MSG_CMSG_CLOEXEC
+            )
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self._received.extend(descriptors)
+        if flags & socket.MSG_CTRUNC or len(self._received) > _DESCRIPTORS_QUEUED:
+            self._violation(ConnectionViolation("too many descriptors were sent"))
+            return
+        if not data:
+            self.close()
+            return
+        self._decoder.feed(data)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        if self._delivering or not self._open_for_reading():
+            return
+        self._delivering = True
+        try:
+            for sequence, message in self._decoder:
+                self._handler.on_message(sequence, message)
+                if not self._open_for_reading():
+                    return
+        except (ProtocolError, ConnectionViolation) as error:
+            self._violation(error)
+        finally:
+            self._delivering = False
+
+    def _open_for_reading(self) -> bool:
+        return self._reading and not self.closed
+
+    def _violation(self, error: ProtocolError | ConnectionViolation) -> None:
+        if not self.closed:
+            self.pause()
+            self._handler.on_violation(self._decoder.sequence, error)
+
+    def _writable(self) -> None:
+        self._write()
+        if not self._outgoing and not self.closed:
+            self._loop.remove_writer(self._descriptor)
+
+    def _write(self) -> None:
+        while self._outgoing:
+            frame, descriptors = self._outgoing[0]
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [frame], list(descriptors))
+                else:
+                    sent = self._socket.send(frame)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.close()
+                return
+            _close_all(descriptors)
+            self._outgoing_bytes -= sent
+            if sent == len(frame):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = (frame[sent:], ())
+
+
+def _close_all(descriptors: Sequence[int] | deque[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

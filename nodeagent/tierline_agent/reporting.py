@@ -1,0 +1,208 @@
+"""What the agent says about its node: the MemNode object and the administrator's snapshot.
+
+It reads and never changes anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+from tierline_agent.links import Link
+from tierline_agent.node import Node
+from tierline_agent.sessions.session import Session
+from tierline_agent.storage import Tier
+from tierline_agent.tasks import Task
+from tierline_api.device import DeviceKind
+from tierline_api.memnode import (
+    Device,
+    Health,
+    LinkName,
+    MemNode,
+    MemNodeStatus,
+    TierStatus,
+)
+from tierline_api.memnode import Link as NodeLink
+from tierline_api.metadata import ClusterObjectMeta
+from tierline_api.plan import Tier as TierName
+
+
+def describe_node(node: Node, name: str) -> MemNode:
+    """This node as a MemNode object named `name`."""
+    device = node.device
+    tiers = tuple(_tier_status(tier) for tier in node.storage.tiers.values())
+    links = tuple(
+        described
+        for link in node.storage.links
+        if (described := _node_link(link, device.kind)) is not None
+    )
+    parts = [*(tier.health for tier in tiers), *(link.health for link in links)]
+    health = Health.HEALTHY if all(p is Health.HEALTHY for p in parts) else Health.DEGRADED
+    return MemNode(
+        metadata=ClusterObjectMeta(name=name),
+        status=MemNodeStatus(
+            devices=(
+                Device(
+                    name=device.kind,
+                    kind=DeviceKind(device.kind),
+                    product=device.product[:128],
+                    fast_bytes=device.fast_bytes,
+                    used_bytes=node.registry.planned_bytes(),
+                    extent_bytes=device.extent_bytes,
+                ),
+            ),
+            tiers=tiers,
+            links=links,
+            agent_version=version("tierline"),
+            health=health,
+        ),
+    )
+
+
+def _tier_status(tier: Tier) -> TierStatus:
+    statistics = tier.store.statistics()
+    sound = statistics.unsound == 0 and statistics.retired == 0
+    return TierStatus(
+        name=TierName(tier.name),
+        capacity_bytes=statistics.slots * tier.store.extent_bytes,
+        used_bytes=statistics.stored_bytes,
+        health=Health.HEALTHY if sound else Health.DEGRADED,
+    )
+
+
+def _node_link(link: Link, device: str) -> NodeLink | None:
+    rate = link.rate()
+    if rate is None:
+        return None
+    return NodeLink(
+        name=LinkName(link.name),
+        device=device,
+        bandwidth=max(1, int(rate.worst_bytes_per_s)),
+        typical_bandwidth=max(1, int(rate.bandwidth_bytes_per_s)),
+        overhead_s=rate.overhead_s,
+        health=Health.DEGRADED if link.meter.drifted else Health.HEALTHY,
+    )
+
+
+def snapshot(node: Node, sessions: Iterable[Session]) -> dict[str, Any]:
+    """Everything that changes while tasks run, as the administrator's socket answers it."""
+    by_task: dict[str, list[Session]] = {}
+    for session in sessions:
+        by_task.setdefault(session.client.task.name, []).append(session)
+    memory = node.memory
+    start = node.registry.start
+    return {
+        "instance": node.instance,
+        "now_ns": time.monotonic_ns(),
+        "device": node.device.kind,
+        "product": node.device.product,
+        "extent_bytes": node.device.extent_bytes,
+        "fast_limit_bytes": memory.limit_bytes,
+        "fast_used_bytes": memory.used_bytes,
+        "fast_peak_bytes": memory.peak_bytes,
+        "fast_planned_bytes": node.registry.planned_bytes(),
+        "extents": {state.value: n for state, n in node.pool.count_by_state().items()},
+        "recovering": node.recovery.pending,
+        "start": None
+        if start is None
+        else {"epoch_ns": start.epoch_ns, "until_ns": start.until_ns},
+        "tasks": [describe_task(task, by_task.get(task.name, [])) for task in node.registry],
+        "tiers": [_describe_tier(tier) for tier in node.storage.tiers.values()],
+        "links": [_describe_link(link) for link in node.storage.links],
+    }
+
+
+def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
+    """One task of the snapshot."""
+    arenas = [arena for session in sessions for arena in session.client.arenas.values()]
+    per_tier: Counter[str] = Counter()
+    for arena in arenas:
+        per_tier.update(arena.bytes_per_tier())
+    return {
+        "name": task.name,
+        "domain": task.registration.domain,
+        "clients": [
+            {
+                "pid": session.client.process.pid,
+                "name": session.client.process_name,
+                "ready": session.jobs.ready,
+            }
+            for session in sessions
+        ],
+        "ready": any(session.jobs.ready for session in sessions),
+        "arenas": len(arenas),
+        "sealed_arenas": sum(arena.sealed for arena in arenas),
+        "weight_bytes": sum(arena.weight_bytes for arena in arenas),
+        "stored_extents": sum(copy is not None for arena in arenas for copy in arena.stored),
+        "extents": sum(arena.extent_count for arena in arenas),
+        "planned_extents": task.plan.extent_count,
+        "tier_bytes": per_tier,
+        "counters": task.counters.as_json(),
+        "notices": task.notices,
+        "profiled_layers": sum(map(len, task.profiles.values())),
+    }
+
+
+def _describe_tier(tier: Tier) -> dict[str, Any]:
+    statistics = tier.store.statistics()
+    return {
+        "name": tier.name,
+        "path": str(tier.store.medium.path),
+        "mode": tier.store.medium.mode,
+        "capacity_bytes": statistics.slots * tier.store.extent_bytes,
+        "used_bytes": statistics.stored_bytes,
+        "slots": statistics.slots,
+        "referenced": statistics.referenced,
+        "corruptions": statistics.corruptions,
+        "failures": statistics.failures,
+    }
+
+
+def _describe_link(link: Link) -> dict[str, Any]:
+    meter, rate = link.meter, link.rate()
+    return {
+        "name": link.name,
+        "bandwidth_bytes_per_s": rate.bandwidth_bytes_per_s if rate else 0.0,
+        "worst_bandwidth_bytes_per_s": rate.worst_bytes_per_s if rate else 0.0,
+        "overhead_s": rate.overhead_s if rate else 0.0,
+        "recent_bytes_per_s": meter.average_bytes_per_s,
+        "recent_worst_bytes_per_s": meter.worst_bytes_per_s,
+        "bytes_total": meter.bytes_total,
+        "transfers_total": meter.transfers_total,
+        "errors_total": meter.errors_total,
+        "busy_s": link.busy_ns() / 1e9,
+        "busy_share": link.busy_share(),
+        "drifted": meter.drifted,
+    }
+
+
+def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
+    """Set every gauge, and move the counters that are sums of elsewhere."""
+    metrics = node.metrics
+    clients = 0
+    per_task: dict[str, Counter[str]] = {}
+    for session in sessions:
+        clients += 1
+        stored = per_task.setdefault(session.client.task.name, Counter())
+        for arena in session.client.arenas.values():
+            stored.update(arena.bytes_per_tier())
+    metrics.clients.set(clients)
+    metrics.set_tier_bytes(per_task)
+    for state, count in node.pool.count_by_state().items():
+        metrics.extents.labels(state.value).set(count)
+    metrics.fast_bytes.labels("used").set(node.memory.used_bytes)
+    metrics.fast_bytes.labels("peak").set(node.memory.peak_bytes)
+    metrics.fast_bytes.labels("limit").set(node.memory.limit_bytes)
+    for tier in node.storage.tiers.values():
+        statistics = tier.store.statistics()
+        metrics.tier_used_bytes.labels(tier.name).set(statistics.stored_bytes)
+        metrics.tier_capacity_bytes.labels(tier.name).set(
+            statistics.slots * tier.store.extent_bytes
+        )
+    for link in node.storage.links:
+        metrics.link_totals(link.name, link.meter.bytes_total, link.busy_ns() / 1e9)
+        metrics.link_bandwidth.labels(link.name).set(link.meter.average_bytes_per_s or 0.0)
+        metrics.link_drifted.labels(link.name).set(link.meter.drifted)

@@ -1,0 +1,145 @@
+"""The state of one client, and the verbs that all subjects of a session share.
+
+Invariant: a request that was spawned is answered exactly once, with its reply or an ERROR; the
+number of such requests is bounded, because reading pauses at the bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from tierline_agent.arenas import Arena
+from tierline_agent.connection import Connection, Handler
+from tierline_agent.devices.base import Staging
+from tierline_agent.errors import ConnectionViolation
+from tierline_agent.identity import Peer, Process
+from tierline_agent.node import Node
+from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.protocol import MAX_DESCRIPTORS, DescriptorKind, Fds, Message
+from tierline_agent.recovery import ClientRecord
+from tierline_agent.sessions.replies import error_for, internal_error, is_expected
+from tierline_agent.tasks import Task
+
+
+class Client:
+    """One connection of one process of one task."""
+
+    def __init__(
+        self, node: Node, task: Task, peer: Peer, connection: socket.socket, handler: Handler
+    ) -> None:
+        self.node = node
+        self.task = task
+        self.peer = peer
+        self.token = 0
+        self.process_name = ""
+        self.arenas: dict[int, Arena] = {}
+        self.staging: Staging | None = None
+        self.requests: set[asyncio.Task[None]] = set()
+        self.deadline_ns = BACKGROUND_NS
+        """Deadline of its job in progress, by which its fetches are ordered."""
+        self.job_arena: Arena | None = None
+        """The arena of its job in progress."""
+        self.connection = Connection(
+            connection, node.loop, handler, node.config.limits.outgoing_bytes
+        )
+
+    @property
+    def process(self) -> Process:
+        """The process at the other end."""
+        return self.peer.process
+
+    @property
+    def domain(self) -> str:
+        """Its trust domain."""
+        return self.task.registration.domain
+
+    def __str__(self) -> str:
+        return f"{self.task.name} (process {self.process.pid})"
+
+    # -- answers
+
+    def reply(self, sequence: int, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a reply."""
+        self.connection.send(message, sequence, descriptors)
+
+    def refuse(self, sequence: int, failure: BaseException) -> None:
+        """Answer a request with an ERROR; the connection stays."""
+        known = is_expected(failure)
+        self.connection.send(error_for(failure) if known else internal_error(failure), sequence)
+
+    def send_descriptors(
+        self, sequence: int, arena: int, kind: DescriptorKind, descriptors: Sequence[int]
+    ) -> None:
+        """Send descriptors, numbered from 0, in as many FDS messages as they need."""
+        for first in range(0, len(descriptors), MAX_DESCRIPTORS):
+            part = descriptors[first : first + MAX_DESCRIPTORS]
+            self.reply(sequence, Fds(arena=arena, kind=kind, first=first, count=len(part)), part)
+
+    def spawn(self, sequence: int, request: Coroutine[Any, Any, None]) -> None:
+        """Work on a request that takes time; a failure is answered with an ERROR."""
+        work = self.node.loop.create_task(self._answer(sequence, request))
+        self.requests.add(work)
+        work.add_done_callback(self._answered)
+        if len(self.requests) >= self.node.config.limits.outstanding_requests:
+            self.connection.pause()
+
+    async def _answer(self, sequence: int, request: Coroutine[Any, Any, None]) -> None:
+        try:
+            await request
+        except ConnectionViolation as failure:
+            self.refuse(sequence, failure)
+            self.connection.close()
+        except Exception as failure:  # every failure becomes an answer
+            self.refuse(sequence, failure)
+
+    def _answered(self, work: asyncio.Task[None]) -> None:
+        self.requests.discard(work)
+        if len(self.requests) < self.node.config.limits.outstanding_requests:
+            self.connection.resume()
+
+    # -- arenas
+
+    def arena(self, index: int) -> Arena:
+        """An arena of this client.
+
+        Raises:
+            ConnectionViolation: it was not reserved.
+        """
+        arena = self.arenas.get(index)
+        if arena is None:
+            raise ConnectionViolation(f"arena {index} was not reserved", out_of_order=True)
+        return arena
+
+    def sealed_arena(self, index: int) -> Arena:
+        """A sealed arena of this client.
+
+        Raises:
+            ConnectionViolation: it is not there or not sealed.
+        """
+        arena = self.arena(index)
+        if not arena.sealed:
+            raise ConnectionViolation(f"arena {index} is not sealed", out_of_order=True)
+        return arena
+
+    def staged(self, slot: int, length: int) -> memoryview:
+        """The first `length` bytes of a staging slot.
+
+        Raises:
+            ConnectionViolation: there is no such slot or it is shorter.
+        """
+        if self.staging is None or slot >= self.node.config.limits.staging_slots:
+            raise ConnectionViolation(f"there is no staging slot {slot}")
+        if length > self.node.device.extent_bytes:
+            raise ConnectionViolation(f"a staging slot does not hold {length} bytes")
+        return self.staging.slot(slot, length)
+
+    def write_down(self) -> None:
+        """Note in the client book what must be waited for after a restart."""
+        sealed = sum(arena.sealed for arena in self.arenas.values())
+        before = self.node.recovery.record_of(self.token, self.task.name, self.process)
+        if before is not None and self.node.recovery.pending:
+            sealed = max(sealed, before.sealed_arenas)
+        self.node.clients.note(ClientRecord(self.token, self.task.name, self.process, sealed))

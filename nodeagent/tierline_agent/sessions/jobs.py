@@ -1,0 +1,323 @@
+"""Jobs: JOB_BEGIN, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
+
+A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
+because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
+neither comes in time.
+
+Times come from the client and are clamped to what is possible; a client can lie only about itself.
+
+Invariant: a granted job is counted exactly once: by a record if its client lived to end it, else
+as broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from tierline_agent.accounting import JobRecord
+from tierline_agent.arenas import Arena
+from tierline_agent.errors import ConnectionViolation, StreamFailed
+from tierline_agent.execution import Execution
+from tierline_agent.execution import Job as Demand
+from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.protocol import (
+    NO_ARENA,
+    Ack,
+    Ended,
+    Error,
+    ErrorCode,
+    Grant,
+    JobBegin,
+    JobEnd,
+    JobFlags,
+    Notice,
+    NoticeKind,
+    Output,
+    Ready,
+    Revoke,
+    Start,
+    Statistics,
+    Stats,
+)
+from tierline_agent.sessions.client import Client
+
+_log = logging.getLogger(__name__)
+_LATEST_NS = 1 << 62
+_STATES_THAT_HOLD_MEMORY = (NoticeKind.STAYS_RESIDENT, NoticeKind.LEFT_MANAGEMENT)
+
+
+@dataclass
+class Job:
+    """The job of a client."""
+
+    number: int
+    arena: Arena | None
+    release_ns: int
+    deadline_ns: int
+    warmup: bool
+    execution: Execution | None = None
+    granted_ns: int | None = None
+    revoked: bool = False
+
+
+class Jobs:
+    """The jobs of one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._job: Job | None = None
+        self._ready: int | None = None
+        self._revoked: int | None = None
+        self._unclaimed: Output | None = None
+        self._held: JobRecord | None = None
+        self._grace: asyncio.TimerHandle | None = None
+        self.returned = False
+        """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the client waits for its first release."""
+        return self._ready is not None
+
+    # -- JOB_BEGIN
+
+    def begin(self, sequence: int, message: JobBegin) -> None:
+        """Ask for the device; the answer is sent when the job has it."""
+        client = self._client
+        if self._job is not None:
+            raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
+        if message.deadline_ns < message.release_ns:
+            raise ConnectionViolation("a deadline lies before its release")
+        arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
+        self._publish_held()
+        job = Job(
+            number=message.job,
+            arena=arena,
+            release_ns=message.release_ns,
+            deadline_ns=min(message.deadline_ns, _LATEST_NS),
+            warmup=bool(message.flags & JobFlags.WARMUP),
+        )
+        self._adopt(job)
+
+        def granted(now_ns: int) -> None:
+            job.granted_ns = now_ns
+            client.reply(sequence, Grant(job.number, now_ns))
+
+        job.execution = client.node.executor.begin(
+            self._demand(job), granted, lambda failure: self._revoke(job, failure)
+        )
+
+    def resume(self, arena: Arena, number: int, release_ns: int, deadline_ns: int) -> None:
+        """Go on with a job that was in progress when the agent ended, or revoke it."""
+        client, node = self._client, self._client.node
+        job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
+        self._adopt(job)
+        job.granted_ns = time.monotonic_ns()
+        if node.recovery.may_resume(client.token):
+            job.execution = node.executor.resume(
+                self._demand(job), lambda failure: self._revoke(job, failure)
+            )
+        if job.execution is None:
+            self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
+
+    def _adopt(self, job: Job) -> None:
+        self._job = job
+        self._client.job_arena = job.arena
+        self._client.deadline_ns = job.deadline_ns
+
+    def _demand(self, job: Job) -> Demand:
+        client, task = self._client, self._client.task
+        arena = job.arena
+        sources = arena.sources(client.node.storage, client.domain, task.name) if arena else []
+        return Demand(
+            token=client.token,
+            process=client.process,
+            deadline_ns=job.deadline_ns,
+            rank=Rank.WARMUP if job.warmup else task.registration.rank,
+            workspace_bytes=max(task.plan.workspace_bytes, task.counters.workspace_peak_bytes),
+            sources=sources,
+            ring=[pooled.extent for pooled in arena.ring] if arena else [],
+            words=arena.words if arena else None,
+        )
+
+    # -- the end
+
+    def end(self, sequence: int, message: JobEnd) -> None:
+        """The job is over."""
+        client = self._client
+        job = self._job
+        if job is None or job.number != message.job or job.granted_ns is None:
+            self._end_unknown(sequence, message)
+            return
+        now_ns = time.monotonic_ns()
+        self._finish(
+            job,
+            end_ns=min(max(message.end_ns, job.granted_ns), now_ns),
+            stall_ns=min(message.stall_ns, _LATEST_NS),
+            fetched_bytes=min(message.fetched_bytes, _LATEST_NS),
+            workspace_bytes=min(message.workspace_peak_bytes, _LATEST_NS),
+        )
+        client.reply(sequence, Ended(message.job))
+
+    def _end_unknown(self, sequence: int, message: JobEnd) -> None:
+        if message.job == self._revoked:
+            reason = f"job {message.job} was revoked: its weights could not be streamed"
+            self._client.reply(sequence, Error(code=ErrorCode.REVOKED, reason=reason))
+        elif self.returned and self._job is None:
+            self._client.reply(sequence, Ended(message.job))
+        else:
+            raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
+
+    def acknowledge(self, _sequence: int, message: Ack) -> None:
+        """The client knows that its job was revoked."""
+        job = self._job
+        if job is not None and job.revoked and job.number == message.job:
+            self._finish(job, end_ns=time.monotonic_ns())
+
+    def close(self) -> None:
+        """The client is gone: so is its job, and the lease goes on."""
+        job = self._job
+        if job is not None:
+            if job.granted_ns is None:
+                self._leave(job)
+            else:
+                _log.warning("%s left in the middle of job %d", self._client, job.number)
+                self._client.task.counters.broken += 1
+                self._leave(job)
+        self._publish_held()
+
+    def _finish(
+        self,
+        job: Job,
+        *,
+        end_ns: int,
+        stall_ns: int = 0,
+        fetched_bytes: int = 0,
+        workspace_bytes: int = 0,
+    ) -> None:
+        node, task = self._client.node, self._client.task
+        streamed_bytes = job.execution.streamed_bytes if job.execution else 0
+        if workspace_bytes > task.plan.workspace_bytes:
+            node.memory.set_workspace(workspace_bytes)
+        self._leave(job)
+        record = JobRecord(
+            task=task.name,
+            job=job.number,
+            release_ns=job.release_ns,
+            granted_ns=job.granted_ns or end_ns,
+            end_ns=end_ns,
+            deadline_ns=job.deadline_ns,
+            missed=not job.warmup and (end_ns > job.deadline_ns or job.revoked),
+            warmup=job.warmup,
+            streamed_bytes=streamed_bytes,
+            fetched_bytes=fetched_bytes,
+            stall_ns=stall_ns,
+            workspace_bytes=workspace_bytes,
+        )
+        task.counters.count(record, int(task.plan.predicted_job_time_s * 1e9) or None)
+        node.metrics.streamed_bytes.labels(task.name).inc(streamed_bytes)
+        if not job.warmup:
+            node.metrics.jobs.labels(task.name).inc()
+            node.metrics.misses.labels(task.name).inc(record.missed)
+        self._hold(record)
+
+    def _leave(self, job: Job) -> None:
+        client = self._client
+        self._job = None
+        client.job_arena = None
+        client.deadline_ns = BACKGROUND_NS
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        if job.execution is not None:
+            client.node.executor.end(job.execution)
+
+    # -- revocation
+
+    def _revoke(self, job: Job, failure: StreamFailed) -> None:
+        client, node = self._client, self._client.node
+        _log.error("revoking job %d of %s: %s", job.number, client, failure)
+        job.revoked = True
+        self._revoked = job.number
+        client.task.counters.revoked += 1
+        client.task.add_notice("revoked", 0, str(failure))
+        node.metrics.revoked.labels(client.task.name).inc()
+        reason = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
+        client.reply(0, Revoke(job.number, reason))
+        self._grace = node.loop.call_later(
+            node.config.revoke_grace_s, self._grace_is_over, job.number
+        )
+
+    def _grace_is_over(self, number: int) -> None:
+        _log.error("%s did not acknowledge that job %d is revoked", self._client, number)
+        self._client.connection.close()
+
+    # -- outputs: a record waits for its digests, so that nobody reads it without them
+
+    def output(self, _sequence: int, message: Output) -> None:
+        """The digests of what a job read and computed."""
+        if self._held is not None and self._held.job == message.job:
+            self._held.input_digest = message.input_digest.hex()
+            self._held.output_digest = message.output_digest.hex()
+            self._publish_held()
+        else:
+            self._unclaimed = message
+
+    def _hold(self, record: JobRecord) -> None:
+        early, self._unclaimed = self._unclaimed, None
+        if early is not None and early.job == record.job:
+            record.input_digest = early.input_digest.hex()
+            record.output_digest = early.output_digest.hex()
+        self._held = record
+        if record.output_digest or not self._client.task.registration.record_outputs:
+            self._publish_held()
+
+    def _publish_held(self) -> None:
+        if self._held is not None:
+            self._client.node.jobs.append(self._held)
+            self._held = None
+
+    # -- the rest
+
+    def wait_for_start(self, sequence: int, _message: Ready) -> None:
+        """The task is warm: tell it when its releases begin, now or when somebody says so."""
+        if self._ready is not None:
+            raise ConnectionViolation("READY was sent already", out_of_order=True)
+        self._ready = sequence
+        self.start()
+
+    def start(self) -> None:
+        """Answer READY, if releases have been started."""
+        start, task = self._client.node.registry.start, self._client.task
+        if self._ready is None or start is None:
+            return
+        sequence, self._ready = self._ready, None
+        epoch_ns = start.epoch_ns + task.registration.phase_ns
+        self._client.reply(sequence, Start(epoch_ns, start.until_ns))
+
+    def notice(self, _sequence: int, message: Notice) -> None:
+        """Something that the administrator should see."""
+        client, node = self._client, self._client.node
+        kind = NoticeKind(message.kind)
+        _log.warning("%s reports %s: %s", client, kind.name.lower(), message.text)
+        size_bytes = min(message.size_bytes, _LATEST_NS)
+        client.task.add_notice(kind.name.lower(), size_bytes, message.text)
+        if kind in _STATES_THAT_HOLD_MEMORY:
+            node.memory.add_unmanaged(client.task.name, client.token, size_bytes)
+
+    def stats(self, sequence: int, _message: Stats) -> None:
+        """The task's counters."""
+        counters = self._client.task.counters
+        self._client.reply(
+            sequence,
+            Statistics(
+                jobs=counters.jobs,
+                misses=counters.misses,
+                streamed_bytes=counters.streamed_bytes,
+                response_worst_ns=counters.response_worst_ns,
+            ),
+        )

@@ -1,0 +1,193 @@
+"""The state machine of one client: HELLO first, then the subjects; ERROR and close on violation.
+
+Closing has two steps. At once: the job ends and the lease goes on. Then, when requests and copies
+that still use the client's memory have ended, its arenas and staging memory are given up. Extents
+that the process may still have mapped wait, in the pool, for its death.
+
+Invariant: after `closed` is done nothing of this session touches memory, descriptors or stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from tierline_agent.errors import ConnectionViolation, NotAdmitted
+from tierline_agent.identity import Peer
+from tierline_agent.node import Node
+from tierline_agent.protocol import (
+    Ack,
+    Attach,
+    DescriptorKind,
+    Digests,
+    Error,
+    Fds,
+    Fetch,
+    Free,
+    Hello,
+    JobBegin,
+    JobEnd,
+    Message,
+    Notice,
+    Output,
+    Profile,
+    ProtocolError,
+    Ready,
+    Reserve,
+    Seal,
+    Stats,
+    Store,
+    Welcome,
+    WelcomeFlags,
+)
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.jobs import Jobs
+from tierline_agent.sessions.loading import Loading
+from tierline_agent.sessions.reattach import Reattach
+from tierline_agent.sessions.replies import error_for, internal_error
+from tierline_agent.tasks import Task
+
+_log = logging.getLogger(__name__)
+_DEVICE_KINDS = ("cpu", "cuda")
+
+
+class Session:
+    """One connection, from HELLO to its end."""
+
+    def __init__(
+        self,
+        node: Node,
+        task: Task,
+        peer: Peer,
+        connection: socket.socket,
+        on_closed: Callable[[Session], None],
+    ) -> None:
+        """Take over the socket, which must be non-blocking, and begin to read."""
+        self.client = Client(node, task, peer, connection, self)
+        self.jobs = Jobs(self.client)
+        self._loading = Loading(self.client)
+        self._reattach = Reattach(self.client, self.jobs)
+        self._on_closed = on_closed
+        self.closed: asyncio.Task[None] | None = None
+        self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
+            Hello: self._hello,
+            Reserve: self._loading.reserve,
+            Store: self._loading.store,
+            Seal: self._loading.seal,
+            Free: self._loading.free,
+            Fetch: self._loading.fetch,
+            Profile: self._loading.profile,
+            JobBegin: self.jobs.begin,
+            JobEnd: self.jobs.end,
+            Ack: self.jobs.acknowledge,
+            Output: self.jobs.output,
+            Ready: self.jobs.wait_for_start,
+            Notice: self.jobs.notice,
+            Stats: self.jobs.stats,
+            Digests: self._reattach.digests,
+            Attach: self._reattach.attach,
+            Fds: self._reattach.descriptors,
+            Error: self._client_error,
+        }
+        self.client.connection.resume()
+
+    # -- what the connection reports
+
+    def on_message(self, sequence: int, message: Message) -> None:
+        """Work with a message."""
+        try:
+            self._handler_of(message)(sequence, message)
+        except (ConnectionViolation, ProtocolError) as error:
+            self.on_violation(sequence, error)
+        except Exception as failure:  # a fault here must cost this connection only
+            self.client.reply(sequence, internal_error(failure))
+            self.client.connection.close()
+
+    def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation) -> None:
+        """Say what was wrong, and close."""
+        _log.warning("closing the connection of %s: %s", self.client, error)
+        self.client.reply(sequence, error_for(error))
+        self.client.connection.close()
+
+    def on_closed(self) -> None:
+        """Let the lease go on; give up the rest when it is quiet."""
+        client, node = self.client, self.client.node
+        if node.stopping:
+            return
+        self._reattach.close()
+        arenas = list(client.arenas.values())
+        self.jobs.close()
+        if client.token:
+            node.clients.forget(client.token)
+            node.recovery.left(client.token)
+            node.memory.forget_client(client.task.name, client.token)
+            _log.info("%s disconnected", client)
+        client.arenas.clear()
+        self.closed = node.loop.create_task(self._give_up(arenas))
+        self._on_closed(self)
+
+    # -- inside
+
+    def _handler_of(self, message: Message) -> Callable[[int, Any], None]:
+        if self.client.token == 0 and not isinstance(message, Hello):
+            raise ConnectionViolation("the first message is not HELLO", out_of_order=True)
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise ConnectionViolation(f"a client does not send {type(message).__name__}")
+        return handler
+
+    async def _give_up(self, arenas: list[Any]) -> None:
+        client, node = self.client, self.client.node
+        if client.requests:
+            await asyncio.wait(client.requests)
+        for arena in arenas:
+            await node.executor.quiet(arena.words)
+            arena.close(node.pool, node.storage, unmapped_by=None)
+        if client.staging is not None:
+            client.staging.close()
+        node.forget_importer(client.process)
+
+    def _hello(self, sequence: int, message: Hello) -> None:
+        client, node = self.client, self.client.node
+        if client.token:
+            raise ConnectionViolation("HELLO was sent twice", out_of_order=True)
+        kind = _DEVICE_KINDS[message.device]
+        if kind != node.device.kind:
+            client.refuse(
+                sequence,
+                NotAdmitted(f"this agent has a {node.device.kind} device, not {kind}"),
+            )
+            client.connection.close()
+            return
+        known = node.recovery.record_of(message.reattach_token, client.task.name, client.process)
+        client.token = known.token if known else secrets.randbits(63) | 1
+        client.process_name = message.process_name
+        self.jobs.returned = message.reattach_token != 0
+        limits, registration = node.config.limits, client.task.registration
+        client.staging = node.device.create_staging(limits.staging_slots)
+        if known is None:  # else what was written down stays until its arenas are back
+            client.write_down()
+        flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
+        client.reply(
+            sequence,
+            Welcome(
+                reattach_token=client.token,
+                extent_bytes=node.device.extent_bytes,
+                period_ns=registration.period_ns,
+                deadline_ns=registration.deadline_ns,
+                flags=flags,
+                staging_slots=limits.staging_slots,
+                max_arenas=limits.arenas,
+                task_name=client.task.name,
+            ),
+        )
+        client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
+        _log.info("%s %s", client, "is back" if known else "connected")
+        node.recovery.attached(client.token, 0)
+
+    def _client_error(self, _sequence: int, message: Error) -> None:
+        _log.warning("%s reports: %s", self.client, message.reason)
