@@ -1,0 +1,155 @@
+"""A real agent in a process of its own, with an administrator's connection to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+from tests.integration.agent.raw_client import RawClient
+
+EXTENT_BYTES = 64 << 10
+TIMEOUT_S = 20.0
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition, and return its value; fails with `what` was waited for."""
+    end = time.monotonic() + TIMEOUT_S
+    while not (value := condition()):
+        assert time.monotonic() < end, f"never happened: {what}"
+        time.sleep(0.002)
+    return value
+
+
+class AgentProcess:
+    """One agent's folders, its process now, and how to talk to it."""
+
+    def __init__(self, folder: Path, fast_extents: int = 16, **settings: Any) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.config = folder / "agent.json"
+        self.log = folder / "agent.log"
+        self.store = Path("/dev/shm") / f"tierline-test-{uuid4().hex}"  # noqa: S108 - dram is a tmpfs
+        values = {
+            "state_dir": str(folder / "state"),
+            "run_dir": str(self.run_dir),
+            "device": {
+                "kind": "cpu",
+                "fast_bytes": fast_extents * EXTENT_BYTES,
+                "extent_bytes": EXTENT_BYTES,
+            },
+            "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
+            **settings,
+        }
+        self.config.write_text(json.dumps(values))
+        self.process: subprocess.Popen[bytes] | None = None
+        self._clients: list[RawClient] = []
+
+    def start(self) -> None:
+        """Start the agent and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tierline_agent", "--config", str(self.config)],
+                stderr=log,
+                stdout=log,
+            )
+        wait_until(self._answers, "the agent answers")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return bool(self.call("node"))
+        except OSError:
+            return False
+
+    def call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Ask the administrator's socket; returns the answer, good or bad."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.settimeout(TIMEOUT_S)
+            admin.connect(str(self.run_dir / "admin.sock"))
+            admin.sendall(json.dumps({"method": method, **arguments}).encode() + b"\n")
+            with admin.makefile("rb") as lines:
+                answer: dict[str, Any] = json.loads(lines.readline())
+        return answer
+
+    def register(self, name: str, plan: dict[str, Any], **values: Any) -> dict[str, Any]:
+        """Register a task; see `plan`."""
+        registration = {
+            "name": name,
+            "domain": "default",
+            "period_ns": 10**9,
+            "deadline_ns": 10**9,
+            "plan": plan,
+            **values,
+        }
+        return self.call("register", **registration)
+
+    def client(self, task: str, token: int = 0) -> RawClient:
+        """A client of a task that has said HELLO."""
+        client = self.connect(task)
+        client.hello(token)
+        return client
+
+    def connect(self, task: str) -> RawClient:
+        """A connection to a task's socket on which nothing was said yet."""
+        client = RawClient(self.run_dir / "tasks" / task / "tierline.sock")
+        self._clients.append(client)
+        return client
+
+    def task(self, name: str) -> dict[str, Any]:
+        """What the snapshot says of a task."""
+        tasks = self.call("snapshot")["tasks"]
+        found: dict[str, Any] = next(task for task in tasks if task["name"] == name)
+        return found
+
+    def extents(self) -> dict[str, int]:
+        """Extents by state."""
+        counts: dict[str, int] = self.call("snapshot")["extents"]
+        return counts
+
+    def kill(self) -> None:
+        """SIGKILL the agent."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Stop the agent as an administrator does; returns its exit status."""
+        assert self.process is not None
+        for client in self._clients:
+            client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(TIMEOUT_S)
+        self.store.unlink(missing_ok=True)
+        return status
+
+
+def plan(
+    extents: int, *, resident: tuple[int, ...] = (), ring: int = 2, workspace: int = 0
+) -> dict[str, Any]:
+    """A plan as the API writes it, all extents at home in dram."""
+    return {
+        "extentBytes": EXTENT_BYTES,
+        "extentCount": extents,
+        "residentExtents": list(resident),
+        "ringExtents": ring,
+        "workspaceBytes": workspace,
+        "homes": [{"tier": "dram", "extents": extents}],
+        "predictedJobTime": "100ms",
+        "predictedResponseTime": "200ms",
+    }
+
+
+def content(seed: int, extents: int, tail: int = 100) -> bytes:
+    """Bytes of so many extents, the last one short."""
+    return Random(seed).randbytes((extents - 1) * EXTENT_BYTES + tail)  # noqa: S311 - filler

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
+
+
+def test_two_tasks_stream_through_one_ring_and_read_what_they_loaded(agent: AgentProcess) -> None:
+    first, second = content(1, 9), content(2, 12)
+    assert agent.register("vision", plan(9, resident=(0, 4)))["ok"]
+    assert agent.register("speech", plan(12, resident=(3,), ring=3))["ok"]
+    vision, speech = agent.client("vision"), agent.client("speech")
+    vision_arena, speech_arena = vision.load(first), speech.load(second)
+
+    for _ in range(5):
+        for client, arena, expected in (
+            (vision, vision_arena, first),
+            (speech, speech_arena, second),
+        ):
+            job = client.begin(0)
+            assert arena.read_in_job() == expected
+            client.end(job)
+
+    assert agent.extents() == {"free": 0, "resident": 3, "ring": 3, "draining": 0}
+    counters = agent.task("speech")["counters"]
+    assert counters["jobs"] == 5
+    assert counters["misses"] == 0
+    assert counters["streamed_bytes"] == 5 * (len(second) - EXTENT_BYTES)
