@@ -24,7 +24,6 @@ from tierline_agent.server import TaskServer
 from tierline_agent.tasks import Start, parse_registration
 
 _log = logging.getLogger(__name__)
-_VERDICTS = ("admitted", "infeasible")
 _LATEST_NS = 1 << 62
 
 Method = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
@@ -106,17 +105,17 @@ class Admin:
         return {"started": sorted(started)}
 
     async def _snapshot(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        return reporting.snapshot(self._node, self._server.sessions())
+        return {"snapshot": reporting.snapshot(self._node, self._server.sessions())}
 
     async def _jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cursor = _moment(request, "since")
         return {"instance": self._node.instance, **self._node.jobs.since(cursor)}
 
     async def _verdict(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        verdict = request.get("verdict")
-        if verdict not in _VERDICTS:
-            raise ConfigError(f"verdict is one of {', '.join(_VERDICTS)}, not {verdict!r}")
-        self._node.metrics.admissions.labels(verdict).inc()
+        admitted = request.get("admitted")
+        if not isinstance(admitted, bool):
+            raise ConfigError(f"admitted must be true or false, not {admitted!r}")
+        self._node.metrics.admissions.labels("admitted" if admitted else "infeasible").inc()
         return {}
 
     async def _shutdown(self, _request: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,15 +105,20 @@ class AgentProcess:
         self._clients.append(client)
         return client
 
+    def snapshot(self) -> dict[str, Any]:
+        """The agent's state now."""
+        answer: dict[str, Any] = self.call("snapshot")["snapshot"]
+        return answer
+
     def task(self, name: str) -> dict[str, Any]:
         """What the snapshot says of a task."""
-        tasks = self.call("snapshot")["tasks"]
+        tasks = self.snapshot()["tasks"]
         found: dict[str, Any] = next(task for task in tasks if task["name"] == name)
         return found
 
     def extents(self) -> dict[str, int]:
         """Extents by state."""
-        counts: dict[str, int] = self.call("snapshot")["extents"]
+        counts: dict[str, int] = self.snapshot()["extents"]
         return counts
 
     def kill(self) -> None:
