@@ -85,8 +85,9 @@ class Stopwatch:
     def layer_times_s(self) -> tuple[float, list[float]]:
         """Seconds before the first gate (all, if there is none), and seconds of each layer."""
         times = [0.0] * len(self._layers)
+        if not self._marks:
+            return self.total_s, times
         ends = [mark[1] for mark in self._marks[1:]] + [self._end_ns]
         for (layer, begin), end in zip(self._marks, ends, strict=True):
             times[layer] += (end - begin) / 1e9
-        first = self._marks[0][1] if self._marks else self._end_ns
-        return (first - self._begin_ns) / 1e9, times
+        return (self._marks[0][1] - self._begin_ns) / 1e9, times
