@@ -13,6 +13,7 @@ last layer ends. What may be left over is one extent of something else on a link
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -68,14 +69,9 @@ class _Arena:
         ]
         self.layers = layers
         # How far the stream must have got before each layer, and how much it gives back after it.
-        self.needs = [
-            sum(1 for extent in self.stream if extent <= layout.last_extent[index])
-            for index in layers
-        ]
-        self.frees = [
-            sum(1 for extent in self.stream if layout.last_layer[extent] <= index)
-            for index in layers
-        ]
+        readers = [layout.last_layer[extent] for extent in self.stream]
+        self.needs = [bisect_right(self.stream, layout.last_extent[index]) for index in layers]
+        self.frees = [bisect_right(readers, index) for index in layers]
         self.queue: list[list[int]] = [[] for _ in machine.links]
         for position in reversed(range(len(self.stream))):
             self.queue[machine.link_of_extent[self.stream[position]]].append(position)

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from tierline_operator.planning.pipeline import NEVER, Pipeline
 
-STEPS = 32
-"""Prefixes, and aims of paced sets, tried per curve."""
+STEPS = 20
+"""Prefixes, and aims of paced sets, tried per curve; 64 admit no more of 144 random sets."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def _candidates(
 
 def paced(pipeline: Pipeline, ring_extents: int, forced: Set[int], aim_s: float) -> frozenset[int]:
     """The extents that could not be on time if the job were to take `aim_s` seconds."""
-    layout = pipeline.layout
+    last_layer = pipeline.layout.last_layer
+    link_of, copy_s, late_s = pipeline.link_of_extent, pipeline.copy_s, pipeline.late_s
     stretch = aim_s / sum(pipeline.compute_s)
     held = set(forced)
     stream: list[int] = []
@@ -116,14 +117,18 @@ def paced(pipeline: Pipeline, ring_extents: int, forced: Set[int], aim_s: float)
         for extent in pipeline.new_extents[layer]:
             if extent in held:
                 continue
-            link = pipeline.link_of_extent[extent]
+            link = link_of[extent]
             begin = clock[link]
             slot = len(stream) - ring_extents
             if slot >= 0:
-                reader = layout.last_layer[stream[slot]]
-                begin = max(begin, ends[reader]) if reader < layer else NEVER
-            copied = begin + pipeline.copy_s[extent]
-            done = max(ready, copied + pipeline.late_s[extent])
+                reader = last_layer[stream[slot]]
+                if reader >= layer:
+                    held.add(extent)
+                    continue
+                begin = begin if begin > ends[reader] else ends[reader]
+            copied = begin + copy_s[extent]
+            done = copied + late_s[extent]
+            done = done if done > ready else ready
             if done > due + 1e-12:
                 held.add(extent)
                 continue

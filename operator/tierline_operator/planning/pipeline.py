@@ -150,6 +150,7 @@ class Pipeline:
         copy_s, late_s, last_layer = self.copy_s, self.late_s, layout.last_layer
         link_of = self.link_of_extent
         pinned = layout.pinned_extents
+        held = resident if resident >= pinned else {*resident, *pinned}
         if not layout.layer_count:
             return sum(self.compute_s), 0.0
         end = stall = ready = 0.0
@@ -162,7 +163,7 @@ class Pipeline:
                 ready = end
                 clock = [end + self.start_delay_s] * self.link_count
             for extent in self.new_extents[layer]:
-                if extent in resident or extent in pinned:
+                if extent in held:
                     continue
                 link = link_of[extent]
                 begin = clock[link]
@@ -171,9 +172,11 @@ class Pipeline:
                     reader = last_layer[stream[slot]] if ring_extents else layer
                     if reader >= layer:
                         raise RingTooSmall(layer, self._span(layer, resident), ring_extents)
-                    begin = max(begin, ends[reader])
+                    # Not max(): a call here would double the time of the planner's inner loop.
+                    begin = begin if begin > ends[reader] else ends[reader]
                 clock[link] = copied = begin + copy_s[extent]
-                ready = max(ready, copied + late_s[extent])
+                copied += late_s[extent]
+                ready = ready if ready > copied else copied
                 stream.append(extent)
             if ready > end:
                 stall += ready - end

@@ -61,9 +61,9 @@ def test_forty_random_sets() -> None:
     """0 misses where admitted; where refused, the nearest plan misses as the verdict says."""
     seen = [
         examine(Cell(load, ratio), seed)
-        for seed in range(4)
+        for seed in range(10)
         for load in (0.1, 0.3)
-        for ratio in (1.0, 1.5, 2.0, 3.0, 4.0)
+        for ratio in (1.5, 3.0)
     ]
     assert len(seen) == 40
     assert sum(outcome.admitted for outcome in seen) > 10
