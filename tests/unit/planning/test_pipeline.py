@@ -158,6 +158,55 @@ def test_extents_that_share_a_link_are_ready_later_than_in_turn() -> None:
     )
 
 
+def shared_link_run(
+    layout: ArenaLayout, compute: list[float], ring: int, rate: float, at_once: int
+) -> float:
+    """A job whose link gives equal shares to up to `at_once` copies, told event by event."""
+    needs = [sum(1 for x in range(layout.extent_count) if x <= last) for last in layout.last_extent]
+    now = 0.0
+    active: list[list[float]] = []  # [extent, bytes left], oldest first
+    started = done = consumed = layer = 0
+    ends: float | None = None
+    while True:
+        while len(active) < at_once and started < layout.extent_count and started - consumed < ring:
+            active.append([started, layout.extent_sizes[started]])
+            started += 1
+        if ends is None and done >= needs[layer]:
+            ends = now + compute[layer]
+        step = min(
+            min((left for _, left in active), default=math.inf) * len(active) / rate
+            if active
+            else math.inf,
+            math.inf if ends is None else ends - now,
+        )
+        now += step
+        for copy in active:
+            copy[1] -= step * rate / len(active)
+        active = [copy for copy in active if copy[1] > 1e-9]
+        done = int(active[0][0]) if active else started
+        if ends is not None and ends <= now + 1e-12:
+            consumed = sum(1 for reader in layout.last_layer if reader <= layer)
+            layer, ends = layer + 1, None
+            if layer == len(compute):
+                return now
+
+
+def test_copies_that_share_a_link_never_take_a_job_beyond_its_bound() -> None:
+    rng = np.random.default_rng(5)
+    late = 0
+    for _ in range(200):
+        layout = random_layout(rng, pinned=False)
+        compute = [float(x) for x in rng.random(layout.layer_count) * 2]
+        ring = layout.largest_span() + int(rng.integers(1, 4))
+        link_of = [0] * layout.extent_count
+        seen = shared_link_run(layout, compute, ring, 100.0, at_once=2)
+        serial = Pipeline(layout, compute, link_of, [UNIT]).total_s(frozenset(), ring)
+        shared = Pipeline(layout, compute, link_of, [LinkRate(100.0, in_flight=2)])
+        assert seen <= shared.total_s(frozenset(), ring) + 1e-9
+        late += seen > serial + 1e-9
+    assert late > 20  # in turn is no bound for copies that share
+
+
 def test_all_pinned_weights_may_have_one_compute_time() -> None:
     layout = layout_of([])
     assert job_time(layout, [2.0], set(), 0, link_of_extent=[], links=[UNIT]).total_s == 2.0
