@@ -659,11 +659,11 @@ def c_source(spec: Spec) -> str:
 def c_describe(spec: Spec) -> str:
     """tests/native/describe.c: the textual form of golden vectors."""
     out = [
+        "/* clang-format off */",
         f"/* {BANNER}",
         " *",
         " * Prints a decoded message as one line, `Name(field=value, ...)`, the form that",
         " * golden/messages.txt holds and that the Python codec's tests print too. */",
-        "/* clang-format off */",
         '#include "describe.h"',
         "",
         "static void print_bytes(FILE *to, const uint8_t *bytes, size_t size) {",

@@ -1,4 +1,5 @@
-/* Prints decoded messages as text, so that golden vectors compare in two languages. */
+/* Prints decoded messages as text, so that golden vectors compare in two
+ * languages. */
 #ifndef TIERLINE_TESTS_DESCRIBE_H
 #define TIERLINE_TESTS_DESCRIBE_H
 

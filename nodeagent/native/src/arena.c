@@ -41,8 +41,8 @@ static int *no_descriptors(size_t count) {
 /* Reserves addresses on a huge-page boundary, so that large extents can use huge pages. */
 static uint8_t *reserve_addresses(uint64_t size) {
     uint64_t slack = HUGE_PAGE_BYTES;
-    uint8_t *raw = mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
+    uint8_t *raw =
+        mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) {
         return NULL;
     }
@@ -221,8 +221,8 @@ int tl_arena_check_descriptors(struct tl_arena *arena) {
         return tl_fail(TIERLINE_E_MALFORMED,
                        "reserving an arena: the agent's control page is too small");
     }
-    void *control = mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
-                         arena->control_descriptor, 0);
+    void *control =
+        mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, arena->control_descriptor, 0);
     if (control == MAP_FAILED) {
         return tl_fail_errno(TIERLINE_E_SYSTEM, "mapping an arena's control page");
     }

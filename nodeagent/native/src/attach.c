@@ -21,6 +21,7 @@
 
 #define HANDSHAKE_PATIENCE_NS 30000000000ULL
 #define POLL_SLICE_MS 1000
+#define UNASKED 0U
 
 static int unreachable(tierline_client *client, const char *what) {
     char reason[sizeof client->connection.reason];
@@ -31,9 +32,10 @@ static int unreachable(tierline_client *client, const char *what) {
                    client->socket_path, client->connection.reason);
 }
 
-/* Waits for a message of the expected type; it stays in the buffer until it is dropped. */
-static int expect(tierline_client *client, uint16_t type, struct tlp_header *header,
-                  struct tlp_message *message) {
+/* Waits for a message of the expected type that answers `sequence` (or nothing, if UNASKED); it
+ * stays in the buffer until it is dropped. */
+static int expect(tierline_client *client, uint16_t type, uint32_t sequence,
+                  struct tlp_header *header, struct tlp_message *message) {
     struct tl_connection *connection = &client->connection;
     uint64_t end_ns = tl_now_ns() + HANDSHAKE_PATIENCE_NS;
     for (;;) {
@@ -54,7 +56,8 @@ static int expect(tierline_client *client, uint16_t type, struct tlp_header *hea
             tl_connection_drop_frame(connection, header);
             continue;
         }
-        if (state > 0 && message->type == type) {
+        if (state > 0 && message->type == type &&
+            (sequence == UNASKED || header->sequence == sequence)) {
             return 0;
         }
         if (state > 0) {
@@ -75,8 +78,8 @@ static int expect(tierline_client *client, uint16_t type, struct tlp_header *hea
 
 static int send_message(tierline_client *client, const struct tlp_message *message,
                         const int *descriptors, size_t count) {
-    size_t length = tlp_encode(message, ++client->next_sequence, client->frame,
-                               sizeof client->frame);
+    size_t length =
+        tlp_encode(message, ++client->next_sequence, client->frame, sizeof client->frame);
     if (length == 0) {
         snprintf(client->connection.reason, sizeof client->connection.reason,
                  "message %u does not fit a frame", message->type);
@@ -125,8 +128,8 @@ static int accept_staging(tierline_client *client, const struct tlp_fds *fds) {
     void *mapped = MAP_FAILED;
     if (fstat(descriptor, &found) == 0 && (uint64_t)found.st_size >= size) {
         int fixed = client->staging != NULL ? MAP_FIXED : 0;
-        mapped = mmap(client->staging, size, PROT_READ | PROT_WRITE, MAP_SHARED | fixed,
-                      descriptor, 0);
+        mapped =
+            mmap(client->staging, size, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, descriptor, 0);
     }
     if (mapped == MAP_FAILED) {
         close(descriptor);
@@ -153,13 +156,14 @@ static int greet(tierline_client *client) {
     message.hello.reattach_token = client->reattach_token;
     memcpy(message.hello.process_name, client->process_name, sizeof client->process_name);
     int code = send_message(client, &message, NULL, 0);
-    code = code == 0 ? expect(client, TLP_WELCOME, &header, &message) : code;
+    uint32_t sequence = client->next_sequence;
+    code = code == 0 ? expect(client, TLP_WELCOME, sequence, &header, &message) : code;
     code = code == 0 ? accept_welcome(client, &message.welcome) : code;
     if (code != 0) {
         return code;
     }
     tl_connection_drop_frame(&client->connection, &header);
-    code = expect(client, TLP_FDS, &header, &message);
+    code = expect(client, TLP_FDS, UNASKED, &header, &message);
     code = code == 0 ? accept_staging(client, &message.fds) : code;
     if (code == 0) {
         tl_connection_drop_frame(&client->connection, &header);
@@ -227,6 +231,7 @@ static int offer_arena(tierline_client *client, uint32_t index) {
     attach->placement = placement;
     int code = send_digests(client, index);
     code = code == 0 ? send_message(client, &message, NULL, 0) : code;
+    uint32_t sequence = client->next_sequence;
     free(placement);
     code = code == 0 ? send_descriptors(client, index, TLP_DESCRIPTOR_KIND_RESIDENT,
                                         arena->resident, arena->resident_count)
@@ -238,7 +243,12 @@ static int offer_arena(tierline_client *client, uint32_t index) {
                                         &arena->control_descriptor, 1)
                      : code;
     struct tlp_header header;
-    code = code == 0 ? expect(client, TLP_ATTACHED, &header, &message) : code;
+    code = code == 0 ? expect(client, TLP_ATTACHED, sequence, &header, &message) : code;
+    if (code == 0 && message.attached.arena != index) {
+        snprintf(client->connection.reason, sizeof client->connection.reason,
+                 "it took arena %u back for arena %u", message.attached.arena, index);
+        code = unreachable(client, "attaching");
+    }
     if (code == 0) {
         tl_connection_drop_frame(&client->connection, &header);
     }
@@ -248,11 +258,9 @@ static int offer_arena(tierline_client *client, uint32_t index) {
 int tl_attach(tierline_client *client) {
     tl_connection_close(&client->connection);
     if (tl_connection_open(&client->connection, client->socket_path) != 0) {
-        int code = tl_fail_errno(TIERLINE_E_CONNECTION, "connecting to the agent at %s",
-                                 client->socket_path);
-        snprintf(client->connection.reason, sizeof client->connection.reason, "%.250s",
-                 tierline_last_error());
-        return code;
+        snprintf(client->connection.reason, sizeof client->connection.reason, "%s",
+                 strerror(errno));
+        return unreachable(client, "connecting");
     }
     int code = greet(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {

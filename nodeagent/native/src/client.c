@@ -195,8 +195,7 @@ int tierline_output(tierline_client *client, uint64_t job, const uint8_t input_d
     return send_report(client, &message);
 }
 
-int tierline_notice(tierline_client *client, uint32_t kind, uint64_t size_bytes,
-                    const char *text) {
+int tierline_notice(tierline_client *client, uint32_t kind, uint64_t size_bytes, const char *text) {
     struct tlp_message message = {.type = TLP_NOTICE};
     message.notice.kind = kind;
     message.notice.size_bytes = size_bytes;

@@ -90,7 +90,7 @@ struct tierline_client {
     uint32_t failures;   /* grows with each attempt that failed for good */
     uint32_t next_sequence;
     uint64_t looked_ns; /* when a gate last looked at the socket */
-    char reason[256]; /* why the link is down */
+    char reason[256];   /* why the link is down */
     struct tl_pending *pending;
     struct tl_offer offer;
     struct tl_connection connection;

@@ -153,8 +153,8 @@ int tl_connection_receive(struct tl_connection *connection) {
     connection->received += (size_t)step;
     int overflow = keep_descriptors(connection, &message);
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-        return broken(connection, "descriptors were lost (raise the limit on open files, ulimit -n)",
-                      EMFILE);
+        return broken(connection,
+                      "descriptors were lost (raise the limit on open files, ulimit -n)", EMFILE);
     }
     if (overflow != 0) {
         return broken(connection, "the agent sent descriptors that no message claims", EPROTO);

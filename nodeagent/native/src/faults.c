@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -28,8 +27,17 @@ struct range {
 
 static struct range ranges[MOST_RANGES];
 static struct tl_lock ranges_lock; /* writers only */
-static struct sigaction previous;
-static uint32_t chaining; /* the thread that is in a previous handler, 0 if none */
+
+/* Whoever installs a handler after us may chain to the one of ours that it found. So each time we
+ * go on top again it is with another function, which remembers another predecessor: the chain stays
+ * a chain. When all are used up, whoever is on top is trusted to chain. */
+#define LEVELS 3U
+struct level {
+    void (*handler)(int number, siginfo_t *info, void *context);
+    struct sigaction before;
+};
+static struct level levels[LEVELS];
+static size_t levels_used;
 
 int tl_faults_watch(tierline_client *client, uint32_t arena) {
     const struct tl_arena *watched = &client->arenas[arena];
@@ -134,30 +142,23 @@ static int serve(const struct range *range, uintptr_t address, bool writing) {
     return code;
 }
 
-/* Hands the signal to whoever had it before. If that one comes back to us (it chains to us, we to
- * it), or there is nobody, the default action takes the process down at the faulting instruction.
- */
-static void chain(int number, siginfo_t *info, void *context) {
-    uint32_t self = (uint32_t)syscall(SYS_gettid);
-    bool looped = __atomic_load_n(&chaining, __ATOMIC_RELAXED) == self;
-    if (looped || previous.sa_handler == SIG_DFL || previous.sa_handler == SIG_IGN) {
+/* Hands the signal to whoever had it before; if that is nobody, the default action takes the
+ * process down at the faulting instruction. */
+static void chain(const struct sigaction *before, int number, siginfo_t *info, void *context) {
+    if (before->sa_handler == SIG_DFL || before->sa_handler == SIG_IGN) {
         struct sigaction fallback = {.sa_handler = SIG_DFL};
         sigaction(number, &fallback, NULL);
         if (info->si_code <= 0) { /* sent by somebody: it would not come again by itself */
             raise(number);
         }
-        return;
-    }
-    __atomic_store_n(&chaining, self, __ATOMIC_RELAXED);
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(number, info, context);
+    } else if ((before->sa_flags & SA_SIGINFO) != 0) {
+        before->sa_sigaction(number, info, context);
     } else {
-        previous.sa_handler(number);
+        before->sa_handler(number);
     }
-    __atomic_store_n(&chaining, 0, __ATOMIC_RELAXED);
 }
 
-static void on_fault(int number, siginfo_t *info, void *context) {
+static void handle(const struct level *level, int number, siginfo_t *info, void *context) {
     int kept = errno;
     if (info->si_code > 0) {
         uintptr_t address = (uintptr_t)info->si_addr;
@@ -170,8 +171,32 @@ static void on_fault(int number, siginfo_t *info, void *context) {
             print_sentence(tierline_last_error());
         }
     }
-    chain(number, info, context);
+    chain(&level->before, number, info, context);
     errno = kept;
+}
+
+static void handle_first(int number, siginfo_t *info, void *context) {
+    handle(&levels[0], number, info, context);
+}
+
+static void handle_second(int number, siginfo_t *info, void *context) {
+    handle(&levels[1], number, info, context);
+}
+
+static void handle_third(int number, siginfo_t *info, void *context) {
+    handle(&levels[2], number, info, context);
+}
+
+static struct level levels[LEVELS] = {
+    {.handler = handle_first}, {.handler = handle_second}, {.handler = handle_third}};
+
+static bool is_ours(const struct sigaction *action) {
+    for (size_t i = 0; i < LEVELS; i++) {
+        if ((action->sa_flags & SA_SIGINFO) != 0 && action->sa_sigaction == levels[i].handler) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int tl_faults_install(void) {
@@ -179,15 +204,20 @@ int tl_faults_install(void) {
     if (sigaction(SIGSEGV, NULL, &current) != 0) {
         return tl_fail_errno(TIERLINE_E_SYSTEM, "reading the handler of SIGSEGV");
     }
-    if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == on_fault) {
+    if (is_ours(&current)) {
         return 0;
     }
-    /* SA_ONSTACK: a previous handler may be there for stack overflows. */
-    struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    sigemptyset(&ours.sa_mask);
+    int failed = 0;
     tl_lock_acquire(&ranges_lock);
-    previous = current;
-    int failed = sigaction(SIGSEGV, &ours, NULL);
+    if (levels_used < LEVELS) {
+        struct level *level = &levels[levels_used++];
+        level->before = current;
+        /* SA_ONSTACK: a previous handler may be there for stack overflows. */
+        struct sigaction ours = {.sa_sigaction = level->handler,
+                                 .sa_flags = SA_SIGINFO | SA_ONSTACK};
+        sigemptyset(&ours.sa_mask);
+        failed = sigaction(SIGSEGV, &ours, NULL);
+    }
     tl_lock_release(&ranges_lock);
     return failed != 0 ? tl_fail_errno(TIERLINE_E_SYSTEM, "installing a handler of SIGSEGV") : 0;
 }

@@ -40,8 +40,7 @@ static int fetch_into(tierline_client *client, uint32_t index, uint32_t extent, 
             code = TIERLINE_E_RETRY;
         }
     }
-    if (code == 0 && (reply.fetched.arena != index ||
-                      reply.fetched.extent != extent ||
+    if (code == 0 && (reply.fetched.arena != index || reply.fetched.extent != extent ||
                       reply.fetched.length < arena->lengths[extent] ||
                       reply.fetched.length > arena->extent_bytes)) {
         code = tl_fail(TIERLINE_E_MALFORMED, "fetching extent %u: the agent sent %llu bytes of %u",

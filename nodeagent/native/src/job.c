@@ -101,8 +101,8 @@ static int begin_locked(tierline_client *client, const struct tlp_job_begin *ask
     return 0;
 }
 
-int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags,
-                       uint64_t release_ns, uint64_t deadline_ns, uint64_t *job) {
+int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags, uint64_t release_ns,
+                       uint64_t deadline_ns, uint64_t *job) {
     int code = tl_check_usable(client);
     code = code == 0 ? tl_faults_install() : code;
     if (code != 0) {
@@ -139,6 +139,10 @@ static int end_locked(tierline_client *client, uint64_t number, uint64_t workspa
         message.job_end.fetched_bytes = job->stats.fetched_bytes;
         struct tlp_message reply;
         code = tl_request(client, &message, TLP_ENDED, &reply, TL_REPEAT_AFTER_RECONNECT);
+        if (code == 0 && reply.ended.job != number) {
+            code = tl_fail(TIERLINE_E_MALFORMED, "ending job %llu: the agent ended job %llu",
+                           (unsigned long long)number, (unsigned long long)reply.ended.job);
+        }
     }
     give_slot_back(client);
     return code;

@@ -143,6 +143,7 @@ static int reserve_locked(tierline_client *client, uint32_t index, uint64_t pinn
 int tierline_reserve(tierline_client *client, uint32_t index, uint64_t weight_bytes,
                      uint64_t pinned_bytes, uint32_t largest_span_extents, void **base) {
     int code = tl_check_usable(client);
+    code = code == 0 ? tl_faults_install() : code;
     if (code != 0) {
         return code;
     }
@@ -286,6 +287,10 @@ static int seal_locked(tierline_client *client, uint32_t index, const tierline_l
     code = tl_request(client, &message, TLP_SEALED, &reply, TL_FAIL_ON_RECONNECT);
     free(wire);
     code = code == 0 ? check_loading(client, index, "sealing") : code;
+    if (code == 0 && reply.sealed.arena != index) {
+        code = tl_fail(TIERLINE_E_MALFORMED, "sealing arena %u: the agent sealed arena %u", index,
+                       reply.sealed.arena);
+    }
     code = code == 0 ? tl_arena_map(arena) : code;
     if (code == 0) {
         arena->state = TL_ARENA_SEALED;
@@ -341,11 +346,15 @@ int tierline_free(tierline_client *client, uint32_t index) {
         tl_arena_destroy(arena);
         struct tlp_message message = {.type = TLP_FREE};
         message.free.arena = index;
-        struct tlp_message reply;
+        struct tlp_message reply = {.type = 0};
         if (known) {
             code = tl_request(client, &message, TLP_FREED, &reply, TL_FAIL_ON_RECONNECT);
             /* An agent that came back never heard of the arena: it was not offered. */
             code = code == TIERLINE_E_RETRY ? 0 : code;
+            if (code == 0 && reply.type == TLP_FREED && reply.freed.arena != index) {
+                code = tl_fail(TIERLINE_E_MALFORMED, "freeing arena %u: the agent freed arena %u",
+                               index, reply.freed.arena);
+            }
         }
     }
     tl_lock_release(&client->lock);

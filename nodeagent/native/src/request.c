@@ -46,8 +46,8 @@ static int complete(tierline_client *client, const struct tlp_header *header,
         p = p->next;
     }
     if (p == NULL) {
-        const char *what = message->type == TLP_ERROR ? message->error.reason
-                                                      : "it answered what nobody asked";
+        const char *what =
+            message->type == TLP_ERROR ? message->error.reason : "it answered what nobody asked";
         snprintf(client->connection.reason, sizeof client->connection.reason,
                  "the agent gave the connection up: %.200s", what);
         return -1;
@@ -139,10 +139,11 @@ static int attach_patiently(tierline_client *client, bool once) {
 /* Notes what the new connection will be offered; arenas that are not sealed are lost. */
 static void prepare_offer(tierline_client *client) {
     const struct tl_job *job = &client->job;
-    client->offer = (struct tl_offer){.running_job = job->granted && !job->revoked ? job->number : 0,
-                                      .job_arena = job->arena,
-                                      .release_ns = job->release_ns,
-                                      .deadline_ns = job->deadline_ns};
+    client->offer =
+        (struct tl_offer){.running_job = job->granted && !job->revoked ? job->number : 0,
+                          .job_arena = job->arena,
+                          .release_ns = job->release_ns,
+                          .deadline_ns = job->deadline_ns};
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state == TL_ARENA_SEALED) {
             client->offer.sealed_arenas |= 1U << i;
@@ -181,6 +182,9 @@ int tl_ensure_connected(tierline_client *client) {
             memcpy(client->reason, client->connection.reason, sizeof client->reason);
         }
         tl_event_announce(&client->changed);
+        if (code != 0) {
+            return code;
+        }
     }
     return 0;
 }

@@ -1,0 +1,332 @@
+"""Builds the client library plainly and under sanitizers, and runs its C tests and scenarios.
+
+Each scenario is a C program (scenarios.c) against a process of agent_peer.py over a real socket;
+this file plays the administrator: it starts, kills and restarts the agent, and looks at the events
+that the agent noted.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILDS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:allow_user_segv_handler=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0",
+}
+PATIENCE_S = 60
+
+
+def tool(name: str) -> str:
+    """A build tool: the environment's own, else the system's; its absence is a failure."""
+    own = Path(sysconfig.get_path("scripts")) / name
+    found = str(own) if own.is_file() else shutil.which(name)
+    assert found, f"{name} is missing: run `make venv`"
+    return found
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+
+
+@functools.cache
+def built(kind: str) -> Path:
+    """Build once a session; returns the build folder."""
+    folder = ROOT / "build" / f"native-{kind}"
+    run(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
+        "-S", ROOT / "nodeagent/native", "-B", folder, "-DTIERLINE_TESTS=ON",
+        f"-DTIERLINE_SANITIZE={BUILDS[kind]}")  # fmt: skip
+    run(tool("cmake"), "--build", folder)
+    return folder
+
+
+@pytest.fixture(params=list(BUILDS))
+def build(request: pytest.FixtureRequest) -> Path:
+    """The build folder of each kind of build."""
+    return built(request.param)
+
+
+class Agent:
+    """The agent of one test: started, killed and started again on the same socket and store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "s"
+        self.store = folder / "store"
+        self.store.mkdir()
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.native.agent_peer", "--socket", self.socket,
+             "--store", self.store, *options],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stdout
+        assert self._process.stdout.readline() == "listening\n"
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self.wait_dead()
+
+    def wait_dead(self) -> None:
+        assert self._process
+        assert self._process.stdout
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+        self._process = None
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        log = self.store / "events.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def wait_for(self, kind: str) -> dict[str, Any]:
+        end_s = time.monotonic() + PATIENCE_S
+        while not (found := self.events(kind)):
+            assert time.monotonic() < end_s, f"the agent noted no {kind}"
+            time.sleep(0.005)
+        return found[0]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path)
+    yield agent
+    agent.kill()
+
+
+class Scenario:
+    """One running scenario program."""
+
+    def __init__(self, build: Path, name: str, agent: Agent, **environment: str) -> None:
+        self._process = subprocess.Popen(
+            [build / "native-tests" / "scenarios", name, agent.socket],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **SANITIZER_OPTIONS, **environment},
+        )  # fmt: skip
+
+    def expect_line(self, line: str) -> None:
+        assert self._out.readline() == f"{line}\n", self._rest()
+
+    def answer(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.write("done\n")
+        self._process.stdin.flush()
+
+    @property
+    def _out(self) -> IO[str]:
+        assert self._process.stdout
+        return self._process.stdout
+
+    def _rest(self) -> str:
+        out, err = self._process.communicate(timeout=PATIENCE_S)
+        return f"exit {self._process.returncode}\n{out}\n{err}"
+
+    def held(self) -> str:
+        """Wait for the end; every claim held."""
+        out, err = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0, f"{out}\n{err}"
+        assert out.endswith("held\n")
+        return out
+
+    def died(self) -> str:
+        """Wait for the end; the process died of a fault. Returns what it said."""
+        _, err = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode != 0
+        assert "does not hold" not in err
+        return err
+
+
+@pytest.mark.slow
+def test_c_tests(build: Path) -> None:
+    run(tool("ctest"), "--test-dir", build, "--output-on-failure")
+
+
+def test_only_the_api_is_exported() -> None:
+    build = built("plain")
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", build / "libtierline.so"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    names = {line.split()[-1].split("@")[0] for line in listed.splitlines()}
+    assert all(name.startswith("tierline_") for name in names - {"TIERLINE_1"})
+    needed = subprocess.run(
+        ["readelf", "-d", build / "libtierline.so"], capture_output=True, text=True, check=True
+    ).stdout
+    libraries = {line.split("[")[1] for line in needed.splitlines() if "NEEDED" in line}
+    assert libraries <= {"libc.so.6]", "ld-linux-x86-64.so.2]", "ld-linux-aarch64.so.1]"}
+
+
+STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
+             "going_back", "backwards", "leaving_early", "outside_a_job", "unforeseen",
+             "lease_alone", "two_threads_with_jobs", "readers_beside_jobs",
+             "a_job_ended_elsewhere", "writing", "forking", "foreign_faults"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_scenario(build: Path, agent: Agent, name: str) -> None:
+    agent.start("--resident", "0,4", "--ring", "2")
+    Scenario(build, name, agent).held()
+    if name == "writing":
+        notices = agent.events("notice")
+        assert [n["kind"] for n in notices] == ["LEFT_MANAGEMENT"] * 4
+    if name == "reports":
+        assert [p["first"] for p in agent.events("profile")] == [0, 744, 0]
+        assert agent.events("profile")[0]["names"] == ["x" * 63, "layer 1"]
+        assert agent.events("output")[0]["output"] == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (("--resident", "", "--ring", "3"), "in_order_without_residents"),
+        (("--resident", "0,1,2,3,4,5,6,7,8", "--ring", "0"), "all resident"),
+        (("--resident", "0,2,4,6,8", "--ring", "1"), "ring of one"),
+    ],
+    ids=["nothing resident", "all resident", "a ring of one slot"],
+)
+def test_placements(build: Path, agent: Agent, options: tuple[str, ...], name: str) -> None:
+    agent.start(*options)
+    Scenario(build, "backwards", agent).held()
+
+
+def test_a_revoked_job_reads_right_bytes_slowly(build: Path, agent: Agent) -> None:
+    agent.start("--resident", "0,4", "--ring", "2", "--revoke-at", "3")
+    Scenario(build, "revoked", agent).held()
+    assert agent.events("acknowledged") == [{"event": "acknowledged", "job": 1}]
+
+
+MALFORMED = [f"{kind}={how}" for kind in ("Welcome", "Reserved", "Grant", "Fetched", "Ended")
+             for how in ("length", "type", "cut", "sequence", "bytes", "other")
+             if (kind, how) != ("Ended", "other")]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MALFORMED)
+def test_a_malformed_reply_is_an_error(build: Path, agent: Agent, how: str) -> None:
+    agent.start("--resident", "0,4", "--ring", "2", "--malform", how)
+    Scenario(build, "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--misplace", "slot"), ("--misplace", "count"), ("--misplace", "descriptors"),
+     ("--short-fetch",), ("--refuse", "Reserve"), ("--refuse", "Store"), ("--refuse", "Seal"),
+     ("--refuse", "JobBegin"), ("--refuse", "JobEnd"), ("--refuse", "Fetch"), ("--refuse", "Hello"),
+     ("--refuse", "Free")],
+    ids=" ".join,
+)  # fmt: skip
+def test_nonsense_and_refusals_are_errors(
+    build: Path, agent: Agent, options: tuple[str, ...]
+) -> None:
+    agent.start("--resident", "0,4", "--ring", "2", *options)
+    out = Scenario(build, "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+    if options[0] == "--refuse":
+        assert out.startswith("-4 ")
+        assert f"no {options[1]} here" in out
+
+
+STREAMED = ("--resident", "0,4", "--ring", "2")
+
+
+@pytest.mark.parametrize("scenario", ["agent_lost_in_a_job", "job_revoked_by_a_restart"])
+def test_an_agent_killed_in_mid_stream(build: Path, agent: Agent, scenario: str) -> None:
+    agent.start(*STREAMED, "--hold-at", "3")
+    program = Scenario(build, scenario, agent)
+    program.expect_line("streaming")
+    agent.wait_for("holding")
+    agent.kill()
+    agent.start(*STREAMED, *(["--revoke-resumed"] if "revoked" in scenario else []))
+    program.held()
+    assert agent.events("resumed") == [{"event": "resumed", "job": 1, "published": 3}]
+    assert [event["token"] for event in agent.events("hello")] == [0, 4711]
+
+
+def test_an_agent_killed_between_jobs(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "agent_lost_between_jobs", agent)
+    for _ in range(2):
+        program.expect_line("kill the agent")
+        agent.kill()
+        program.answer()
+        agent.start(*STREAMED)
+    program.held()
+    assert not agent.events("resumed")
+
+
+@pytest.mark.parametrize("request_", ["JobBegin", "JobEnd", "Fetch"])
+def test_an_agent_killed_by_a_request(build: Path, agent: Agent, request_: str) -> None:
+    agent.start(*STREAMED, "--die-on", request_)
+    program = Scenario(build, "agent_lost_at_a_request", agent)
+    agent.wait_dead()
+    agent.start(*STREAMED)
+    program.held()
+
+
+@pytest.mark.parametrize("request_", ["JobBegin", "JobEnd", "Fetch"])
+def test_an_agent_that_hangs_up(build: Path, agent: Agent, request_: str) -> None:
+    agent.start(*STREAMED, "--hang-up-on", request_)
+    Scenario(build, "agent_lost_at_a_request", agent).held()
+
+
+@pytest.mark.parametrize("request_", ["Reserve", "Store", "Seal"])
+def test_an_agent_killed_while_loading(build: Path, agent: Agent, request_: str) -> None:
+    agent.start(*STREAMED, "--die-on", request_)
+    program = Scenario(build, "loading_again", agent)
+    agent.wait_dead()
+    program.expect_line("the agent died")
+    agent.start(*STREAMED)
+    program.answer()
+    program.held()
+
+
+def test_an_agent_gone_for_good_is_an_error(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "agent_gone_for_good", agent, TIERLINE_RECONNECT_S="0.1")
+    program.expect_line("kill the agent")
+    agent.kill()
+    program.answer()
+    program.expect_line("start the agent")
+    agent.start(*STREAMED)
+    program.answer()
+    program.held()
+
+
+def test_a_read_without_an_agent_kills_the_process(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "reading_what_cannot_be_had", agent, TIERLINE_RECONNECT_S="0.1")
+    program.expect_line("loaded")
+    agent.kill()
+    program.answer()
+    assert "tierline: a weight cannot be read: the agent at" in program.died()
+
+
+def test_a_read_of_a_corrupt_extent_kills_the_process(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED, "--corrupt", "5")
+    program = Scenario(build, "reading_what_cannot_be_had", agent)
+    program.expect_line("loaded")
+    program.answer()
+    said = program.died()
+    assert "tierline: a weight cannot be read: the agent refused: the extent's digest" in said
+
+
+def test_a_read_before_the_seal_kills_the_process(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "reading_before_the_seal", agent)
+    assert "arena 0 is not sealed yet" in program.died()
