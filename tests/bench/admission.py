@@ -264,7 +264,7 @@ def _plot(results: Sequence[Examined], path: Path) -> None:
         xlabel="memory demand / capacity",
         ylabel="task sets admitted, %",
         ylim=(0, 102),
-        title="Admission of random task sets, streamed weights, non-preemptive EDF",
+        title="Random task sets, streamed weights, non-preemptive EDF",
     )
     figure.legend(title="compute\nutilisation", loc="outside right upper")
     axes.grid(alpha=0.3)
