@@ -40,6 +40,7 @@ class Arena:
     """Requests at work on it; it is not freed before they are done."""
     _resident_extents: tuple[int, ...] = field(init=False)
     _streamed_extents: tuple[int, ...] = field(init=False)
+    _sources: list[Source] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._resident_extents = residents_of(self.placement)
@@ -69,7 +70,12 @@ class Arena:
         ]
 
     def sources(self, storage: Storage, domain: str, task: str) -> list[Source]:
-        """Where the streamed extents come from, in order."""
+        """Where the streamed extents of a sealed arena come from, in order."""
+        if self._sources is None:
+            self._sources = self._find_sources(storage, domain, task)
+        return self._sources
+
+    def _find_sources(self, storage: Storage, domain: str, task: str) -> list[Source]:
         found = []
         for extent in self._streamed_extents:
             copy = self.stored[extent]

@@ -1,7 +1,8 @@
 """The device at work: from the lease to the stream and back.
 
-A job is granted the lease, its flag words are zeroed, its stream begins, and only then the client
-is told. When it ends, for whatever reason, its stream is cancelled and the lease goes on as soon
+A job is granted the lease, its flag words are zeroed, the client is told, and its stream begins (in
+this order: waking the stream's thread first would make the client wait for the interpreter). When
+it ends, for whatever reason, its stream is cancelled and the lease goes on as soon
 as the last copy into the ring has ended. This is the one place that knows this order; sessions say
 when jobs begin and end.
 
@@ -47,9 +48,8 @@ class Execution:
     """A job that wants, or has, the device."""
 
     job: Job
-    granted: Callable[[int], None]
+    ticket: Ticket
     failed: Callable[[StreamFailed], None]
-    ticket: Ticket | None = None
     stream: Stream | None = None
     ended: bool = False
 
@@ -57,11 +57,6 @@ class Execution:
     def streamed_bytes(self) -> int:
         """Bytes that its stream brought in so far."""
         return self.stream.streamed_bytes if self.stream is not None else 0
-
-    @property
-    def granted_ns(self) -> int | None:
-        """When it got the lease."""
-        return self.ticket.granted_ns if self.ticket is not None else None
 
 
 class Executor:
@@ -84,45 +79,44 @@ class Executor:
         self._runner = StreamRunner(device.kind)
         self._streams: set[Stream] = set()
 
-    def begin(
-        self, job: Job, granted: Callable[[int], None], failed: Callable[[StreamFailed], None]
-    ) -> Execution:
-        """Ask for the device; `granted` may be called before this returns, `failed` not."""
-        execution = Execution(job, granted, failed)
-        execution.ticket = self._leases.request(
-            job.deadline_ns, job.rank, lambda now_ns: self._start(execution, now_ns)
-        )
-        return execution
+    def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
+        """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
+        return Execution(job, self._leases.ticket(job.deadline_ns, job.rank), failed)
 
-    def resume(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution | None:
-        """Go on with a job that ran while the agent was away; None if it cannot.
+    def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
+        """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
+        self._leases.request(
+            execution.ticket, lambda now_ns: self._start(execution, now_ns, granted)
+        )
+
+    def resume(self, execution: Execution) -> bool:
+        """Go on with a job that ran while the agent was away; False if it cannot.
 
         Its counters in the control page stand where they stood. They are the client's to write: a
         count that is out of range only means that the job cannot go on.
         """
+        job = execution.job
         published = job.words.published if job.words is not None else 0
-        if published > len(job.sources):
-            return None
-        ticket = self._leases.resume(job.deadline_ns)
-        if ticket is None:
-            return None
-        execution = Execution(job, lambda _now_ns: None, failed, ticket)
-        self._occupy(execution, published)
-        return execution
+        if published > len(job.sources) or not self._leases.resume(execution.ticket):
+            return False
+        self._occupy(job)
+        self._stream(execution, published)
+        return True
 
     def end(self, execution: Execution) -> None:
         """The job is over, or gives up waiting; does nothing the second time."""
-        if execution.ended or execution.ticket is None:
+        if execution.ended:
             return
         execution.ended = True
-        if execution.granted_ns is not None:
+        ticket = execution.ticket
+        if ticket.granted_ns is not None:
             self._mark.clear()
             self._memory.set_workspace(0)
             stream = execution.stream
             if stream is not None and not stream.finished.done():
                 self._leases.block(_DRAINING)
                 stream.cancel()
-        self._leases.release(execution.ticket)
+        self._leases.release(ticket)
 
     async def quiet(self, words: Words) -> None:
         """Wait until no stream touches these flag words any more."""
@@ -135,17 +129,21 @@ class Executor:
             stream.cancel(resumable=True)
         self._runner.close()
 
-    def _start(self, execution: Execution, now_ns: int) -> None:
-        words = execution.job.words
-        if words is not None:
-            words.reset()
-        self._occupy(execution, 0)
-        execution.granted(now_ns)
-
-    def _occupy(self, execution: Execution, published: int) -> None:
+    def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
+        self._occupy(job)
+        if job.words is not None:
+            job.words.reset()
+        granted(now_ns)
+        if not execution.ended:  # the client may be found dead by telling it
+            self._stream(execution, 0)
+
+    def _occupy(self, job: Job) -> None:
         self._mark.set(job.token, job.process)
         self._memory.set_workspace(job.workspace_bytes)
+
+    def _stream(self, execution: Execution, published: int) -> None:
+        job = execution.job
         if job.words is None or published == len(job.sources):
             return
         execution.stream = Stream(

@@ -23,8 +23,8 @@ class Ticket:
     """A request for the lease, until it is released."""
 
     claim: Claim
-    requested_ns: int
-    granted: Callable[[int], None]
+    requested_ns: int = 0
+    granted: Callable[[int], None] | None = None
     """Told when (CLOCK_MONOTONIC, nanoseconds) the lease became this ticket's."""
     granted_ns: int | None = None
 
@@ -53,24 +53,28 @@ class LeaseManager:
         """How many wait."""
         return len(self._waiting)
 
-    def request(self, deadline_ns: int, rank: Rank, granted: Callable[[int], None]) -> Ticket:
-        """Ask for the lease; `granted` may be called before this returns."""
-        ticket = self._ticket(deadline_ns, rank, granted)
+    def ticket(self, deadline_ns: int, rank: Rank) -> Ticket:
+        """Make a ticket, with which nothing is asked yet."""
+        self._arrivals += 1
+        return Ticket(Claim(self._arrivals, deadline_ns, self._arrivals, rank))
+
+    def request(self, ticket: Ticket, granted: Callable[[int], None]) -> None:
+        """Ask for the lease; `granted` may be called before this returns, and may release."""
+        ticket.granted = granted
+        ticket.requested_ns = self._clock_ns()
         self._waiting[ticket.claim.key] = ticket
         self._advance()
-        return ticket
 
-    def resume(self, deadline_ns: int) -> Ticket | None:
+    def resume(self, ticket: Ticket) -> bool:
         """Give the lease to a job that runs already, whatever blocks others.
 
-        None if somebody else has it: then the job was overtaken and cannot go on.
+        False if somebody else has it: then the job was overtaken and cannot go on.
         """
         if self._holder is not None:
-            return None
-        ticket = self._ticket(deadline_ns, Rank.GUARANTEED, lambda _now_ns: None)
+            return False
         ticket.granted_ns = self._clock_ns()
         self._holder = ticket
-        return ticket
+        return True
 
     def release(self, ticket: Ticket) -> None:
         """Give the lease back, or withdraw the request; does nothing the second time."""
@@ -88,11 +92,6 @@ class LeaseManager:
         """Withdraw a reason."""
         self._blocked.discard(reason)
         self._advance()
-
-    def _ticket(self, deadline_ns: int, rank: Rank, granted: Callable[[int], None]) -> Ticket:
-        self._arrivals += 1
-        claim = Claim(self._arrivals, deadline_ns, self._arrivals, rank)
-        return Ticket(claim, self._clock_ns(), granted)
 
     def _advance(self) -> None:
         """Grant as long as the policy says so; a callback may release, request and block."""
@@ -114,4 +113,5 @@ class LeaseManager:
         ticket.granted_ns = self._clock_ns()
         if self._observe_wait_s is not None:
             self._observe_wait_s((ticket.granted_ns - ticket.requested_ns) / 1e9)
-        ticket.granted(ticket.granted_ns)
+        if ticket.granted is not None:
+            ticket.granted(ticket.granted_ns)

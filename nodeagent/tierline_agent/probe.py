@@ -17,6 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from random import Random
 from typing import Any
 
@@ -24,13 +25,14 @@ from tierline_agent import state
 from tierline_agent.devices.base import Device, Extent
 from tierline_agent.link_meter import WINDOW_TRANSFERS, LinkRate
 from tierline_agent.links import Link
-from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 from tierline_agent.sessions.loading import gather_all
 from tierline_agent.storage import Storage, Tier
 from tierline_agent.tiers import NoSpace, domain_key
+from tierline_agent.tiers.memory import scratch
 
 _DOMAIN = "tierline probe"
-_CONTENTS = 4
+_CONTENTS = WINDOW_TRANSFERS
 _READ_WINDOWS = 8
 _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
@@ -42,30 +44,40 @@ async def measure(storage: Storage, device: Device) -> None:
 
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
-    extents = [device.create_extent() for _ in range(2)]
+    extents = [device.create_extent() for _ in range(IN_FLIGHT)]
+    idle: SimpleQueue[Extent] = SimpleQueue()
     try:
+        for extent in extents:
+            idle.put(extent)
         for tier in storage.tiers.values():
-            await _measure_tier(tier, device, extents)
+            await _measure_tier(tier, device, idle)
     finally:
         for extent in extents:
             device.destroy_extent(extent)
 
 
-async def _measure_tier(tier: Tier, device: Device, extents: list[Extent]) -> None:
+async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -> None:
     key = domain_key(_DOMAIN)
     small = _content(0, _SMALL_BYTES)
     contents = [_content(number, device.extent_bytes) for number in range(1, _CONTENTS + 1)]
     digests: list[bytes] = []
 
-    def store(content: bytes) -> Callable[[], int]:
+    def store(content: memoryview) -> Callable[[], int]:
         def work() -> int:
-            digests.append(tier.store.put(key, memoryview(content)))
+            digests.append(tier.store.put(key, content))
             return len(content)
 
         return work
 
-    def load(digest: bytes, into: Extent) -> Callable[[], int]:
-        return lambda: device.fill(into, lambda target: tier.store.read_into(digest, key, target))
+    def load(digest: bytes) -> Callable[[], int]:
+        def work() -> int:
+            into = idle.get()  # there are as many as a link has in flight
+            try:
+                return device.fill(into, lambda target: tier.store.read_into(digest, key, target))
+            finally:
+                idle.put(into)
+
+        return work
 
     try:
         tier.write.meter.restart()
@@ -74,17 +86,12 @@ async def _measure_tier(tier: Tier, device: Device, extents: list[Extent]) -> No
         overhead_s = await _time(tier.write, store(small))
         _plan(tier.write, overhead_s)
         *full, tiny = digests
-        overheads = [
-            await _time(tier.read, load(tiny, extents[0])) for _ in range(_SMALL_TRANSFERS)
-        ]
-        await gather_all(_ran(tier.read, load(one, extents[n % 2])) for n, one in enumerate(full))
+        overheads = [await _time(tier.read, load(tiny)) for _ in range(_SMALL_TRANSFERS)]
+        await gather_all(_ran(tier.read, load(digest)) for digest in full)
         tier.read.meter.restart()
         began = time.monotonic()
         for _ in range(_READ_WINDOWS):
-            await gather_all(
-                _ran(tier.read, load(full[number % _CONTENTS], extents[number % 2]))
-                for number in range(WINDOW_TRANSFERS)
-            )
+            await gather_all(_ran(tier.read, load(digest)) for digest in full)
             if time.monotonic() - began > _LONGEST_S:
                 break
         _plan(tier.read, statistics.median(overheads))
@@ -112,8 +119,10 @@ def _plan(link: Link, overhead_s: float) -> None:
         meter.planned = LinkRate(median, worst, overhead_s)
 
 
-def _content(number: int, size_bytes: int) -> bytes:
-    return Random(number).randbytes(size_bytes)  # noqa: S311 - filler, the same every time
+def _content(number: int, size_bytes: int) -> memoryview:
+    content = scratch(size_bytes)  # direct input and output wants whole pages
+    content[:] = Random(number).randbytes(size_bytes)  # noqa: S311 - filler, the same every time
+    return content
 
 
 def save(storage: Storage, path: Path) -> None:

@@ -162,8 +162,11 @@ class Stream:
         self._close_one()
 
     def _publish(self) -> None:
-        """Publish the prefix that has arrived; the lock is held."""
-        if self._cancelled or self._failed:
+        """Publish the prefix that has arrived; the lock is held.
+
+        It may grow after a failure, up to the extent that failed and never arrives.
+        """
+        if self._cancelled:
             return
         count = self._published
         while count in self._arrived:

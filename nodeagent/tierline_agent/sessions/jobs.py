@@ -101,33 +101,30 @@ class Jobs:
             deadline_ns=min(message.deadline_ns, _LATEST_NS),
             warmup=bool(message.flags & JobFlags.WARMUP),
         )
-        self._adopt(job)
 
         def granted(now_ns: int) -> None:
             job.granted_ns = now_ns
             client.reply(sequence, Grant(job.number, now_ns))
 
-        job.execution = client.node.executor.begin(
-            self._demand(job), granted, lambda failure: self._revoke(job, failure)
-        )
+        client.node.executor.begin(self._adopt(job), granted)
 
     def resume(self, arena: Arena, number: int, release_ns: int, deadline_ns: int) -> None:
         """Go on with a job that was in progress when the agent ended, or revoke it."""
         client, node = self._client, self._client.node
         job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
-        self._adopt(job)
+        execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
-        if node.recovery.may_resume(client.token):
-            job.execution = node.executor.resume(
-                self._demand(job), lambda failure: self._revoke(job, failure)
-            )
-        if job.execution is None:
+        if not node.recovery.may_resume(client.token) or not node.executor.resume(execution):
             self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
 
-    def _adopt(self, job: Job) -> None:
+    def _adopt(self, job: Job) -> Execution:
         self._job = job
+        execution = job.execution = self._client.node.executor.prepare(
+            self._demand(job), lambda failure: self._revoke(job, failure)
+        )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.deadline_ns
+        return execution
 
     def _demand(self, job: Job) -> Demand:
         client, task = self._client, self._client.task

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -49,9 +51,11 @@ class AgentProcess:
             "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
             **settings,
         }
+        self._values = values
         self.config.write_text(json.dumps(values))
         self.process: subprocess.Popen[bytes] | None = None
         self._clients: list[RawClient] = []
+        self._programs: list[TaskProcess] = []
 
     def start(self) -> None:
         """Start the agent and wait until it answers."""
@@ -110,6 +114,14 @@ class AgentProcess:
         answer: dict[str, Any] = self.call("snapshot")["snapshot"]
         return answer
 
+    def program(self, task: str, seed: int, extents: int) -> TaskProcess:
+        """A process of the task that has loaded its content."""
+        path = self.run_dir / "tasks" / task / "tierline.sock"
+        program = TaskProcess(path, seed, extents, self.folder / f"{task}.log")
+        self._programs.append(program)
+        assert program.answer() == "sealed"
+        return program
+
     def task(self, name: str) -> dict[str, Any]:
         """What the snapshot says of a task."""
         tasks = self.snapshot()["tasks"]
@@ -127,16 +139,98 @@ class AgentProcess:
         self.process.kill()
         self.process.wait()
 
+    def terminate(self) -> int:
+        """End the agent and leave its clients; returns its exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(TIMEOUT_S)
+
+    def restart_with(self, **settings: Any) -> None:
+        """Stop the agent and start it with other settings."""
+        self.terminate()
+        self.config.write_text(json.dumps({**self._values, **settings}))
+        self.start()
+
+    def metrics_address(self) -> str:
+        """Where the agent says that its metrics are."""
+        found = re.findall(r"metrics at (\S+)", self.log.read_text())
+        return str(found[-1])
+
+    def run_second(self) -> subprocess.CompletedProcess[str]:
+        """Start another agent on the same folders and wait for its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "tierline_agent", "--config", str(self.config)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
     def stop(self) -> int:
         """Stop the agent as an administrator does; returns its exit status."""
         assert self.process is not None
         for client in self._clients:
             client.close()
+        for program in self._programs:
+            program.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(TIMEOUT_S)
         self.store.unlink(missing_ok=True)
         return status
+
+
+class TaskProcess:
+    """`task_program` in a process of its own."""
+
+    def __init__(self, socket_path: Path, seed: int, extents: int, log: Path) -> None:
+        self.log = log
+        self.expected = hashlib.sha256(content(seed, extents)).hexdigest()
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.integration.agent.task_program",
+                    str(socket_path),
+                    str(seed),
+                    str(extents),
+                ],
+                cwd=Path(__file__).parents[3],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()
+        return line.strip()
+
+    def do(self, command: str) -> str:
+        self.tell(command)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            self.process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
 
 
 def plan(

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_tasks_stream_through_one_ring_and_read_what_they_loaded(agent: AgentProcess) -> None:

@@ -1,0 +1,97 @@
+"""A task's process: loads content through the real client library and runs jobs as it is told.
+
+Commands come as lines on standard input, each is answered by one line:
+
+    job     one whole job           -> digest of all bytes read
+    half    begin a job, read half  -> "half"
+    rest    read the rest, end it   -> digest of all bytes read in both
+    whole   read all outside a job  -> digest (every streamed extent faults)
+    free    give the arena back     -> "freed"
+    ready   wait for the start      -> "<epoch_ns> <until_ns>"
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+import time
+
+from tests.integration.agent.agent_process import content
+
+from tierline_client import Client
+
+DEADLINE_NS = 10**10
+
+
+class Program:
+    """The task."""
+
+    def __init__(self, socket_path: str, seed: int, extents: int) -> None:
+        self.client = Client(socket_path, "task-program")
+        self.data = content(seed, extents)
+        self.extents = extents
+        self.size = self.client.terms().extent_bytes
+        self.base = self.client.reserve(0, len(self.data), 0, 1)
+        for extent in range(extents):
+            self.client.store(0, extent, self.part(extent))
+        self.client.seal(0, [(extent, extent) for extent in range(extents)])
+        self.job = 0
+        self.seen = hashlib.sha256()
+
+    def part(self, extent: int) -> bytes:
+        return self.data[extent * self.size : (extent + 1) * self.size]
+
+    def begin(self) -> None:
+        now_ns = time.monotonic_ns()
+        self.job = self.client.job_begin(0, now_ns, now_ns + DEADLINE_NS)
+        self.seen = hashlib.sha256()
+
+    def read(self, first: int, last: int, *, gates: bool = True) -> None:
+        for extent in range(first, last):
+            if gates:
+                self.client.layer_begin(0, extent)
+            address = self.base + extent * self.size
+            self.seen.update(ctypes.string_at(address, len(self.part(extent))))
+            if gates:
+                self.client.layer_end(0, extent)
+
+    def end(self) -> str:
+        self.client.job_end(self.job)
+        return self.seen.hexdigest()
+
+    def obey(self, command: str) -> str:
+        middle = self.extents // 2
+        if command == "job":
+            self.begin()
+            self.read(0, self.extents)
+            return self.end()
+        if command == "half":
+            self.begin()
+            self.read(0, middle)
+            return "half"
+        if command == "rest":
+            self.read(middle, self.extents)
+            return self.end()
+        if command == "whole":
+            self.seen = hashlib.sha256()
+            self.read(0, self.extents, gates=False)
+            return self.seen.hexdigest()
+        if command == "free":
+            self.client.free(0)
+            return "freed"
+        epoch_ns, until_ns = self.client.ready()
+        return f"{epoch_ns} {until_ns}"
+
+
+def main() -> None:
+    socket_path, seed, extents = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    program = Program(socket_path, seed, extents)
+    print("sealed", flush=True)
+    for line in sys.stdin:
+        print(program.obey(line.strip()), flush=True)
+    program.client.close()
+
+
+if __name__ == "__main__":
+    main()

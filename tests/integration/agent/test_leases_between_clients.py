@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.integration.agent.agent_process import AgentProcess, content, plan, wait_until
+
+from tierline_agent import protocol as p
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("arena", [p.NO_ARENA, 0], ids=["lease alone", "with a stream"])
+def test_the_earliest_deadline_gets_the_lease_next(agent: AgentProcess, arena: int) -> None:
+    names = ["holder", "late", "early", "middle"]
+    clients = {}
+    for seed, name in enumerate(names):
+        agent.register(name, plan(4))
+        clients[name] = agent.client(name)
+        clients[name].load(content(seed, 4))
+    held = clients["holder"].begin(arena)
+    jobs = {
+        "late": clients["late"].begin(arena, deadline_s=300, wait=False),
+        "early": clients["early"].begin(arena, deadline_s=100, wait=False),
+        "middle": clients["middle"].begin(arena, deadline_s=200, wait=False),
+    }
+    for name in jobs:  # an answer to what was sent later shows that JOB_BEGIN was taken in
+        clients[name].send(p.Stats())
+        assert isinstance(clients[name].receive()[1], p.Statistics)
+
+    clients["holder"].end(held)
+    order = []
+    for name in ("early", "middle", "late"):
+        grant = clients[name].expect(p.Grant)
+        order.append(grant.granted_ns)
+        clients[name].end(jobs[name])
+    assert order == sorted(order)
+
+
+def test_warm_up_jobs_let_others_pass(agent: AgentProcess) -> None:
+    for name in ("holder", "loading", "running"):
+        agent.register(name, plan(2))
+    holder, loading, running = (agent.client(n) for n in ("holder", "loading", "running"))
+    held = holder.begin(p.NO_ARENA)
+    warm = loading.begin(p.NO_ARENA, deadline_s=1, warmup=True, wait=False)
+    loading.send(p.Stats())
+    assert isinstance(loading.receive()[1], p.Statistics)
+    job = running.begin(p.NO_ARENA, deadline_s=100, wait=False)
+    running.send(p.Stats())
+    assert isinstance(running.receive()[1], p.Statistics)
+
+    holder.end(held)
+    assert running.expect(p.Grant).job == job
+    running.end(job)
+    assert loading.expect(p.Grant).job == warm
+    loading.end(warm)
+    assert agent.task("loading")["jobs"] == 0
+    assert agent.task("loading")["warmup_jobs"] == 1
+
+
+def test_a_client_killed_in_the_middle_of_a_job_loses_the_lease_and_its_memory(
+    agent: AgentProcess,
+) -> None:
+    agent.register("victim", plan(8, resident=(0, 5)))
+    agent.register("other", plan(8))
+    victim = agent.program("victim", 1, 8)
+    other = agent.program("other", 2, 8)
+    assert victim.do("half") == "half"
+    other.tell("job")
+    began = time.monotonic()
+    victim.kill()
+    assert other.answer() == other.expected
+    assert time.monotonic() - began < 5
+    wait_until(lambda: agent.extents()["resident"] == 0, "the victim's extents are given up")
+    assert agent.extents()["draining"] == 0
+    assert agent.task("victim")["broken"] == 1
+    assert agent.task("other")["misses"] == 0
+
+
+def test_a_waiting_client_that_leaves_is_forgotten(agent: AgentProcess) -> None:
+    for name in ("holder", "leaver", "waiter"):
+        agent.register(name, plan(2))
+    holder, leaver, waiter = (agent.client(n) for n in ("holder", "leaver", "waiter"))
+    held = holder.begin(p.NO_ARENA)
+    leaver.begin(p.NO_ARENA, deadline_s=1, wait=False)
+    leaver.close()
+    wait_until(lambda: not agent.task("leaver")["clients"], "the leaver is gone")
+    job = waiter.begin(p.NO_ARENA, wait=False)
+    holder.end(held)
+    assert waiter.expect(p.Grant).job == job
+    assert agent.task("leaver")["broken"] == 0
+
+
+def test_jobs_are_recorded_with_their_outputs(agent: AgentProcess) -> None:
+    agent.register("camera", plan(2), record_outputs=True)
+    client = agent.client("camera")
+    assert client.welcome is not None
+    assert client.welcome.flags == p.WelcomeFlags.RECORD_OUTPUTS
+    first = client.begin(p.NO_ARENA)
+    client.end(first)
+    client.send(p.Output(first, b"i" * 32, b"o" * 32))
+    second = client.begin(p.NO_ARENA, deadline_s=0)
+    client.end(second)
+    third = client.begin(p.NO_ARENA)
+
+    answer = agent.call("jobs", since=0)
+    assert [(job["job"], job["missed"]) for job in answer["jobs"]] == [
+        (first, False),
+        (second, True),
+    ]
+    assert answer["jobs"][0]["output_digest"] == (b"o" * 32).hex()
+    assert answer["jobs"][1]["output_digest"] is None
+    client.end(third)
+    client.close()
+    wait_until(lambda: agent.call("jobs", since=answer["cursor"])["jobs"], "the last record")
+    assert agent.task("camera")["misses"] == 1
+
+
+def test_ready_clients_start_when_the_administrator_says_so(agent: AgentProcess) -> None:
+    agent.register("early", plan(2), phase_ns=5)
+    agent.register("tardy", plan(2))
+    early, tardy = agent.client("early"), agent.client("tardy")
+    early.send(p.Ready(0))
+    wait_until(lambda: agent.task("early")["ready"], "the early one is ready")
+    assert agent.call("start", epoch_ns=1000, until_ns=2000)["started"] == ["early"]
+    assert early.expect(p.Start) == p.Start(1005, 2000)
+    assert tardy.ask(p.Ready(0), p.Start) == p.Start(1000, 2000)
