@@ -133,6 +133,20 @@ class AgentProcess:
         counts: dict[str, int] = self.snapshot()["extents"]
         return counts
 
+    def forget_tasks(self) -> None:
+        """End all clients and remove all tasks."""
+        self._end_clients()
+        for task in self.snapshot()["tasks"]:
+            assert self.call("remove", name=task["name"])["ok"]
+
+    def _end_clients(self) -> None:
+        for client in self._clients:
+            client.close()
+        for program in self._programs:
+            program.close()
+        self._clients.clear()
+        self._programs.clear()
+
     def kill(self) -> None:
         """SIGKILL the agent."""
         assert self.process is not None
@@ -169,10 +183,7 @@ class AgentProcess:
     def stop(self) -> int:
         """Stop the agent as an administrator does; returns its exit status."""
         assert self.process is not None
-        for client in self._clients:
-            client.close()
-        for program in self._programs:
-            program.close()
+        self._end_clients()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(TIMEOUT_S)

@@ -7,10 +7,27 @@ import pytest
 from tests.integration.agent.agent_process import AgentProcess
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[AgentProcess]:
-    """A running agent of 16 extents and one tier."""
-    process = AgentProcess(tmp_path)
+def running(folder: Path) -> Iterator[AgentProcess]:
+    """An agent of 16 extents and one tier, as long as it is needed."""
+    process = AgentProcess(folder)
     process.start()
     yield process
     assert process.stop() in (0, -9), process.log.read_text()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent for this test alone."""
+    yield from running(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    yield from running(tmp_path_factory.mktemp("agent"))
+
+
+@pytest.fixture
+def shared_agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
+    """An agent without tasks that served other tests before: it starts a second faster."""
+    yield agent_of_module
+    agent_of_module.forget_tasks()

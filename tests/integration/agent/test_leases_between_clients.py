@@ -11,12 +11,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("arena", [p.NO_ARENA, 0], ids=["lease alone", "with a stream"])
-def test_the_earliest_deadline_gets_the_lease_next(agent: AgentProcess, arena: int) -> None:
+def test_the_earliest_deadline_gets_the_lease_next(shared_agent: AgentProcess, arena: int) -> None:
     names = ["holder", "late", "early", "middle"]
     clients = {}
     for seed, name in enumerate(names):
-        agent.register(name, plan(4))
-        clients[name] = agent.client(name)
+        shared_agent.register(name, plan(4))
+        clients[name] = shared_agent.client(name)
         clients[name].load(content(seed, 4))
     held = clients["holder"].begin(arena)
     jobs = {
@@ -37,10 +37,10 @@ def test_the_earliest_deadline_gets_the_lease_next(agent: AgentProcess, arena: i
     assert order == sorted(order)
 
 
-def test_warm_up_jobs_let_others_pass(agent: AgentProcess) -> None:
+def test_warm_up_jobs_let_others_pass(shared_agent: AgentProcess) -> None:
     for name in ("holder", "loading", "running"):
-        agent.register(name, plan(2))
-    holder, loading, running = (agent.client(n) for n in ("holder", "loading", "running"))
+        shared_agent.register(name, plan(2))
+    holder, loading, running = (shared_agent.client(n) for n in ("holder", "loading", "running"))
     held = holder.begin(p.NO_ARENA)
     warm = loading.begin(p.NO_ARENA, deadline_s=1, warmup=True, wait=False)
     loading.send(p.Stats())
@@ -54,8 +54,8 @@ def test_warm_up_jobs_let_others_pass(agent: AgentProcess) -> None:
     running.end(job)
     assert loading.expect(p.Grant).job == warm
     loading.end(warm)
-    assert agent.task("loading")["jobs"] == 0
-    assert agent.task("loading")["warmup_jobs"] == 1
+    assert shared_agent.task("loading")["jobs"] == 0
+    assert shared_agent.task("loading")["warmup_jobs"] == 1
 
 
 def test_a_client_killed_in_the_middle_of_a_job_loses_the_lease_and_its_memory(
@@ -77,18 +77,18 @@ def test_a_client_killed_in_the_middle_of_a_job_loses_the_lease_and_its_memory(
     assert agent.task("other")["misses"] == 0
 
 
-def test_a_waiting_client_that_leaves_is_forgotten(agent: AgentProcess) -> None:
+def test_a_waiting_client_that_leaves_is_forgotten(shared_agent: AgentProcess) -> None:
     for name in ("holder", "leaver", "waiter"):
-        agent.register(name, plan(2))
-    holder, leaver, waiter = (agent.client(n) for n in ("holder", "leaver", "waiter"))
+        shared_agent.register(name, plan(2))
+    holder, leaver, waiter = (shared_agent.client(n) for n in ("holder", "leaver", "waiter"))
     held = holder.begin(p.NO_ARENA)
     leaver.begin(p.NO_ARENA, deadline_s=1, wait=False)
     leaver.close()
-    wait_until(lambda: not agent.task("leaver")["clients"], "the leaver is gone")
+    wait_until(lambda: not shared_agent.task("leaver")["clients"], "the leaver is gone")
     job = waiter.begin(p.NO_ARENA, wait=False)
     holder.end(held)
     assert waiter.expect(p.Grant).job == job
-    assert agent.task("leaver")["broken"] == 0
+    assert shared_agent.task("leaver")["broken"] == 0
 
 
 def test_jobs_are_recorded_with_their_outputs(agent: AgentProcess) -> None:
@@ -116,12 +116,12 @@ def test_jobs_are_recorded_with_their_outputs(agent: AgentProcess) -> None:
     assert agent.task("camera")["misses"] == 1
 
 
-def test_ready_clients_start_when_the_administrator_says_so(agent: AgentProcess) -> None:
-    agent.register("early", plan(2), phase_ns=5)
-    agent.register("tardy", plan(2))
-    early, tardy = agent.client("early"), agent.client("tardy")
+def test_ready_clients_start_when_the_administrator_says_so(shared_agent: AgentProcess) -> None:
+    shared_agent.register("early", plan(2), phase_ns=5)
+    shared_agent.register("tardy", plan(2))
+    early, tardy = shared_agent.client("early"), shared_agent.client("tardy")
     early.send(p.Ready(0))
-    wait_until(lambda: agent.task("early")["ready"], "the early one is ready")
-    assert agent.call("start", epoch_ns=1000, until_ns=2000)["started"] == ["early"]
+    wait_until(lambda: shared_agent.task("early")["ready"], "the early one is ready")
+    assert shared_agent.call("start", epoch_ns=1000, until_ns=2000)["started"] == ["early"]
     assert early.expect(p.Start) == p.Start(1005, 2000)
     assert tardy.ask(p.Ready(0), p.Start) == p.Start(1000, 2000)

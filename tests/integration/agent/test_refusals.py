@@ -4,6 +4,7 @@ import os
 import struct
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
@@ -90,20 +91,20 @@ def error_and_end(client: RawClient) -> p.ErrorCode:
         return code
 
 
-def test_a_violation_closes_that_connection_and_no_other(agent: AgentProcess) -> None:
-    agent.register("bystander", plan(4))
-    agent.register("hostile", plan(4))
-    bystander = agent.client("bystander")
+def test_a_violation_closes_that_connection_and_no_other(shared_agent: AgentProcess) -> None:
+    shared_agent.register("bystander", plan(4))
+    shared_agent.register("hostile", plan(4))
+    bystander = shared_agent.client("bystander")
     arena = bystander.load(content(1, 4))
     for name, (code, violate) in VIOLATIONS.items():
-        client = agent.client("hostile")
+        client = shared_agent.client("hostile")
         violate(client)
         assert error_and_end(client) is code, name
         client.close()
         job = bystander.begin(0)
         assert arena.read_in_job() == content(1, 4), name
         bystander.end(job)
-    assert agent.task("hostile")["clients"] == []
+    assert shared_agent.task("hostile")["clients"] == []
 
 
 @pytest.mark.parametrize(
@@ -116,17 +117,19 @@ def test_a_violation_closes_that_connection_and_no_other(agent: AgentProcess) ->
     ids=["not HELLO", "another version", "another protocol"],
 )
 def test_what_does_not_begin_with_hello_is_refused(
-    agent: AgentProcess, first: bytes, code: p.ErrorCode | None
+    shared_agent: AgentProcess, first: bytes, code: p.ErrorCode | None
 ) -> None:
-    agent.register("task", plan(4))
-    client = agent.connect("task")
+    shared_agent.register("task", plan(4))
+    client = shared_agent.connect("task")
     client.send_bytes(first)
     assert error_and_end(client) is (code or p.ErrorCode.UNSUPPORTED_VERSION)
 
 
-def test_what_the_plan_does_not_grant_is_refused_and_nothing_is_lost(agent: AgentProcess) -> None:
-    agent.register("task", plan(6, resident=(1,), ring=2))
-    client = agent.client("task")
+def test_what_the_plan_does_not_grant_is_refused_and_nothing_is_lost(
+    shared_agent: AgentProcess,
+) -> None:
+    shared_agent.register("task", plan(6, resident=(1,), ring=2))
+    client = shared_agent.client("task")
     for reserve in (
         p.Reserve(0, 1, 7 * EXTENT_BYTES, 0),  # more extents than planned
         p.Reserve(0, 1, 6 * EXTENT_BYTES, 10),  # extent 0 is pinned and not resident
@@ -177,33 +180,33 @@ def test_what_the_plan_does_not_grant_is_refused_and_nothing_is_lost(agent: Agen
     ],
 )
 def test_registrations_that_do_not_fit_are_refused_in_words(
-    agent: AgentProcess, values: dict[str, object], plan_of_it: dict[str, object], words: str
+    shared_agent: AgentProcess, values: dict[str, Any], plan_of_it: dict[str, Any], words: str
 ) -> None:
-    answer = agent.register(**{"name": "task", "plan": plan_of_it, **values})  # type: ignore[arg-type]  # that is the point
+    answer = shared_agent.register(**{"name": "task", "plan": plan_of_it, **values})
     assert not answer["ok"]
     assert words in answer["error"]
-    assert agent.snapshot()["tasks"] == []
+    assert shared_agent.snapshot()["tasks"] == []
 
 
-def test_rings_are_shared_inside_a_domain_and_not_beyond(agent: AgentProcess) -> None:
-    assert agent.register("a", plan(9, ring=8), domain="one")["ok"]
-    assert agent.register("b", plan(9, ring=8), domain="one")["ok"]
-    assert agent.register("c", plan(9, ring=8), domain="two")["ok"]
-    refusal = agent.register("d", plan(9, ring=1), domain="three")
+def test_rings_are_shared_inside_a_domain_and_not_beyond(shared_agent: AgentProcess) -> None:
+    assert shared_agent.register("a", plan(9, ring=8), domain="one")["ok"]
+    assert shared_agent.register("b", plan(9, ring=8), domain="one")["ok"]
+    assert shared_agent.register("c", plan(9, ring=8), domain="two")["ok"]
+    refusal = shared_agent.register("d", plan(9, ring=1), domain="three")
     assert "65536 bytes are missing" in refusal["error"]
 
 
-def test_the_number_of_clients_is_bounded(agent: AgentProcess) -> None:
-    agent.register("task", plan(4))
+def test_the_number_of_clients_is_bounded(shared_agent: AgentProcess) -> None:
+    shared_agent.register("task", plan(4))
     for _ in range(8):
-        agent.client("task")
-    one_more = agent.connect("task")
+        shared_agent.client("task")
+    one_more = shared_agent.connect("task")
     assert error_and_end(one_more) is p.ErrorCode.QUOTA
 
 
-def test_a_client_that_does_not_read_is_closed(agent: AgentProcess) -> None:
-    agent.register("task", plan(4))
-    client = agent.client("task")
+def test_a_client_that_does_not_read_is_closed(shared_agent: AgentProcess) -> None:
+    shared_agent.register("task", plan(4))
+    client = shared_agent.client("task")
     frame = p.encode(p.Stats(), 1) * 1000
 
     def flood() -> None:
@@ -217,12 +220,12 @@ def test_a_client_that_does_not_read_is_closed(agent: AgentProcess) -> None:
     sender.start()
     sender.join(20)
     assert not sender.is_alive()
-    assert agent.task("task")["clients"] == []
+    assert shared_agent.task("task")["clients"] == []
 
 
-def test_the_administrator_gets_sentences(agent: AgentProcess) -> None:
-    assert "no method" in agent.call("frobnicate")["error"]
-    assert "no task 'x'" in agent.call("remove", name="x")["error"]
-    assert "since must be" in agent.call("jobs", since=-1)["error"]
-    assert "admitted must be" in agent.call("verdict")["error"]
-    assert agent.call("verdict", admitted=False)["ok"]
+def test_the_administrator_gets_sentences(shared_agent: AgentProcess) -> None:
+    assert "no method" in shared_agent.call("frobnicate")["error"]
+    assert "no task 'x'" in shared_agent.call("remove", name="x")["error"]
+    assert "since must be" in shared_agent.call("jobs", since=-1)["error"]
+    assert "admitted must be" in shared_agent.call("verdict")["error"]
+    assert shared_agent.call("verdict", admitted=False)["ok"]
