@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 
 from tierline_agent.tiers import Medium, Store, domain_key, open_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
@@ -29,11 +30,18 @@ def extent(number: int, extent_bytes: int) -> memoryview:
     return view
 
 
-class DyingMedium(Medium):
-    """Kills the process at one operation."""
+def kill_this_process() -> None:
+    """End at once, without any of Python's own tidying up."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, inner: Medium, dies_at: int) -> None:
-        self.inner, self.left = inner, dies_at
+
+class DyingMedium(Medium):
+    """Calls `die`, which does not return, at one operation (`left` counts down to it)."""
+
+    def __init__(
+        self, inner: Medium, dies_at: int, die: Callable[[], None] = kill_this_process
+    ) -> None:
+        self.inner, self.left, self._die = inner, dies_at, die
         self.kind, self.path, self.mode = inner.kind, inner.path, inner.mode
         self.durability, self.size_bytes = inner.durability, inner.size_bytes
 
@@ -43,26 +51,25 @@ class DyingMedium(Medium):
 
     def read_into(self, offset: int, target: memoryview) -> None:
         if self._step():
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._die()
         self.inner.read_into(offset, target)
 
     def write_from(self, offset: int, source: memoryview) -> None:
         if self._step():
-            half = source.nbytes // 2
-            if source.nbytes <= BLOCK_BYTES:  # a record: torn inside its fields
-                whole = scratch(BLOCK_BYTES)
-                self.inner.read_into(offset, whole)
-                half = min(half, 40)
-                whole[:half] = source[:half]
-                self.inner.write_from(offset, whole)
-            else:
-                self.inner.write_from(offset, source[:half])
-            os.kill(os.getpid(), signal.SIGKILL)
+            if source.nbytes > BLOCK_BYTES:
+                self.inner.write_from(offset, source[: source.nbytes // 2])
+            else:  # a record, torn inside its fields
+                block = scratch(BLOCK_BYTES)
+                self.inner.read_into(offset, block)
+                torn = min(source.nbytes, 40)
+                block[:torn] = source[:torn]
+                self.inner.write_from(offset, block)
+            self._die()
         self.inner.write_from(offset, source)
 
     def flush(self, offset: int, size_bytes: int) -> None:
         if self._step():
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._die()
         self.inner.flush(offset, size_bytes)
 
     def close(self) -> None:
