@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tierline_api.manifests import load_manifests
-from tierline_api.quantities import format_quantity
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
 from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.live import shown_size, shown_time
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.planning.answer import Admitted, Infeasible
 
@@ -50,14 +50,14 @@ def _show(answer: Admitted | Infeasible) -> None:
     for column in ("resident", "ring", "workspace", "streamed/job", "job time", "response"):
         table.add_column(column, justify="right")
     for plan in answer.plans:
-        response = "-" if plan.response_s is None else f"{plan.response_s * 1e3:,.1f} ms"
+        response = "-" if plan.response_s is None else shown_time(plan.response_s)
         table.add_row(
             plan.name,
-            format_quantity(len(plan.resident_extents) * plan.extent_bytes),
-            format_quantity(plan.ring_extents * plan.extent_bytes),
-            format_quantity(plan.workspace_bytes),
-            format_quantity(plan.streamed_bytes),
-            f"{plan.job_time_s * 1e3:,.1f} ms",
+            shown_size(len(plan.resident_extents) * plan.extent_bytes),
+            shown_size(plan.ring_extents * plan.extent_bytes),
+            shown_size(plan.workspace_bytes),
+            shown_size(plan.streamed_bytes),
+            shown_time(plan.job_time_s),
             response,
         )
     console.print(table)

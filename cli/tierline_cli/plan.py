@@ -12,10 +12,10 @@ from rich.table import Table
 from tierline_api.manifests import load_manifests
 from tierline_api.memnode import MemNode
 from tierline_api.memtask import MemTask
-from tierline_api.quantities import format_quantity
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
 from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.live import shown_size, shown_time
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.frontier import TradePoint, frontier
@@ -79,11 +79,11 @@ def _table(name: str, points: Sequence[TradePoint]) -> Table:
     for index, point in enumerate(points):
         if index % step == 0 or index == len(points) - 1:
             table.add_row(
-                format_quantity(point.fast_bytes),
+                shown_size(point.fast_bytes),
                 str(point.resident_extents),
                 str(point.ring_extents),
-                format_quantity(point.streamed_bytes),
-                f"{point.job_time_s * 1e3:,.1f} ms",
+                shown_size(point.streamed_bytes),
+                shown_time(point.job_time_s),
             )
     return table
 

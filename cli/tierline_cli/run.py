@@ -179,8 +179,9 @@ def _load(run: LocalRun, where: Console) -> None:
 
 def _watch(run: LocalRun, duration: float | None, where: Console) -> None:
     try:
+        where.print("running; Ctrl-C ends")
         with Live(console=where, refresh_per_second=4, transient=True) as live:
             for snapshot in run.release(duration).watch(_REFRESH_S):
-                live.update(screen(run.results(final=False), snapshot, "running (Ctrl-C ends)"))
+                live.update(screen(run.results(final=False), snapshot, "running"))
     except KeyboardInterrupt:
         where.print("ending")

@@ -11,9 +11,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from tierline_api.quantities import format_quantity
 from tierline_cli.admin_client import AdminClient
-from tierline_cli.live import memory_lines
+from tierline_cli.live import memory_lines, shown_size, shown_time
 
 
 @click.command(name="top")
@@ -45,7 +44,7 @@ def command(run_dir: Path, once: bool, as_node: bool, interval: float) -> None:
 def _screen(snapshot: Mapping[str, Any]) -> Group:
     table = Table(header_style="bold")
     table.add_column("task")
-    for column in ("state", "jobs", "misses", "worst", "predicted", "streamed", "stored"):
+    for column in ("state", "jobs", "misses", "worst", "bound", "streamed", "stored"):
         table.add_column(column, justify="right")
     for task in snapshot["tasks"]:
         table.add_row(
@@ -53,9 +52,9 @@ def _screen(snapshot: Mapping[str, Any]) -> Group:
             "ready" if task["ready"] else "loading" if task["clients"] else "waiting",
             str(task["jobs"]),
             str(task["misses"]),
-            f"{task['response_worst_ns'] / 1e6:,.1f} ms",
-            f"{task['predicted_response_s'] * 1e3:,.1f} ms",
-            format_quantity(task["streamed_bytes"]),
-            format_quantity(task["stored_bytes"]),
+            shown_time(task["response_worst_ns"] / 1e9),
+            shown_time(task["predicted_response_s"]),
+            shown_size(task["streamed_bytes"]),
+            shown_size(task["stored_bytes"]),
         )
     return Group(table, memory_lines(snapshot))

@@ -1,0 +1,121 @@
+"""`tierline run` as a person runs it: a real agent, real programs, real models."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tierline_cli.admin_client import AdminClient
+
+_ROOT = Path(__file__).parents[3]
+_TASK = """
+apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: {name}, namespace: tiny}}
+spec:
+  realtime: {{period: {period}}}
+  memory: {{budget: 64Mi}}
+  swap: {{tiers: [{tier}], policy: Stream}}
+  device: {{kind: cpu}}
+  template:
+    spec:
+      containers:
+        - name: task
+          command: [python, -m, tests.integration.cli.tiny_task, "{seed}"]
+          workingDir: {root}
+"""
+_FAST_BYTES = 4 << 20
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a name short enough for sockets below it."""
+    path = Path(tempfile.mkdtemp(prefix="tl-"))
+    yield path
+    shutil.rmtree(path)
+
+
+def manifest(folder: Path, period: str) -> Path:
+    """Two tasks of 3 MiB each, on two tiers."""
+    path = folder / "tasks.yaml"
+    tasks = [("left", "dram", 1), ("right", "nvme", 2)]
+    path.write_text(
+        "---".join(
+            _TASK.format(name=name, tier=tier, seed=seed, period=period, root=_ROOT)
+            for name, tier, seed in tasks
+        )
+    )
+    return path
+
+
+def start(path: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """The command on small extents."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tierline_cli", "run", str(path), "--json"),
+            *("--fast-memory", "4Mi", "--extent-size", "64Ki", "--profile-jobs", "4"),
+            *arguments,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=path.parent,
+        env={**os.environ, "TMPDIR": str(path.parent)},
+    )
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Files in `folder` and in tmpfs that the run made, and processes that it started."""
+    files = [str(entry) for entry in folder.iterdir() if entry.name.startswith("tierline-")]
+    shared = [str(entry) for entry in Path("/dev/shm").glob("tierline-run-*")]  # noqa: S108 - tmpfs
+    children = psutil.Process().children(recursive=True)
+    return [*files, *shared, *(" ".join(child.cmdline()) for child in children)]
+
+
+def test_two_tasks_larger_than_their_fast_memory(folder: Path) -> None:
+    output, errors = start(manifest(folder, "500ms"), "--duration", "4").communicate()
+    assert output, errors
+    report = json.loads(output)
+    assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"] == _FAST_BYTES
+    assert report["weights_bytes"] > _FAST_BYTES
+    assert [task["name"] for task in report["tasks"]] == ["left", "right"]
+    for task in report["tasks"]:
+        assert task["outputs_identical"] is True
+        assert task["jobs"] == 8
+        assert task["streamed_bytes_per_job"] > 1 << 20
+        assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
+    assert "summary" in errors
+    assert not left_behind(folder)
+
+
+def test_an_infeasible_set_is_explained_and_exits_3(folder: Path) -> None:
+    process = start(manifest(folder, "100us"))
+    output, errors = process.communicate()
+    assert process.returncode == 3
+    verdict = json.loads(output)
+    assert verdict["admitted"] is False
+    assert verdict["message"] in " ".join(errors.split())
+    assert not left_behind(folder)
+
+
+def test_ctrl_c_ends_cleanly_and_still_sums_up(folder: Path) -> None:
+    process = start(manifest(folder, "500ms"))
+    assert process.stderr is not None
+    assert any("running; Ctrl-C ends" in line for line in process.stderr)
+    (admin_path,) = folder.glob("tierline-*/run/admin.sock")
+    with AdminClient(admin_path) as admin:
+        while not all(task["jobs"] for task in admin.call("snapshot")["snapshot"]["tasks"]):
+            assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    assert all(task["outputs_identical"] for task in json.loads(output)["tasks"])
+    assert not left_behind(folder)
