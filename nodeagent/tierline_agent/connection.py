@@ -29,11 +29,11 @@ _DESCRIPTORS_QUEUED = 2 * _DESCRIPTORS_PER_READ
 class Handler(Protocol):
     """Who works with the messages."""
 
-    def on_message(self, sequence: int, message: Message) -> None:
+    def on_message(self, sequence: int, message: Message, /) -> None:
         """A message arrived."""
         ...
 
-    def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation) -> None:
+    def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation, /) -> None:
         """The client broke the protocol; nothing more will be read."""
         ...
 

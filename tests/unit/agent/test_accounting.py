@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tierline_agent.accounting import FastMemory, JobLog, JobRecord, TaskCounters
+
+RECORD = JobRecord(
+    task="t",
+    job=1,
+    release_ns=0,
+    granted_ns=10,
+    end_ns=110,
+    deadline_ns=100,
+    missed=True,
+    warmup=False,
+    streamed_bytes=7,
+    fetched_bytes=3,
+    stall_ns=5,
+    workspace_bytes=9,
+)
+
+
+def test_a_reader_gets_each_record_once_and_is_told_what_it_lost() -> None:
+    log = JobLog(limit=3)
+    for job in range(5):
+        log.append(replace(RECORD, job=job))
+    first = log.since(0)
+    assert [job["job"] for job in first["jobs"]] == [2, 3, 4]
+    assert (first["cursor"], first["lost"], first["more"]) == (5, 2, False)
+    assert log.since(5)["jobs"] == []
+    log.append(replace(RECORD, job=5))
+    assert [job["job"] for job in log.since(first["cursor"])["jobs"]] == [5]
+
+
+def test_a_cursor_of_another_agent_is_harmless() -> None:
+    log = JobLog(limit=3)
+    log.append(RECORD)
+    assert log.since(1000)["jobs"] == []
+    assert log.since(1000)["cursor"] == 1
+
+
+def test_warm_up_jobs_are_counted_apart() -> None:
+    counters = TaskCounters()
+    counters.count(replace(RECORD, warmup=True), predicted_job_ns=50)
+    counters.count(RECORD, predicted_job_ns=50)
+    counters.count(replace(RECORD, missed=False, end_ns=40), predicted_job_ns=50)
+    assert (counters.jobs, counters.warmup_jobs, counters.misses) == (2, 1, 1)
+    assert (counters.overruns, counters.response_worst_ns) == (1, 110)
+    assert counters.streamed_bytes == 21
+
+
+def test_the_peak_is_of_the_sum() -> None:
+    memory = FastMemory(limit_bytes=100)
+    memory.set_extents(40)
+    memory.set_workspace(20)
+    memory.set_workspace(0)
+    memory.add_unmanaged("t", 1, 5)
+    assert (memory.used_bytes, memory.peak_bytes) == (45, 60)
+    memory.forget_client("t", 1)
+    assert memory.used_bytes == 40

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.unit.agent.loops import in_loop
+
+from tierline_agent import protocol as p
+from tierline_agent.connection import Connection
+from tierline_agent.errors import ConnectionViolation
+
+LIMIT_BYTES = 1 << 17
+
+
+@dataclass
+class Peer:
+    """A connection in the loop, its handler, and the client's blocking end."""
+
+    messages: list[p.Message] = field(default_factory=list)
+    violations: list[Exception] = field(default_factory=list)
+    closed: int = 0
+    pauses: bool = False
+
+    def __post_init__(self) -> None:
+        self.client, ours = socket.socketpair()
+        ours.setblocking(False)
+        self.changed = asyncio.Event()
+        self.connection = Connection(ours, asyncio.get_running_loop(), self, LIMIT_BYTES)
+        self.connection.resume()
+
+    def on_message(self, _sequence: int, message: p.Message) -> None:
+        self.messages.append(message)
+        if self.pauses:
+            self.connection.pause()
+        self.changed.set()
+
+    def on_violation(self, _sequence: int, error: p.ProtocolError | ConnectionViolation) -> None:
+        self.violations.append(error)
+        self.changed.set()
+
+    def on_closed(self) -> None:
+        self.closed += 1
+        self.changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def end(self) -> None:
+        self.connection.close()
+        self.client.close()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@in_loop
+async def test_frames_in_any_pieces_become_messages() -> None:
+    peer = Peer()
+    frames = b"".join(p.encode(p.Ended(job), job) for job in range(1, 6))
+    for begin in range(0, len(frames), 7):
+        peer.client.sendall(frames[begin : begin + 7])
+    await peer.until(lambda: len(peer.messages) == 5)
+    assert peer.messages == [p.Ended(job) for job in range(1, 6)]
+    peer.end()
+
+
+@in_loop
+async def test_a_paused_connection_delivers_nothing_until_it_is_resumed() -> None:
+    peer = Peer(pauses=True)
+    peer.client.sendall(p.encode(p.Ended(1), 1) + p.encode(p.Ended(2), 2))
+    await peer.until(lambda: peer.messages)
+    assert peer.messages == [p.Ended(1)]
+    peer.connection.resume()
+    await peer.until(lambda: len(peer.messages) == 2)
+    peer.end()
+
+
+@in_loop
+async def test_descriptors_are_closed_whoever_ends_the_connection() -> None:
+    before = open_descriptors()
+    peer = Peer()
+    for _ in range(3):
+        socket.send_fds(peer.client, [p.encode(p.Ended(1), 1)], [0, 0, 0])
+    await peer.until(lambda: len(peer.messages) == 3)
+    taken = peer.connection.take_descriptors(4)
+    peer.client.close()
+    await peer.until(lambda: peer.closed)
+    for descriptor in taken:
+        os.close(descriptor)
+    assert open_descriptors() == before
+    assert peer.closed == 1
+
+
+@in_loop
+async def test_sent_descriptors_arrive_and_are_closed_here() -> None:
+    before = open_descriptors()
+    peer = Peer()
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    os.close(writer)
+    peer.connection.send(p.Fds(0, p.DescriptorKind.RING, 0, 1), 1, [reader])
+    _, descriptors, _, _ = socket.recv_fds(peer.client, 100, 4)
+    assert os.read(descriptors[0], 1) == b"x"
+    os.close(descriptors[0])
+    peer.end()
+    assert open_descriptors() == before
+
+
+@in_loop
+async def test_a_client_that_does_not_read_is_closed_at_the_limit() -> None:
+    peer = Peer()
+    sent = 0
+    while not peer.closed:
+        peer.connection.send(p.Ended(1), 1)
+        sent += 20
+        assert sent < 1 << 24
+    assert sent > LIMIT_BYTES
+    peer.end()
+
+
+@in_loop
+async def test_what_waits_is_sent_when_the_client_reads() -> None:
+    peer = Peer()
+    message = p.Reserved(0, 0, 1, (0,) * 8000)
+    frame = len(p.encode(message, 1))
+    peer.client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(4):
+        peer.connection.send(message, 1)
+
+    def read() -> int:
+        got = 0
+        while got < 4 * frame:
+            got += len(peer.client.recv(1 << 16))
+        return got
+
+    assert await asyncio.to_thread(read) == 4 * frame
+    assert not peer.closed
+    peer.end()
+
+
+@in_loop
+async def test_nothing_is_read_after_a_violation() -> None:
+    peer = Peer()
+    peer.client.sendall(b"\xff" * 100 + p.encode(p.Ended(1), 1))
+    await peer.until(lambda: peer.violations)
+    peer.client.sendall(p.encode(p.Ended(1), 1))
+    await asyncio.sleep(0)
+    assert peer.messages == []
+    assert len(peer.violations) == 1
+    peer.end()

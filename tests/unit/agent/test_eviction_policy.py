@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierline_agent.policy.eviction import Choice, Idle, choose
+
+IDLE = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), max_size=8).map(
+    lambda found: [Idle(key, domain, since) for key, (domain, since) in enumerate(found)]
+)
+
+
+@given(idle=IDLE, wanted=st.integers(0, 12), room=st.integers(-3, 12))
+def test_a_choice_is_complete_within_the_limit_and_inside_the_domain(
+    idle: list[Idle], wanted: int, room: int
+) -> None:
+    choice = choose(idle, "a", wanted, room)
+    domains = {extent.key: extent.domain for extent in idle}
+    assert len(choice.reuse) + choice.create == wanted
+    assert all(domains[key] == "a" for key in choice.reuse)
+    assert all(domains[key] == "b" for key in choice.destroy)
+    if choice.short == 0:
+        assert choice.create - len(choice.destroy) <= max(room, 0)
+    else:
+        assert len(choice.destroy) == sum(domain == "b" for domain in domains.values())
+    own = sum(domain == "a" for domain in domains.values())
+    assert len(choice.reuse) == min(own, wanted)
+
+
+def test_the_longest_idle_of_others_go_first_and_the_latest_of_ones_own_are_reused() -> None:
+    idle = [Idle(1, "b", 5), Idle(2, "b", 3), Idle(3, "a", 1), Idle(4, "a", 2)]
+    assert choose(idle, "a", 1, 0) == Choice((4,), (), 0, 0)
+    assert choose(idle, "a", 3, 0) == Choice((3, 4), (2,), 1, 0)

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.errors import DescriptorRefused, QuotaExceeded
+from tierline_agent.extents import ExtentPool, Pooled, State
+from tierline_agent.identity import Process
+
+EXTENT_BYTES = 64 << 10
+LIMIT = 6
+ALICE, BOB = Process(1, 1), Process(2, 2)
+
+
+def pool_of(extents: int = LIMIT) -> tuple[CpuDevice, ExtentPool]:
+    device = CpuDevice(EXTENT_BYTES, extents * EXTENT_BYTES)
+    return device, ExtentPool(device)
+
+
+def fill(device: CpuDevice, pooled: Pooled, byte: bytes) -> None:
+    def read(target: memoryview) -> int:
+        target[:] = byte * len(target)
+        return len(target)
+
+    device.fill(pooled.extent, read)
+
+
+def bytes_of(device: CpuDevice, pooled: Pooled) -> bytes:
+    found = b""
+
+    def read(target: memoryview) -> int:
+        nonlocal found
+        found = bytes(target)
+        return 0
+
+    device.fill(pooled.extent, read)
+    return found
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Any order of taking, freeing and dying: no bytes cross domains, the limit holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device, self.pool = pool_of()
+        self.held: list[tuple[Pooled, str, Process]] = []
+
+    @rule(
+        domain=st.sampled_from("ab"),
+        count=st.integers(1, 3),
+        process=st.sampled_from([ALICE, BOB]),
+    )
+    def take(self, domain: str, count: int, process: Process) -> None:
+        try:
+            taken = self.pool.take_resident(domain, count, process)
+        except QuotaExceeded:
+            return
+        for pooled in taken:
+            assert set(bytes_of(self.device, pooled)) <= {0, ord(domain)}
+            fill(self.device, pooled, domain.encode())
+            self.held.append((pooled, domain, process))
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 99), acknowledged=st.booleans())
+    def free(self, which: int, acknowledged: bool) -> None:
+        pooled, _, process = self.held.pop(which % len(self.held))
+        if acknowledged:
+            self.pool.unmapped([pooled], process)
+        self.pool.give_up([pooled])
+        assert pooled.state is (State.FREE if acknowledged else State.DRAINING)
+
+    @rule(process=st.sampled_from([ALICE, BOB]))
+    def die(self, process: Process) -> None:
+        lost = [held for held in self.held if held[2] == process]
+        self.held = [held for held in self.held if held[2] != process]
+        self.pool.give_up(pooled for pooled, _, _ in lost)
+        self.pool.died(process)
+
+    @invariant()
+    def within_the_limit(self) -> None:
+        assert self.pool.bytes_held <= LIMIT * EXTENT_BYTES
+        assert self.pool.count_by_state()[State.RESIDENT] == len(self.held)
+
+    def teardown(self) -> None:
+        self.pool.close()
+
+
+PoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+test_pool = pytest.mark.slow(PoolMachine.TestCase)
+
+
+def test_a_ring_is_shared_inside_its_domain_and_grows() -> None:
+    _, pool = pool_of()
+    first = pool.ring("a", 2, ALICE)
+    second = pool.ring("a", 3, BOB)
+    assert second[:2] == first
+    assert pool.count_by_state()[State.RING] == 3
+    pool.shrink_ring("a", 1)
+    assert pool.count_by_state() == {
+        State.FREE: 0,
+        State.RESIDENT: 0,
+        State.RING: 1,
+        State.DRAINING: 2,
+    }
+    pool.died(ALICE)
+    pool.died(BOB)
+    assert pool.count_by_state()[State.FREE] == 2
+    pool.close()
+
+
+def test_the_workspace_is_kept_free() -> None:
+    _, pool = pool_of(4)
+    pool.reserve_workspace(EXTENT_BYTES + 1)
+    with pytest.raises(QuotaExceeded, match="1 more"):
+        pool.take_resident("a", 3, ALICE)
+    assert len(pool.take_resident("a", 2, ALICE)) == 2
+    pool.close()
+
+
+def test_extents_come_back_by_identity_and_only_into_their_domain() -> None:
+    device, earlier = pool_of()
+    pooled = earlier.take_resident("a", 1, ALICE)[0]
+    fill(device, pooled, b"x")
+    descriptor = device.export_extent(pooled.extent)
+    lent = earlier.identities()
+    earlier.close()  # the agent dies; the client keeps the memory by its descriptor
+
+    _, pool = pool_of()
+    pool.expect(lent)
+    with pytest.raises(DescriptorRefused, match="did not lend"):
+        pool.adopt_resident("b", descriptor, ALICE)
+    again = pool.adopt_resident("a", descriptor, ALICE)
+    assert bytes_of(device, again) == b"x" * EXTENT_BYTES
+    with pytest.raises(DescriptorRefused, match="in use"):
+        pool.adopt_resident("a", descriptor, ALICE)
+    os.close(descriptor)
+    pool.close()
+
+
+def test_ring_slots_come_back_in_order_and_are_the_same_for_all() -> None:
+    device, earlier = pool_of()
+    ring = earlier.ring("a", 2, ALICE)
+    descriptors = [device.export_extent(pooled.extent) for pooled in ring]
+    lent = earlier.identities()
+    earlier.close()
+    _, pool = pool_of()
+    pool.expect(lent)
+    with pytest.raises(DescriptorRefused, match="not the next"):
+        pool.adopt_ring("a", 1, descriptors[1], ALICE)
+    first = [pool.adopt_ring("a", slot, fd, ALICE) for slot, fd in enumerate(descriptors)]
+    second = [pool.adopt_ring("a", slot, fd, BOB) for slot, fd in enumerate(descriptors)]
+    assert first == second
+    with pytest.raises(DescriptorRefused, match="another one"):
+        pool.adopt_ring("a", 0, descriptors[1], BOB)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    pool.close()

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierline_agent.policy.leases import Claim, Grant, Keep, Rank, decide
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> list[Claim]:
+    deadlines = draw(st.lists(st.integers(0, 5), max_size=8))
+    return [
+        Claim(key, deadline, arrival=key, rank=draw(st.sampled_from(Rank)))
+        for key, deadline in enumerate(deadlines)
+    ]
+
+
+@given(claims())
+def test_the_most_urgent_of_the_highest_class_goes_first(waiting: list[Claim]) -> None:
+    decision = decide(None, waiting)
+    if not waiting:
+        assert decision == Keep()
+        return
+    assert isinstance(decision, Grant)
+    chosen = waiting[decision.key]
+    for other in waiting:
+        assert chosen.rank <= other.rank
+        if other.rank == chosen.rank:
+            assert chosen.deadline_ns <= other.deadline_ns
+            if other.deadline_ns == chosen.deadline_ns:
+                assert chosen.arrival <= other.arrival
+
+
+@given(claims(), claims())
+def test_a_holder_is_never_interrupted(holders: list[Claim], waiting: list[Claim]) -> None:
+    for holder in holders:
+        assert decide(holder, waiting) == Keep()
+
+
+@given(claims())
+def test_the_order_in_which_claims_are_looked_at_does_not_matter(
+    waiting: list[Claim],
+) -> None:
+    shuffled = sorted(waiting, key=lambda claim: -claim.arrival)
+    assert decide(None, waiting) == decide(None, shuffled)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tierline_agent.leases import LeaseManager, Ticket
+from tierline_agent.policy.leases import Rank
+
+
+@dataclass
+class Desk:
+    """A lease manager with a clock of its own, and what it granted."""
+
+    now_ns: int = 0
+    granted: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.leases = LeaseManager(lambda: self.now_ns, self.waits_s.append)
+
+    def ask(self, name: str, deadline_ns: int, rank: Rank = Rank.GUARANTEED) -> Ticket:
+        ticket = self.leases.ticket(deadline_ns, rank)
+        self.leases.request(ticket, lambda _now_ns: self.granted.append(name))
+        return ticket
+
+
+def test_a_free_lease_is_granted_at_once() -> None:
+    desk = Desk()
+    ticket = desk.ask("only", 5)
+    assert desk.granted == ["only"]
+    assert desk.leases.holder is ticket
+
+
+def test_waiters_follow_by_deadline_and_their_waits_are_measured() -> None:
+    desk = Desk()
+    holder = desk.ask("holder", 1)
+    late = desk.ask("late", 30)
+    desk.ask("early", 10)
+    desk.now_ns = 2_000_000_000
+    desk.leases.release(holder)
+    assert desk.granted == ["holder", "early"]
+    assert desk.waits_s == [0.0, 2.0]
+    desk.leases.release(late)
+    assert desk.leases.waiting == 0
+
+
+def test_a_blocked_lease_is_granted_when_the_last_reason_is_gone() -> None:
+    desk = Desk()
+    desk.leases.block("a")
+    desk.leases.block("b")
+    desk.ask("waiter", 1)
+    desk.leases.unblock("a")
+    assert desk.granted == []
+    desk.leases.unblock("b")
+    assert desk.granted == ["waiter"]
+
+
+def test_a_job_that_ran_before_goes_on_although_leases_are_blocked() -> None:
+    desk = Desk()
+    desk.leases.block("restart")
+    desk.ask("waiter", 1)
+    back = desk.leases.ticket(100, Rank.GUARANTEED)
+    assert desk.leases.resume(back)
+    assert not desk.leases.resume(desk.leases.ticket(1, Rank.GUARANTEED))
+    desk.leases.unblock("restart")
+    assert desk.granted == []
+    desk.leases.release(back)
+    assert desk.granted == ["waiter"]
+
+
+def test_a_grant_that_finds_its_client_dead_passes_the_lease_on() -> None:
+    desk = Desk()
+    holder = desk.ask("holder", 1)
+    dead = desk.leases.ticket(2, Rank.GUARANTEED)
+    desk.leases.request(dead, lambda _now_ns: desk.leases.release(dead))
+    desk.ask("next", 3)
+    desk.leases.release(holder)
+    assert desk.granted == ["holder", "next"]
+
+
+def test_releasing_twice_changes_nothing() -> None:
+    desk = Desk()
+    first = desk.ask("first", 1)
+    desk.leases.release(first)
+    second = desk.ask("second", 1)
+    desk.leases.release(first)
+    assert desk.leases.holder is second

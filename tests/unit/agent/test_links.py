@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.unit.agent.loops import in_loop
+
+from tierline_agent.errors import LinkClosed
+from tierline_agent.links import Link
+from tierline_agent.policy.transfers import IN_FLIGHT
+
+TIMEOUT_S = 10.0
+
+
+class Gate:
+    """Work that stays in flight until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+
+    def work(self) -> int:
+        self.begun.set()
+        assert self.go.wait(TIMEOUT_S)
+        return 10
+
+
+@pytest.fixture
+def link() -> Iterator[Link]:
+    made = Link("test", queue_limit=8)
+    yield made
+    made.close()
+
+
+def block(link: Link) -> list[Gate]:
+    """Keep every worker of the link busy."""
+    gates = [Gate() for _ in range(IN_FLIGHT)]
+    for gate in gates:
+        link.submit(0, gate.work, lambda _moved, _failure: None)
+    for gate in gates:
+        assert gate.begun.wait(TIMEOUT_S)
+    return gates
+
+
+def test_no_more_than_two_are_in_flight_and_the_most_urgent_is_next(link: Link) -> None:
+    gates = block(link)
+    order: list[int] = []
+    all_done = threading.Event()
+
+    def work(deadline: int) -> int:
+        order.append(deadline)
+        return 1
+
+    def done(_moved: int, _failure: BaseException | None) -> None:
+        if len(order) == 4:
+            all_done.set()
+
+    for deadline in (30, 10, 20, 10):
+        link.submit(deadline, functools.partial(work, deadline), done)
+    assert order == []
+    gates[0].go.set()
+    assert all_done.wait(TIMEOUT_S)
+    assert order == [10, 10, 20, 30]
+    gates[1].go.set()
+
+
+def test_a_cancelled_transfer_does_not_run_and_one_that_began_does(link: Link) -> None:
+    gates = block(link)
+    waiting = Gate()
+    transfer = link.submit(1, waiting.work, lambda _m, _f: None)
+    last = threading.Event()
+    link.submit(2, lambda: 1, lambda _m, _f: last.set())
+    assert link.cancel(transfer)
+    for gate in gates:
+        gate.go.set()
+    assert last.wait(TIMEOUT_S)
+    assert not waiting.begun.is_set()
+
+
+def test_a_full_or_closed_link_refuses(link: Link) -> None:
+    gates = block(link)
+    failures: list[BaseException | None] = []
+    for _ in range(8):
+        link.submit(1, lambda: 1, lambda _m, failure: failures.append(failure))
+    with pytest.raises(LinkClosed, match="wait already"):
+        link.submit(1, lambda: 1, lambda _m, _f: None)
+    closing = threading.Thread(target=link.close)
+    closing.start()
+    for gate in gates:
+        gate.go.set()
+    closing.join(TIMEOUT_S)
+    assert len(failures) == 8
+    with pytest.raises(LinkClosed, match="shut down"):
+        link.submit(1, lambda: 1, lambda _m, _f: None)
+
+
+@in_loop
+async def test_a_failure_reaches_who_waits_and_spares_the_link(link: Link) -> None:
+    def fail() -> int:
+        raise OSError("torn")
+
+    with pytest.raises(OSError, match="torn"):
+        await link.run(1, fail)
+    assert await link.run(1, lambda: 7) == 7
+    assert (link.meter.errors_total, link.meter.bytes_total) == (1, 7)
+
+
+@in_loop
+async def test_who_stops_waiting_waits_for_what_is_in_flight(link: Link) -> None:
+    gate = Gate()
+    waiting = asyncio.ensure_future(link.run(1, gate.work))
+    await asyncio.to_thread(gate.begun.wait, TIMEOUT_S)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    gate.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

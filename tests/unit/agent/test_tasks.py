@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
+from tierline_agent.tasks import Capacity, Registration, Start, TaskRegistry, parse_registration
+
+E = 1 << 16
+CAPACITY = Capacity(fast_bytes=10 * E, extent_bytes=E, tier_slots={"dram": 20, "nvme": 8})
+
+
+def registration(
+    name: str,
+    *,
+    domain: str = "default",
+    extents: int = 4,
+    resident: int = 0,
+    ring: int = 1,
+    workspace: int = 0,
+    tier: str = "dram",
+) -> Registration:
+    return parse_registration(
+        {
+            "name": name,
+            "domain": domain,
+            "period_ns": 10,
+            "deadline_ns": 10,
+            "plan": {
+                "extentBytes": E,
+                "extentCount": extents,
+                "residentExtents": list(range(resident)),
+                "ringExtents": ring,
+                "workspaceBytes": workspace,
+                "homes": [{"tier": tier, "extents": extents}],
+                "predictedJobTime": "1ms",
+                "predictedResponseTime": "1ms",
+            },
+        }
+    )
+
+
+def registry(tmp_path: Path) -> TaskRegistry:
+    return TaskRegistry(tmp_path / "tasks.json", CAPACITY, limit=4)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "why"),
+    [
+        ([], {"extents": 12, "resident": 10, "ring": 1}, "65536 bytes are missing"),
+        ([{"resident": 4}], {"extents": 8, "resident": 5, "ring": 2}, "65536 bytes are missing"),
+        ([{"workspace": 5 * E}], {"resident": 4, "ring": 1, "workspace": 5 * E}, None),
+        ([{"workspace": 5 * E}], {"extents": 9, "resident": 4, "ring": 2}, "65536 bytes"),
+        ([{"ring": 4}], {"ring": 4}, None),
+        ([{"ring": 4}], {"extents": 8, "ring": 7, "domain": "other"}, "65536 bytes are missing"),
+        ([{"extents": 15}], {"extents": 6}, "store 21 extents"),
+        ([], {"extents": 9, "tier": "nvme"}, "store 9 extents"),
+        ([], {"tier": "pmem"}, "this node has dram, nvme"),
+    ],
+    ids=[
+        "residents and a ring",
+        "residents of both",
+        "workspaces overlay",
+        "the largest workspace counts",
+        "a domain shares its ring",
+        "domains do not",
+        "a tier for all",
+        "a small tier",
+        "no such tier",
+    ],
+)
+def test_what_fits_together(
+    tmp_path: Path, held: list[dict[str, Any]], wanted: dict[str, Any], why: str | None
+) -> None:
+    tasks = registry(tmp_path)
+    for number, values in enumerate(held):
+        tasks.register(registration(f"held-{number}", **values))
+    if why is None:
+        tasks.register(registration("wanted", **wanted))
+        assert tasks.planned_bytes() <= CAPACITY.fast_bytes
+        return
+    with pytest.raises(QuotaExceeded, match=why):
+        tasks.register(registration("wanted", **wanted))
+    assert [task.name for task in tasks] == [f"held-{number}" for number in range(len(held))]
+
+
+def test_registrations_and_their_start_are_read_back(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    tasks.register(registration("a", resident=2, workspace=5))
+    tasks.register(registration("b", domain="other"))
+    tasks.set_start(Start(3, 4))
+    again = registry(tmp_path)
+    assert again.load() == []
+    assert [task.registration for task in again] == [task.registration for task in tasks]
+    assert again.start == Start(3, 4)
+    assert again.workspace_bytes() == 5
+    assert again.ring_slots("other") == 1
+
+
+def test_what_no_longer_fits_is_dropped_in_words(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    tasks.register(registration("small"))
+    tasks.register(registration("large", extents=9, resident=8))
+    smaller = Capacity(4 * E, E, CAPACITY.tier_slots)
+    again = TaskRegistry(tmp_path / "tasks.json", smaller, limit=4)
+    (sentence,) = again.load()
+    assert "large" in sentence
+    assert [task.name for task in again] == ["small"]
+
+
+def test_a_name_is_registered_once(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    first = tasks.register(registration("a"))
+    assert tasks.register(registration("a")) is first
+    with pytest.raises(ConfigError, match="remove it first"):
+        tasks.register(registration("a", resident=1))
+    tasks.remove("a")
+    with pytest.raises(NotAdmitted):
+        tasks.remove("a")
+
+
+def test_the_number_of_tasks_is_bounded(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    for number in range(4):
+        tasks.register(registration(f"task-{number}"))
+    with pytest.raises(QuotaExceeded, match="4 tasks"):
+        tasks.register(registration("one-more"))
