@@ -2,8 +2,10 @@
 
 With O_DIRECT the drive writes straight into the caller's pages; only the last, partial block of an
 extent goes through a block of our own. A large transfer is cut into pieces of `PIECE_BYTES`, of
-which up to `PIECES_IN_FLIGHT` run at once, because one request does not fill a drive. Where the
-file system has no O_DIRECT the medium is buffered and says so.
+which several run at once, because one request does not fill a drive. Smaller pieces only cost
+processor time: reading 4 MiB takes 0.44 ms of it in one piece, 0.63 in two, 0.85 in four, 1.22 in
+eight, at the same bandwidth. Where the file system has no O_DIRECT the medium is buffered and
+says so.
 
 Invariant: a transfer has ended completely, or has raised after its last piece came back: no piece
 writes into the caller's memory afterwards.
@@ -20,7 +22,7 @@ from tierline_agent.tiers import memory
 from tierline_agent.tiers.errors import MediumFailure, failed
 from tierline_agent.tiers.medium import BLOCK_BYTES, Durability, Medium
 
-PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 2 << 20
 PIECES_IN_FLIGHT: Final = 4
 
 _Call = Callable[[int, list[memoryview], int], int]

@@ -13,6 +13,9 @@ bytes) that writes the lines back, from native code. Without it the medium says 
 `durability`, except where the platform's caches are themselves inside the persistence domain
 (eADR), when there is nothing to flush. A write that did not reach the medium is found like any
 torn one: the record's checksum or the content's digest does not match.
+
+What it cannot do: a memory error under a mapping (a bad line of a DIMM) arrives as SIGBUS too, and
+ends the agent.
 """
 
 from __future__ import annotations

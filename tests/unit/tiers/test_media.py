@@ -22,7 +22,7 @@ from tierline_agent.tiers import (
 from tierline_agent.tiers.files import PIECE_BYTES
 from tierline_agent.tiers.medium import BLOCK_BYTES
 
-SIZE_BYTES = 8 << 20
+SIZE_BYTES = 16 << 20
 MEMORY, DISK = "memory", "disk"
 REPOSITORY = Path(__file__).parents[3]
 
@@ -60,8 +60,8 @@ def test_a_medium_says_how_it_is_reached_and_keeps_what_is_written(
     # Whole and partial blocks, smaller and larger than what goes in one request.
     written = {
         0: content(1, 3 * PIECE_BYTES + BLOCK_BYTES + 5),
-        4 << 20: content(2, 100),
-        5 << 20: content(3, PIECE_BYTES),
+        8 << 20: content(2, 100),
+        12 << 20: content(3, PIECE_BYTES),
     }
     for offset, data in written.items():
         medium.write_from(offset, data.toreadonly())
@@ -75,7 +75,7 @@ def test_a_medium_says_how_it_is_reached_and_keeps_what_is_written(
         medium.read_into(offset, target)
         assert target == data
     padding = content(9, BLOCK_BYTES)
-    medium.read_into(4 << 20, padding)
+    medium.read_into(8 << 20, padding)
     assert not any(padding[100:])
     medium.close()
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_a_tier_is_refused_in_a_sentence(
 def test_a_file_of_another_size_is_refused(folders: dict[str, Path]) -> None:
     path = folders[DISK] / "medium"
     path.write_bytes(bytes(SIZE_BYTES))
-    with pytest.raises(MediumUnusable, match="it has 8388608 bytes; configure that size"):
+    with pytest.raises(MediumUnusable, match="it has 16777216 bytes; configure that size"):
         open_medium("nvme", path, SIZE_BYTES // 2)
     open_medium("nvme", path, SIZE_BYTES * 2).close()
     assert path.stat().st_size == SIZE_BYTES * 2

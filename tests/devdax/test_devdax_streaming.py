@@ -1,0 +1,31 @@
+"""Two tasks streamed from a real /dev/dax0.0 by the real agent, in one boot of a guest."""
+
+from __future__ import annotations
+
+import pytest
+from tests.devdax import guest
+from tests.devdax.backing import make_backing
+from tests.devdax.initramfs import REPOSITORY
+from tests.faults.store_folders import store_folder
+
+from tierline_client.library import library_path
+
+FILES = {
+    "job/main.py": REPOSITORY / "tests/devdax/guest/agent_streams.py",
+    "job/tests/integration/agent": REPOSITORY / "tests/integration/agent",
+    "tierline/tierline_agent": REPOSITORY / "nodeagent/tierline_agent",
+    "tierline/tierline_client": REPOSITORY / "nodeagent/tierline_client",
+    "tierline/tierline_api": REPOSITORY / "crds/tierline_api",
+    "tierline/libtierline.so": library_path(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_tasks_stream_from_devdax_what_they_stored_there() -> None:
+    with store_folder("disk") as folder:
+        backing = folder / "nvdimm"
+        make_backing(backing, 64 << 20)
+        report = guest.boot(backing, FILES, {})
+    assert report.status == 0, str(report)
+    assert report.values("passed") == ["two tasks streamed from devdax"], str(report)
