@@ -18,6 +18,9 @@ from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 
+_IN_FLIGHT = 2
+"""Extents that an agent has on a link at once; link rates are measured so."""
+
 
 class QuestionError(ValueError):
     """The objects contradict each other; the sentence names the field and the fix."""
@@ -74,7 +77,7 @@ def capacity_of(
         if link is not None:
             tiers[tier.name.value] = TierCapacity(
                 tier.capacity_bytes - tier.used_bytes,
-                LinkRate(float(link.bandwidth), link.overhead_s),
+                LinkRate(float(link.bandwidth), link.overhead_s, _IN_FLIGHT),
             )
     return DeviceCapacity(
         device.fast_bytes - device.used_bytes, tiers, margins, dispatch_s=dispatch_s, gate_s=gate_s
