@@ -27,11 +27,12 @@ static uint64_t word_at(const unsigned char *parameters, size_t offset) {
 }
 
 static void compute(CUcontext ctx, uint64_t duration_ns) {
-    uint64_t left = machine_compute_ns(ctx->device, duration_ns);
+    uint64_t left = machine_compute_ns(ctx->device, duration_ns), end_ns = 0;
     while (left > 0 && !context_is_over(ctx)) {
         uint64_t slice = machine_config()->timeslice_ns;
         slice = left < slice ? left : slice;
-        machine_sleep_until(machine_engine_take(ctx->device, ENGINE_COMPUTE, slice));
+        end_ns = machine_engine_take(ctx->device, ENGINE_COMPUTE, slice, end_ns);
+        machine_sleep_until(end_ns);
         left -= slice;
     }
 }

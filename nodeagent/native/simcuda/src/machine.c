@@ -282,15 +282,14 @@ uint64_t machine_compute_ns(int device, uint64_t duration_ns) {
                       (double)speed);
 }
 
-uint64_t machine_engine_take(int device, enum engine engine, uint64_t duration_ns) {
+uint64_t machine_engine_take(int device, enum engine engine, uint64_t duration_ns, uint64_t since) {
     _Atomic uint64_t *word = &machine->devices[device].engine_free_ns[engine];
-    uint64_t free_ns = atomic_load(word);
-    for (;;) {
-        uint64_t now = machine_now_ns();
-        uint64_t end = (free_ns > now ? free_ns : now) + duration_ns;
-        if (atomic_compare_exchange_weak(word, &free_ns, end))
-            return end;
-    }
+    uint64_t start = since != 0 ? since : machine_now_ns();
+    uint64_t free_ns = atomic_load(word), end;
+    do
+        end = (free_ns > start ? free_ns : start) + duration_ns;
+    while (!atomic_compare_exchange_weak(word, &free_ns, end));
+    return end;
 }
 
 void machine_count_moved(int device, enum engine engine, uint64_t bytes) {

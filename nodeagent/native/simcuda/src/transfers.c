@@ -121,6 +121,7 @@ static CUresult piece_move(CUcontext ctx, const struct copy *copy, const struct 
 CUresult copy_perform(CUcontext ctx, const struct copy *copy) {
     struct path path = path_of(ctx, copy);
     uint64_t overhead_ns = path.throttled ? machine_config()->copy_overhead_ns : 0;
+    uint64_t end_ns = 0;
     uint64_t pending = 0; /* bytes moved whose engine time has not been slept through */
     uint64_t rows = (uint64_t)copy->height * copy->depth;
     for (uint64_t row = 0; row < rows; row++) {
@@ -133,7 +134,6 @@ CUresult copy_perform(CUcontext ctx, const struct copy *copy) {
             uint64_t bytes = copy->width - done;
             if (bytes > TRANSFER_CHUNK_BYTES - pending)
                 bytes = TRANSFER_CHUNK_BYTES - pending;
-            uint64_t end_ns = 0;
             bool last = row + 1 == rows && done + bytes == copy->width;
             pending += bytes;
             bool pause = path.throttled && (pending == TRANSFER_CHUNK_BYTES || last);
