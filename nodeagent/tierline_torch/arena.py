@@ -5,7 +5,7 @@ the parameters' `data` become views of the arena, with the shapes, strides and d
 Every weight gets a storage of its own over the arena's memory, as other code expects of
 parameters that are not tied (safetensors refuses to save tensors that share one).
 
-The views keep the arena alive: when the last of them is gone, `retired` tells its owner.
+The views and this object keep the arena alive: when all are gone, `retired` tells its owner.
 
 Nothing here reads the arena; what reads it outside a job is served by the library's page faults.
 """
@@ -32,6 +32,7 @@ class Arena:
         self._client = client
         self._extent_bytes = extent_bytes
         self._base = 0
+        self._window: ctypes.Array[ctypes.c_char] | None = None
         self._originals: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
 
     def load(self) -> None:
@@ -53,13 +54,16 @@ class Arena:
         with torch.inference_mode(False), torch.no_grad():
             window = (ctypes.c_char * self.contents.size_bytes).from_address(self._base)
             weakref.finalize(window, retired, self.number).atexit = False
+            self._window = window
             for weight, offset in self.contents.placed:
                 storage = torch.frombuffer(
                     window, dtype=torch.uint8, offset=offset, count=weight.size_bytes
                 ).untyped_storage()
                 for parameter in weight.parameters:
-                    self._originals.append((parameter, parameter.data))
-                    parameter.data = _view(storage, weight, parameter)
+                    # A parameter made in inference mode keeps no versions, and its data must not.
+                    with torch.inference_mode(parameter.is_inference()):
+                        self._originals.append((parameter, parameter.data))
+                        parameter.data = _view(storage, weight, parameter)
 
     def pinned_bytes_match(self) -> bool:
         """Whether the pinned part of the arena reads as the weights it was made from.
@@ -77,8 +81,8 @@ class Arena:
 
     def restore(self) -> None:
         """Give the parameters back what they viewed before `move`."""
-        with torch.inference_mode(False), torch.no_grad():
-            for parameter, original in self._originals:
+        for parameter, original in self._originals:
+            with torch.inference_mode(parameter.is_inference()), torch.no_grad():
                 parameter.data = original
         self._originals.clear()
 

@@ -23,6 +23,18 @@ from tierline_torch.weights import Weight, byte_range
 class Recorder(TorchDispatchMode):
     """Records while it is entered, in the thread that entered it."""
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch else loads its compiler at the first operator, 5 s, to exempt this class from it.
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code stay compiled: its weights are then not seen, and so are pinned."""
+        return True
+
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self.calls: list[Call] = []

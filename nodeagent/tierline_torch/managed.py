@@ -45,7 +45,11 @@ class Manager:
         self._extent_bytes = terms.extent_bytes
         self._process = process
         self._client = client
-        self._free_numbers = list(range(terms.max_arenas))
+        self._numbers = set(range(terms.max_arenas))
+        """Arena numbers not in use. The plan numbers extents over the arenas in order, so the
+        lowest is taken, and arena n+1 is made after arena n."""
+        self._failed: list[Arena] = []
+        """Arenas whose check failed: kept, so that later ones find their places in the plan."""
         self._retired: deque[int] = deque()
         self._job = 0
 
@@ -128,7 +132,7 @@ class Manager:
 
     def settle(self, site: Site, lesson: Lesson) -> None:
         """Load, seal, check; or leave the site resident."""
-        if not self._free_numbers:
+        if not self._numbers:
             self._stay(site, lesson, "the task has more job roots than arenas")
             return
         arena = self._load(site, lesson)
@@ -142,13 +146,14 @@ class Manager:
             site.arena = None
             site.gates = {}
             arena.restore()
+            self._failed.append(arena)
             self._stay(site, lesson, reason)
             return
         arena.forget_originals()
         self._report(site, lesson, arena.number)
 
     def _load(self, site: Site, lesson: Lesson) -> Arena | None:
-        number = self._free_numbers.pop(0)
+        number = min(self._numbers)
         for attempt in range(_LOADS):
             arena = Arena(self._client, number, lesson.contents, self._extent_bytes)
             try:
@@ -159,8 +164,8 @@ class Manager:
                     self._stay(site, lesson, str(error))
                     break
             else:
+                self._numbers.discard(number)
                 return arena
-        self._free_numbers.insert(0, number)
         return None
 
     def _give_up(self, number: int) -> None:
@@ -215,7 +220,7 @@ class Manager:
         while self._retired:
             number = self._retired.popleft()
             self._give_up(number)
-            self._free_numbers.append(number)
+            self._numbers.add(number)
 
     def ready(self) -> tuple[int, int]:
         """Wait for the administrator's START."""

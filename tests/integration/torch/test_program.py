@@ -1,0 +1,211 @@
+"""A program of many models, observed and then managed by a real agent, in two processes.
+
+Importing PyTorch takes seconds, so each process does everything, and the tests look at the traces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, plan
+from tests.integration.torch.program import CHECKS, PAIR, PAIR_DEADLINE_S, RELEASES
+
+from tierline_api.layout import ArenaLayout, LayerShape, lay_out
+
+_PROGRAM = Path(__file__).with_name("program.py")
+_ROOT = _PROGRAM.parents[3]
+_SPARE_EXTENTS = 4
+_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What two runs of the program left."""
+
+    observed: dict[str, str | None]
+    managed: dict[str, str | None]
+    profile: dict[str, Any]
+    layout: ArenaLayout
+    observed_outputs: dict[str, str]
+    task: dict[str, Any]
+    jobs: list[dict[str, Any]]
+    stderr: str
+
+
+def _run(folder: Path, name: str, **environment: str) -> tuple[dict[str, str | None], str]:
+    results = folder / f"{name}.jsonl"
+    done = subprocess.run(
+        [sys.executable, str(_PROGRAM), str(results)],
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **environment},
+        timeout=_TIMEOUT_S,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-4000:]}"
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    return {line["check"]: line["fault"] for line in lines}, done.stderr
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    folder = tmp_path_factory.mktemp("torch")
+    records = folder / "observed.jsonl"
+    observed, _ = _run(
+        folder,
+        "seen",
+        TIERLINE_OBSERVE=str(records),
+        TIERLINE_OBSERVE_JOBS=str(RELEASES),
+    )
+    seen = [json.loads(line) for line in records.read_text().splitlines()]
+    profile: dict[str, Any] = next(line["profile"] for line in seen if "profile" in line)
+    outputs = {
+        line["output"]["input"]: line["output"]["output"] for line in seen if "output" in line
+    }
+    shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
+    layout = lay_out(shapes, EXTENT_BYTES)
+    pinned = tuple(sorted(layout.pinned_extents))
+    ring = layout.largest_span() + 1
+
+    agent = AgentProcess(folder, fast_extents=len(pinned) + ring + 32)
+    settings = json.loads(agent.config.read_text())
+    settings["tiers"][0]["size_bytes"] = 64 << 20
+    agent.config.write_text(json.dumps(settings))
+    agent.start()
+    try:
+        answer = agent.register(
+            "program",
+            plan(layout.extent_count + _SPARE_EXTENTS, resident=pinned, ring=ring),
+            period_ns=10**8,
+            deadline_ns=10**8,
+            record_outputs=True,
+        )
+        assert answer["ok"], answer
+        agent.call("start", epoch_ns=time.monotonic_ns(), until_ns=0)
+        managed, stderr = _run(
+            folder, "kept", TIERLINE_SOCKET=answer["socket"], TIERLINE_REQUIRED="1"
+        )
+        yield Outcome(
+            observed=observed,
+            managed=managed,
+            profile=profile,
+            layout=layout,
+            observed_outputs=outputs,
+            task=agent.task("program"),
+            jobs=agent.call("jobs", since=0)["jobs"],
+            stderr=stderr,
+        )
+    finally:
+        agent.stop()
+
+
+def _faults(results: dict[str, str | None]) -> dict[str, str]:
+    return {check: fault for check, fault in results.items() if fault is not None}
+
+
+@pytest.mark.slow
+def test_an_observed_program_gives_the_outputs_of_plain_pytorch(outcome: Outcome) -> None:
+    assert _faults(outcome.observed) == {}
+
+
+@pytest.mark.slow
+def test_a_streamed_program_gives_the_outputs_of_plain_pytorch(outcome: Outcome) -> None:
+    streamed = {check: outcome.managed[check] for check in outcome.observed}
+    assert _faults(streamed) == {}
+
+
+@pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
+def test_odd_things_stay_correct(outcome: Outcome, check: str) -> None:
+    assert outcome.managed[check] is None, outcome.managed[check]
+
+
+def test_the_plan_made_from_the_observed_run_fits_the_managed_one(outcome: Outcome) -> None:
+    layout = outcome.layout
+    expected = {
+        sum(
+            layout.extent_sizes[extent]
+            for extent in layout.extents_of_arena(arena)
+            if extent not in layout.pinned_extents
+        )
+        for arena in range(layout.arena_count)
+    }
+    streamed = {job["streamed_bytes"] for job in _in_loop(outcome)}
+    assert streamed <= expected | {0}
+    assert len(streamed) > layout.arena_count // 2
+    assert "profile the task again" not in outcome.stderr
+
+
+def _in_loop(outcome: Outcome) -> list[dict[str, Any]]:
+    counted = [job for job in outcome.jobs if not job["warmup"]]
+    return counted[: RELEASES * outcome.layout.arena_count]
+
+
+def test_weights_were_streamed_and_none_fetched_in_the_learned_order(outcome: Outcome) -> None:
+    in_loop = _in_loop(outcome)
+    assert sum(job["streamed_bytes"] for job in in_loop) > 10 * len(in_loop) * EXTENT_BYTES // 2
+    assert sum(job["fetched_bytes"] for job in in_loop) == 0
+
+
+def test_outputs_agree_by_digest_with_the_observed_run(outcome: Outcome) -> None:
+    told = {
+        job["input_digest"]: job["output_digest"]
+        for job in outcome.jobs
+        if job["input_digest"] in outcome.observed_outputs and not job["warmup"]
+    }
+    differing = {
+        given for given, output in told.items() if outcome.observed_outputs[given] != output
+    }
+    # Three programs give another output for the same input, by their nature.
+    stateful = 2 * len(("addressed", "unsteady", "counting"))
+    assert len(told) >= 2 * (outcome.layout.arena_count - len(PAIR))
+    assert len(differing) <= stateful
+
+
+def test_a_deadline_given_to_a_job_is_the_jobs(outcome: Outcome) -> None:
+    spans = {job["deadline_ns"] - job["release_ns"] for job in outcome.jobs}
+    assert spans == {10**8, round(PAIR_DEADLINE_S * 1e9)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("stays_resident", "BertForMaskedLM: pinned: read more than once in a job"),
+        ("stays_resident", "ViTModel: pinned: its module's forward encloses other streamed"),
+        ("stays_resident", "Branches: pinned: not read in the first job"),
+        ("stays_resident", "pair: pinned: read outside its own module's forward"),
+        ("stays_resident", "Unsteady: pinned: the model's output differs from run to run"),
+        ("stays_resident", "Addressed stays resident: streamed and unstreamed runs differ"),
+        ("order_changed", "Orders called its modules in another order"),
+        ("left_management", "a sealed weight was written"),
+    ],
+)
+def test_the_status_says_why(outcome: Outcome, kind: str, text: str) -> None:
+    found = [one for one in outcome.task["notices"] if text in one["text"]]
+    assert [one["kind"] for one in found][:1] == [kind], outcome.task["notices"]
+
+
+def test_an_order_change_is_told_once(outcome: Outcome) -> None:
+    kinds = [one["kind"] for one in outcome.task["notices"]]
+    assert kinds.count("order_changed") == 1
+
+
+def test_arenas_of_dropped_models_are_used_again(outcome: Outcome) -> None:
+    assert "more job roots than arenas" not in outcome.stderr
+
+
+def test_what_is_left_alone_is_told(outcome: Outcome) -> None:
+    assert "is left alone: it runs with gradients" in outcome.stderr
+    assert "is left alone: it is in training mode" in outcome.stderr
+
+
+def test_the_workspace_was_measured(outcome: Outcome) -> None:
+    assert outcome.profile["workspace_bytes"] == outcome.task["workspace_peak_bytes"] > 100_000

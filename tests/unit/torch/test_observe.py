@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tierline
+from tierline_torch import calls, process
+from tierline_torch.contents import Entry
+from tierline_torch.observe import _Measured
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "observed.jsonl"
+    monkeypatch.setenv("TIERLINE_OBSERVE", str(path))
+    monkeypatch.setenv("TIERLINE_OBSERVE_JOBS", "4")
+    monkeypatch.setattr(process, "_process", process.Process())
+    monkeypatch.setattr(nn.Module, "__call__", calls._call)
+    return path
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (profile,) = [line["profile"] for line in lines if "profile" in line]
+    return profile, [line["output"] for line in lines if "output" in line]
+
+
+def test_a_loop_is_profiled(records: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+    where = [parameter.data_ptr() for parameter in model.parameters()]
+    with torch.inference_mode():
+        for release in tierline.periodic():
+            model(torch.full((2, 8), float(release.index % 2)))
+    profile, outputs = read(records)
+    assert [(one["name"], one["bytes"], one["arena"]) for one in profile["layers"]] == [
+        ("0", 576, 0),
+        ("2", 320, 0),
+    ]
+    assert len(profile["compute_s"]) == 4
+    total = sum(one["compute_s"] for one in profile["layers"])
+    assert total == pytest.approx(max(profile["compute_s"]), rel=1e-6)
+    assert profile["workspace_bytes"] >= 2 * 16 * 4 + 64
+    assert len(profile["weights_digest"]) == 64
+    assert len({(one["input"], one["output"]) for one in outputs}) == 2
+    assert [parameter.data_ptr() for parameter in model.parameters()] == where
+
+
+def test_a_program_without_a_loop_is_profiled_at_its_end(records: Path) -> None:
+    model = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        for _ in range(6):
+            model(torch.ones(2, 8))
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    backend.finish()
+    profile, outputs = read(records)
+    assert len(profile["compute_s"]) == 3  # the first learns, two warm up
+    assert len(outputs) == 5
+
+
+def test_models_of_other_weights_have_other_digests(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = set()
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        monkeypatch.setattr(process, "_process", process.Process())
+        with torch.inference_mode():
+            model = nn.Linear(8, 16).eval()
+            model(torch.ones(8))
+        backend = process.process().backend
+        assert backend is not None
+        backend.finish()
+        digests.add(read(records)[0]["weights_digest"])
+    assert len(digests) == 2
+
+
+def test_times_are_typical_and_sum_to_the_worst_job() -> None:
+    entries = (Entry("a", 64, pinned=False), Entry("b", 64, pinned=False))
+    jobs = [(1.0, 2.0), (5.0, 2.0), (1.0, 6.0)]
+    measured = _Measured(entries, {}, (9.0, 9.0), jobs)
+    assert measured.compute_s() == pytest.approx([7 / 3, 14 / 3])
+    assert _Measured(entries, {}, (9.0, 8.0)).compute_s() == [9.0, 8.0]
+
+
+def test_a_file_that_cannot_be_written_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIERLINE_OBSERVE", str(tmp_path / "absent" / "file"))
+    here = process.Process()
+    assert here.backend is None
+    assert here.backend is None
+    told = capsys.readouterr().err
+    assert told.count("could not write TIERLINE_OBSERVE") == 1
+    assert "this program runs without Tierline" in told
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "many"])
+def test_a_number_of_jobs_that_is_none_is_refused(
+    records: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    monkeypatch.setenv("TIERLINE_OBSERVE_JOBS", number)
+    monkeypatch.setenv("TIERLINE_REQUIRED", "1")
+    with pytest.raises(tierline.TierlineError, match=f"TIERLINE_OBSERVE_JOBS={number}"):
+        _ = process.Process().backend

@@ -1,0 +1,300 @@
+"""Which calls are jobs, and what a backend is told of them. The one here writes it down."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tierline
+from tierline_torch import calls, process
+from tierline_torch.calls import Invoke, plain
+from tierline_torch.jobs import Lesson, Reportable, Site, Window
+
+
+class Diary:
+    """A backend that settles every site without gates."""
+
+    period_ns = 10_000_000
+    deadline_ns = 5_000_000
+    releases: int | None = 2
+    wants_witness = True
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.windows: list[Window] = []
+        self.lessons: list[Lesson] = []
+        self.witnesses: list[tuple[bytes, bytes]] = []
+        self.running = 0
+
+    def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
+        assert self.running == 0, "two jobs at once"
+        self.running += 1
+        kind = "warm-up" if warmup else "job"
+        self.lines.append(f"{kind} {site.name}{' streamed' if stream else ''}")
+        self.windows.append(window)
+        return plain
+
+    def end(self, site: Site) -> Reportable:
+        self.running -= 1
+        self.lines.append(f"end {site.name}")
+        return Reportable(len(self.lines), 0.0)
+
+    def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:
+        assert job.number
+        self.witnesses.append((inputs, outputs))
+
+    def settle(self, site: Site, lesson: Lesson) -> None:
+        self.lines.append(f"settle {site.name}")
+        self.lessons.append(lesson)
+
+    def ready(self) -> tuple[int, int]:
+        self.lines.append("ready")
+        return time.monotonic_ns(), 0
+
+    def finish(self) -> None:
+        self.lines.append("finish")
+
+    def forget(self) -> None:
+        self.lines.clear()
+        self.windows.clear()
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Diary]:
+    backend = Diary()
+    monkeypatch.setenv("TIERLINE_OBSERVE", "unused")
+    here = process.Process()
+    here._backend = backend
+    monkeypatch.setattr(process, "_process", here)
+    monkeypatch.setattr(nn.Module, "__call__", calls._call)
+    with torch.inference_mode():
+        yield backend
+
+
+def learned(model: nn.Module, diary: Diary, *args: Any) -> None:
+    model(*args)
+    diary.forget()
+
+
+LEARN = ["warm-up Linear", "end Linear"] * 3 + ["settle Linear"]
+
+
+def test_the_outermost_forward_is_the_job(diary: Diary) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).eval()
+    model(torch.ones(2))
+    assert diary.lines == [line.replace("Linear", "Sequential") for line in LEARN]
+    diary.forget()
+    model(torch.ones(2))
+    assert diary.lines == ["job Sequential streamed", "end Sequential"]
+
+
+def test_inputs_and_outputs_are_witnessed_from_the_second_job_on(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    for value in (1.0, 1.0, 1.0, 2.0):
+        model(torch.full((2,), value))
+    first, again, other = diary.witnesses
+    assert first == again
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+
+
+def train(model: nn.Module) -> None:
+    model.train()(torch.ones(2))
+
+
+def differentiate(model: nn.Module) -> None:
+    with torch.inference_mode(False), torch.enable_grad():
+        model(torch.ones(2))
+
+
+def trace(model: nn.Module) -> None:
+    with torch.inference_mode(False), torch.no_grad():
+        torch.jit.trace(model, torch.ones(2), check_trace=False)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+@pytest.mark.parametrize("use", [train, differentiate, trace])
+def test_left_alone(diary: Diary, use: Callable[[nn.Module], None]) -> None:
+    use(nn.Sequential(nn.Linear(2, 2), nn.ReLU()).eval())
+    assert diary.lines == []
+
+
+def test_a_module_without_weights_is_no_job_but_may_call_one(diary: Diary) -> None:
+    inner = nn.Linear(2, 2).eval()
+
+    class Calls(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = inner(x)
+            return output
+
+    Calls().eval()(torch.ones(2))
+    assert diary.lines == LEARN
+
+
+def test_weights_without_gradients_need_no_mode(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval().requires_grad_(False)
+    with torch.inference_mode(False), torch.enable_grad():
+        model(torch.ones(2))
+    assert diary.lines == LEARN
+
+
+def test_a_block_is_one_job_known_by_its_name(diary: Diary) -> None:
+    first, second = nn.Linear(2, 2).eval(), nn.Linear(2, 3).eval()
+    for _ in range(2):
+        with tierline.job(name="both"):
+            second(first(torch.ones(2)))
+    assert diary.lines == [
+        *(line.replace("Linear", "both") for line in LEARN),
+        "job both streamed",
+        "end both",
+    ]
+    (lesson,) = diary.lessons
+    assert [entry.name for entry in lesson.contents.entries] == ["Linear", "Linear"]
+
+
+def test_a_block_is_known_by_its_place_and_nests(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    for _ in range(2):
+        with tierline.job(), tierline.job(name="inner"):
+            model(torch.ones(2))
+    names = {line.split()[1] for line in diary.lines}
+    (name,) = names
+    assert name.startswith("test_process.py:")
+
+
+def test_a_block_without_a_module_is_not_learned_yet(diary: Diary) -> None:
+    for _ in range(2):
+        with tierline.job(name="empty"):
+            pass
+    assert diary.lines == ["warm-up empty", "end empty"] * 2
+
+
+def test_a_deadline_counts_from_the_release(diary: Diary) -> None:
+    learned(model := nn.Linear(2, 2).eval(), diary, torch.ones(2))
+    model(torch.ones(2))
+    with tierline.job(name="block", deadline=0.25):
+        pass
+    spans = [window.deadline_ns - window.release_ns for window in diary.windows]
+    assert spans == [diary.deadline_ns, 250_000_000]
+
+
+@pytest.mark.parametrize("deadline", [0, -1])
+def test_a_deadline_that_is_not_positive_is_refused(deadline: float) -> None:
+    with pytest.raises(ValueError, match="give more than 0"):
+        tierline.job(deadline=deadline)
+
+
+def test_an_exception_ends_the_job_and_reaches_the_program(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    with pytest.raises(RuntimeError):
+        model(torch.ones(3))
+    assert diary.lines == ["warm-up Linear", "end Linear"]
+    diary.forget()
+    model(torch.ones(2))
+    assert diary.lines == LEARN
+    with pytest.raises(RuntimeError):
+        model(torch.ones(3))
+    assert diary.running == 0
+    model(torch.ones(2))
+
+
+def test_a_failing_end_hides_no_exception_of_the_program(
+    diary: Diary, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learned(model := nn.Linear(2, 2).eval(), diary, torch.ones(2))
+
+    def fails(site: Site) -> Reportable:
+        diary.running -= 1
+        raise tierline.TierlineError("the agent is gone")
+
+    monkeypatch.setattr(diary, "end", fails)
+    with pytest.raises(RuntimeError, match="shapes"):
+        model(torch.ones(3))
+    assert "could not end the job of Linear: the agent is gone" in capsys.readouterr().err
+    with pytest.raises(tierline.TierlineError, match="gone"):
+        model(torch.ones(2))
+
+
+def test_threads_take_turns(diary: Diary) -> None:
+    models = [nn.Linear(2, 2).eval() for _ in range(3)]
+    for model in models:
+        model(torch.ones(2))
+
+    def work(model: nn.Module) -> None:
+        with torch.inference_mode():
+            for _ in range(5):
+                model(torch.ones(2))
+
+    diary.forget()
+    threads = [threading.Thread(target=work, args=(one,)) for one in models]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert diary.lines == ["job Linear streamed", "end Linear"] * 15
+
+
+def test_inputs_that_cannot_be_copied_pin_everything(diary: Diary) -> None:
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor, lock: Any) -> torch.Tensor:
+            with lock:
+                output: torch.Tensor = self.linear(x)
+            return output
+
+    Takes().eval()(torch.ones(2), threading.Lock())
+    (entry,) = diary.lessons[0].contents.entries
+    assert entry.pinned
+    assert entry.name == "pinned: inputs of Takes cannot be copied: TypeError"
+
+
+def test_a_model_used_twice_is_laid_out_once(diary: Diary) -> None:
+    inner = nn.Linear(2, 2).eval()
+    learned(inner, diary, torch.ones(2))
+    outer = nn.Sequential(inner, nn.Linear(2, 5)).eval()
+    outer(torch.ones(2))
+    assert [entry.name for entry in diary.lessons[1].contents.entries] == ["1"]
+
+
+def test_a_generating_loop_pins_what_it_reads_again(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    with tierline.job(name="generate"):
+        x = torch.ones(2)
+        for _ in range(5):
+            x = model(x)
+    (entry,) = diary.lessons[0].contents.entries
+    assert entry.pinned
+
+
+def test_warm_up_ends_when_nothing_more_is_learned(diary: Diary) -> None:
+    early, late = nn.Linear(2, 2).eval(), nn.Linear(2, 2).eval()
+    seen = []
+    for number, release in enumerate(tierline.periodic()):
+        seen.append(release)
+        early(torch.ones(2))
+        if number >= 2:
+            late(torch.ones(2))
+    assert [release.warmup for release in seen] == [True] * 4 + [False] * 2
+    assert [release.index for release in seen[4:]] == [0, 1]
+    assert seen[5].release_ns - seen[4].release_ns == diary.period_ns
+    after = diary.lines[diary.lines.index("ready") :]
+    assert after == ["ready", *["job Linear streamed", "end Linear"] * 4, "finish"]
+    last = Window(seen[5].release_ns, seen[5].deadline_ns)
+    assert diary.windows[-2:] == [last, last]
+
+
+def test_a_loop_that_is_left_ends(diary: Diary) -> None:
+    loop = tierline.periodic()
+    next(iter(loop))
+    del loop
+    assert diary.lines == ["finish"]
+    assert process.process().window is None
