@@ -2,8 +2,8 @@
 
 For a person who asks what memory buys. It proves no deadline: other tasks do not appear in it.
 
-Invariant: fast memory rises and job time falls, strictly; the last point is as fast as fully resident
-unless the task's policy forbids that.
+Invariant: fast memory rises and job time falls, strictly; the last point is as fast as fully
+resident, unless the task's policy forbids that.
 """
 
 from __future__ import annotations
