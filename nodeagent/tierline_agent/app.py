@@ -1,7 +1,8 @@
 """Starting and stopping the agent: what is made, in which order, and undone in reverse.
 
 `run` is the whole story. Invariant: clients outlive the agent. Stopping leaves on disk, and in
-the clients' flag words, what the next agent needs to go on; a SIGKILL leaves no less.
+the clients' flag words, what the next agent needs to go on; a SIGKILL leaves no less. Extents stay
+mapped to the end of the process: workers may still write to them while everything else closes.
 """
 
 from __future__ import annotations
@@ -102,7 +103,6 @@ async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo:
         lent.write([[i.device, i.inode, d] for i, d in pool.identities().items()])
 
     pool = ExtentPool(device, extents_changed)
-    undo.callback(pool.close)
     pool.expect(lent.read(_parse_lent) or {})
     watch = ProcessWatch(loop)
     undo.callback(watch.close)

@@ -2,7 +2,8 @@
 
 Content is stored, and read back through the link into an extent of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
-flight as always; content of next to nothing gives the overhead of one transfer.
+flight as always; content of next to nothing, as many behind each other as a job has, gives the
+overhead of one transfer in a row.
 
 The content is the same at every start, so that it is found again in the store rather than added;
 no reference is kept, so that it goes when its place is needed.
@@ -36,7 +37,8 @@ _CONTENTS = WINDOW_TRANSFERS
 _READ_WINDOWS = 8
 _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
-_SMALL_TRANSFERS = 9
+_SMALL_TRANSFERS = 16
+_SMALL_ROUNDS = 5
 
 
 async def measure(storage: Storage, device: Device) -> None:
@@ -83,10 +85,12 @@ async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -
         tier.write.meter.restart()
         for content in contents:
             await tier.write.run(BACKGROUND_NS, store(content))
-        overhead_s = await _time(tier.write, store(small))
+        overhead_s = await _time(tier.write, [store(small)])
         _plan(tier.write, overhead_s)
         *full, tiny = digests
-        overheads = [await _time(tier.read, load(tiny)) for _ in range(_SMALL_TRANSFERS)]
+        overheads = [
+            await _time(tier.read, [load(tiny)] * _SMALL_TRANSFERS) for _ in range(_SMALL_ROUNDS)
+        ]
         await gather_all(_ran(tier.read, load(digest)) for digest in full)
         tier.read.meter.restart()
         began = time.monotonic()
@@ -106,10 +110,11 @@ async def _ran(link: Link, work: Callable[[], int]) -> None:
     await link.run(BACKGROUND_NS, work)
 
 
-async def _time(link: Link, work: Callable[[], int]) -> float:
+async def _time(link: Link, transfers: list[Callable[[], int]]) -> float:
+    """Seconds that each of these transfers adds when they run one behind the other."""
     began = time.monotonic()
-    await link.run(BACKGROUND_NS, work)
-    return time.monotonic() - began
+    await gather_all(_ran(link, work) for work in transfers)
+    return (time.monotonic() - began) / len(transfers)
 
 
 def _plan(link: Link, overhead_s: float) -> None:

@@ -146,10 +146,13 @@ class Recovery:
         if record is not None and arenas >= record.sealed_arenas:
             self._returned(token)
 
-    def left(self, token: int) -> None:
-        """The client came back and left."""
-        self._known.pop(token, None)
-        self._returned(token)
+    def awaits(self, token: int) -> bool:
+        """Whether this client has not come back with all that it had, even if it is connected.
+
+        One that leaves then, because an offer failed, may try again; until it is back or dead it
+        counts as away.
+        """
+        return token in self._expected or (self._holder is not None and self._holder[0] == token)
 
     def close(self) -> None:
         """Stop waiting."""

@@ -122,8 +122,8 @@ class Session:
         arenas = list(client.arenas.values())
         self.jobs.close()
         if client.token:
-            node.clients.forget(client.token)
-            node.recovery.left(client.token)
+            if not node.recovery.awaits(client.token):
+                node.clients.forget(client.token)
             node.memory.forget_client(client.task.name, client.token)
             _log.info("%s disconnected", client)
         client.arenas.clear()

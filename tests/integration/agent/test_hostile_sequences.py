@@ -1,0 +1,74 @@
+"""Well-formed messages in any order and with any numbers: the agent answers or closes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.integration.agent.agent_process import (
+    EXTENT_BYTES,
+    AgentProcess,
+    content,
+    plan,
+    wait_until,
+)
+
+from tierline_agent import protocol as p
+
+pytestmark = pytest.mark.slow
+
+ARENA = st.sampled_from([0, 0, 0, 1, 15])
+SMALL = st.one_of(st.integers(0, 5), st.just(0xFFFFFFFF))
+BIG = st.one_of(st.integers(0, 5 * EXTENT_BYTES), st.just(2**64 - 1))
+JOB = st.integers(1, 3)
+DIGEST = st.binary(min_size=32, max_size=32)
+SPAN = st.builds(p.LayerSpan, SMALL, SMALL)
+PLACEMENT = st.lists(
+    st.sampled_from([0, 1, 2, p.RESIDENT_BIT, p.RESIDENT_BIT + 1]), min_size=1, max_size=4
+).map(tuple)
+
+MESSAGES = st.one_of(
+    st.builds(p.Reserve, ARENA, SMALL, st.integers(1, 5 * EXTENT_BYTES), BIG),
+    st.builds(p.Store, ARENA, SMALL, st.integers(0, 5), st.integers(1, EXTENT_BYTES)),
+    st.builds(p.Seal, ARENA, st.lists(SPAN, max_size=4).map(tuple)),
+    st.builds(p.Free, ARENA),
+    st.builds(
+        p.JobBegin, JOB, st.sampled_from([0, p.NO_ARENA]), st.sampled_from(p.JobFlags), BIG, BIG
+    ),
+    st.builds(p.JobEnd, JOB, BIG, BIG, BIG, BIG),
+    st.builds(p.Output, JOB, DIGEST, DIGEST),
+    st.builds(p.Fetch, ARENA, SMALL, st.integers(0, 5)),
+    st.builds(p.Ready, SMALL),
+    st.builds(p.Ack, JOB),
+    st.builds(p.Notice, st.sampled_from(p.NoticeKind), BIG, st.text("abc", max_size=5)),
+    st.builds(p.Attach, ARENA, SMALL, SMALL, BIG.filter(bool), BIG, JOB, BIG, BIG, PLACEMENT),
+    st.builds(p.Digests, ARENA, SMALL, st.lists(DIGEST, max_size=3).map(tuple)),
+    st.builds(p.Fds, ARENA, st.sampled_from(p.DescriptorKind), SMALL.filter(lambda n: n < 9), JOB),
+    st.builds(p.Stats),
+    st.builds(p.Error, st.sampled_from(p.ErrorCode), st.just("why")),
+)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    loaded=st.booleans(),
+    messages=st.lists(st.tuples(MESSAGES, st.integers(0, 3)), min_size=1, max_size=12),
+)
+def test_no_sequence_of_messages_harms_the_agent(
+    shared_agent: AgentProcess, loaded: bool, messages: list[tuple[p.Message, int]]
+) -> None:
+    shared_agent.register("hostile", plan(5, ring=2))
+    client = shared_agent.client("hostile")
+    try:
+        if loaded:
+            client.load(content(1, 4))
+        for message, descriptors in messages:
+            client.send(message, [0] * descriptors)
+    except OSError:
+        pass  # the agent closed the connection, which is an answer
+    finally:
+        client.close()
+    wait_until(lambda: not shared_agent.task("hostile")["clients"], "the agent lets go of it")
+    assert "unexpectedly" not in shared_agent.log.read_text()
