@@ -44,6 +44,7 @@ static void rules(void) {
     FAILS(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemMap(base + EXTENT, EXTENT, 0, handle, 0), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemsetD8(base, 2, 16)); /* the mapping keeps the memory */
+    OK(cuCtxSynchronize());      /* unmapping waits for nothing */
     OK(cuMemUnmap(base, EXTENT));
     FAILS(cuMemUnmap(base, EXTENT), CUDA_ERROR_INVALID_VALUE);
     FAILS(cuMemAddressFree(base, EXTENT), CUDA_ERROR_INVALID_VALUE);

@@ -10,11 +10,10 @@
 #include "streams.h"
 
 CUresult launch_perform(CUcontext ctx, const struct launch *launch) {
-    return launch->function->builtin->run(ctx, launch->parameters);
+    return launch->builtin->run(ctx, launch->parameters);
 }
 
-void **launch_pointers(CUfunction function, unsigned char *parameters) {
-    const struct builtin *builtin = function->builtin;
+void **launch_pointers(const struct builtin *builtin, unsigned char *parameters) {
     void **pointers = calloc(builtin->parameter_count + 1, sizeof *pointers);
     for (size_t i = 0; pointers != NULL && i < builtin->parameter_count; i++)
         pointers[i] = parameters + builtin->parameters[i].offset;
@@ -39,7 +38,7 @@ static CUresult pack_extra(const struct launch *launch, void **extra) {
 }
 
 CUresult launch_pack(struct launch *launch, void **pointers, void **extra) {
-    const struct builtin *builtin = launch->function->builtin;
+    const struct builtin *builtin = launch->builtin;
     if ((pointers != NULL && extra != NULL) ||
         (pointers == NULL && extra == NULL && builtin->parameter_count > 0))
         return CUDA_ERROR_INVALID_VALUE;
@@ -55,7 +54,7 @@ CUresult launch_pack(struct launch *launch, void **pointers, void **extra) {
             memcpy(launch->parameters + builtin->parameters[i].offset, pointers[i],
                    builtin->parameters[i].size);
     if (result == CUDA_SUCCESS) {
-        launch->pointers = launch_pointers(launch->function, launch->parameters);
+        launch->pointers = launch_pointers(builtin, launch->parameters);
         if (launch->pointers == NULL)
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -84,6 +83,8 @@ CUresult IMPL(cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction f, void
     struct work work = {
         .kind = WORK_KERNEL,
         .launch = {.function = function,
+                   .is_kernel = function->library != NULL,
+                   .builtin = function->builtin,
                    .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
                    .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
                    .shared_bytes = config->sharedMemBytes,

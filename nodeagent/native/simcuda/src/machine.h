@@ -51,9 +51,9 @@ uint64_t machine_used_bytes(int device);
 uint64_t machine_duration_ns(int device, enum engine engine, uint64_t bytes, uint64_t bandwidth);
 /* Nanoseconds that a kernel which says it takes so long really takes. */
 uint64_t machine_compute_ns(int device, uint64_t duration_ns);
-/* Takes the engine for a duration, in turn; returns the CLOCK_MONOTONIC time at which it is over. Who
- * goes on with what it did on the engine until `since` names that time, so that waking up late costs
- * nothing; 0 for none. */
+/* Takes the engine for a duration, in turn; returns the CLOCK_MONOTONIC time at which it is over.
+ * Who goes on with what it did on the engine until `since` names that time, so that waking up late
+ * costs nothing; 0 for none. */
 uint64_t machine_engine_take(int device, enum engine engine, uint64_t duration_ns, uint64_t since);
 void machine_count_moved(int device, enum engine engine, uint64_t bytes);
 void machine_set_speed(int device, enum engine engine, uint64_t thousandths);

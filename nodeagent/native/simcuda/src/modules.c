@@ -15,6 +15,7 @@
 #include "entry.h"
 #include "objects.h"
 #include "simcuda.h"
+#include "streams.h"
 
 struct CUmod_st {
     CUmodule next; /* guarded by the lock below */
@@ -126,8 +127,9 @@ CUresult IMPL(cuModuleUnload)(CUmodule hmod) {
         return result;
     if (!object_remove(hmod, OBJECT_MODULE))
         return CUDA_ERROR_INVALID_HANDLE;
+    result = streams_drain(hmod->ctx);
     module_free(hmod);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 void modules_end(CUcontext ctx) {

@@ -29,6 +29,8 @@ CUresult work_of_kernel(const CUDA_KERNEL_NODE_PARAMS *params, struct work **wor
     struct work made = {
         .kind = WORK_KERNEL,
         .launch = {.function = function,
+                   .is_kernel = function->library != NULL,
+                   .builtin = function->builtin,
                    .grid = {params->gridDimX, params->gridDimY, params->gridDimZ},
                    .block = {params->blockDimX, params->blockDimY, params->blockDimZ},
                    .shared_bytes = params->sharedMemBytes}};
@@ -292,7 +294,7 @@ CUresult IMPL(cuGraphKernelNodeGetParams_v2)(CUgraphNode hNode,
     if (work == NULL || nodeParams == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     const struct launch *launch = &work->launch;
-    bool kernel = launch->function->library != NULL;
+    bool kernel = launch->is_kernel;
     *nodeParams = (CUDA_KERNEL_NODE_PARAMS){kernel ? NULL : launch->function,
                                             launch->grid[0],
                                             launch->grid[1],

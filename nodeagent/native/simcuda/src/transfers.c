@@ -138,11 +138,11 @@ CUresult copy_perform(CUcontext ctx, const struct copy *copy) {
             pending += bytes;
             bool pause = path.throttled && (pending == TRANSFER_CHUNK_BYTES || last);
             if (pause)
-                end_ns = machine_engine_take(
-                    path.device, path.engine,
-                    overhead_ns + machine_duration_ns(path.device, path.engine, pending,
-                                                      path.bandwidth),
-                    end_ns);
+                end_ns =
+                    machine_engine_take(path.device, path.engine,
+                                        overhead_ns + machine_duration_ns(path.device, path.engine,
+                                                                          pending, path.bandwidth),
+                                        end_ns);
             CUresult result = piece_move(ctx, copy, &path, source + done, target + done, bytes);
             if (result != CUDA_SUCCESS)
                 return result;

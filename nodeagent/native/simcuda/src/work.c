@@ -25,7 +25,7 @@ static bool launch_own(struct launch *launch) {
     launch->attributes =
         duplicate(from.attributes, from.attribute_count * sizeof *launch->attributes);
     launch->pointers =
-        launch->parameters == NULL ? NULL : launch_pointers(launch->function, launch->parameters);
+        launch->parameters == NULL ? NULL : launch_pointers(launch->builtin, launch->parameters);
     return launch->parameters != NULL && launch->attributes != NULL && launch->pointers != NULL;
 }
 

@@ -1,6 +1,6 @@
 /* One piece of work for a device, whether it lies in a stream's queue or is a node of a graph.
  *
- * A work owns everything it points to, except functions, events and the memory that it moves.
+ * A work owns everything it points to, except events and the memory that it moves.
  */
 #pragma once
 
@@ -24,7 +24,9 @@ enum work_kind {
 };
 
 struct launch {
-    CUfunction function;
+    CUfunction function; /* only handed back: it may be unloaded before the work is done */
+    bool is_kernel;      /* the function is a library's kernel */
+    const struct builtin *builtin;
     unsigned grid[3], block[3], shared_bytes;
     unsigned char *parameters; /* laid out as the kernel's signature says */
     size_t parameter_bytes;
