@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import deque
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,10 +226,19 @@ class Manager:
 
     def ready(self) -> tuple[int, int]:
         """Wait for the administrator's START."""
+        # In a thread of its own: the wait may be long, and Ctrl-C must reach the program's.
+        answer: Future[tuple[int, int]] = Future()
+        threading.Thread(target=self._await_start, args=(answer,), daemon=True).start()
         try:
-            return self._client.ready()
+            return answer.result()
         except ClientError as error:
             raise TierlineError(f"could not wait for the start of releases: {error}") from error
+
+    def _await_start(self, answer: Future[tuple[int, int]]) -> None:
+        try:
+            answer.set_result(self._client.ready())
+        except ClientError as error:
+            answer.set_exception(error)
 
     def finish(self) -> None:
         """Nothing is left to do: the connection ends with the process."""

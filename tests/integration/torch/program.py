@@ -22,17 +22,13 @@ from typing import Any, TextIO
 import safetensors.torch
 import torch
 from tests.integration.torch.models import Case, Orders, Threaded, make_all
+from tests.integration.torch.terms import PAIR, PAIR_DEADLINE_S, RELEASES
 from torch import nn
 
 import tierline
 from tierline_torch.calls import invoking, plain
 from tierline_torch.structures import difference
 from tierline_torch.weights import Weight
-
-PAIR = ("half", "attention")
-"""Models that run together in one explicit job."""
-PAIR_DEADLINE_S = 0.5
-RELEASES = 4
 
 
 class Program:
