@@ -3,7 +3,7 @@
 It speaks the whole client side of the protocol for one task, keeps what it stores in files, and
 misbehaves where its options say so. It plans nothing and proves nothing: the placement is given.
 
-    python -m tests.native.agent_peer --socket S --store DIR --extent-bytes N --resident 0,4 --ring 2
+    python -m tests.native.agent_peer --socket S --store DIR --resident 0,4 --ring 2
 
 Each event a test may want to see is a line of DIR/events.jsonl. Ring slots are filled with POISON
 whenever no job runs, so that a stale read shows.
@@ -12,6 +12,7 @@ whenever no job runs, so that a stale read shows.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -19,7 +20,6 @@ import mmap
 import os
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -58,8 +58,6 @@ class Memory:
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def address(self) -> int:
-        import ctypes  # noqa: PLC0415 - one use
-
         return ctypes.addressof(ctypes.c_char.from_buffer(self.view))
 
 
@@ -114,20 +112,16 @@ class Peer:
         which, _, how = (self.options.malform or "").partition("=")
         if type(message).__name__ != which:
             return frame
-        if how == "length":
-            return struct.pack("<I", 70000) + frame[4:]
-        if how == "type":
-            return frame[:4] + struct.pack("<H", 99) + frame[6:]
-        if how == "cut":
-            return struct.pack("<I", len(frame) - 13) + frame[4:-1]
-        if how == "sequence":
-            return frame[:8] + struct.pack("<I", 0xFFFF0000) + frame[12:]
-        if how == "bytes":
-            return frame[: p.HEADER_BYTES] + b"\xff" * (len(frame) - p.HEADER_BYTES)
-        if how == "other":
-            (sequence,) = struct.unpack_from("<I", frame, 8)
-            return p.encode(p.Ended(job=1), sequence)
-        raise ValueError(how)
+        (sequence,) = struct.unpack_from("<I", frame, 8)
+        spoiled = {
+            "length": struct.pack("<I", 70000) + frame[4:],
+            "type": frame[:4] + struct.pack("<H", 99) + frame[6:],
+            "cut": struct.pack("<I", len(frame) - 13) + frame[4:-1],
+            "sequence": frame[:8] + struct.pack("<I", 0xFFFF0000) + frame[12:],
+            "bytes": frame[: p.HEADER_BYTES] + b"\xff" * (len(frame) - p.HEADER_BYTES),
+            "other": p.encode(p.Ended(job=1), sequence),
+        }
+        return spoiled[how]
 
     def messages(self) -> Iterator[tuple[int, p.Message]]:
         decoder = p.Decoder()
@@ -384,7 +378,9 @@ def main() -> None:
     parser.add_argument("--store", required=True)
     parser.add_argument("--extent-bytes", type=int, default=65536)
     parser.add_argument("--staging-slots", type=int, default=2)
-    parser.add_argument("--resident", type=lambda s: [int(x) for x in s.split(",") if x], default=[])
+    parser.add_argument(
+        "--resident", type=lambda s: [int(x) for x in s.split(",") if x], default=[]
+    )
     parser.add_argument("--ring", type=int, default=2)
     parser.add_argument("--hold-at", type=int, default=-1, help="stop streaming before this one")
     parser.add_argument("--revoke-at", type=int, default=-1, help="revoke the job before this one")
@@ -409,4 +405,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

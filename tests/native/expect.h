@@ -6,13 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EXPECT(claim)                                                          \
-  do {                                                                         \
-    if (!(claim)) {                                                            \
-      fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__,        \
-              #claim);                                                         \
-      exit(1);                                                                 \
-    }                                                                          \
-  } while (0)
+#define EXPECT(claim)                                                                              \
+    do {                                                                                           \
+        if (!(claim)) {                                                                            \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #claim);             \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
 
 #endif

@@ -18,10 +18,10 @@
 #define LAST_BYTES 100U /* the last extent is not full */
 
 struct model {
-  tierline_client *client;
-  uint32_t arena;
-  uint64_t extent_bytes;
-  const uint8_t *base;
+    tierline_client *client;
+    uint32_t arena;
+    uint64_t extent_bytes;
+    const uint8_t *base;
 };
 
 /* Checks a call, printing the library's sentence. */
@@ -36,8 +36,7 @@ tierline_client *connected(const char *socket_path);
 struct model loaded(tierline_client *client, uint32_t arena);
 int load_once(struct model *model);
 uint64_t model_bytes(const struct model *model);
-void fill_extent(const struct model *model, uint32_t extent, uint8_t *out,
-                 uint64_t *length);
+void fill_extent(const struct model *model, uint32_t extent, uint8_t *out, uint64_t *length);
 
 /* Compares every byte. */
 void expect_extent(const struct model *model, uint32_t extent);
@@ -53,8 +52,8 @@ void ask_driver(const char *line);
 
 typedef void scenario(const char *socket_path);
 struct named_scenario {
-  const char *name;
-  scenario *run;
+    const char *name;
+    scenario *run;
 };
 extern const struct named_scenario loading_scenarios[];
 extern const struct named_scenario streaming_scenarios[];

@@ -8,210 +8,209 @@
 #include <unistd.h>
 
 static void in_order(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  for (int i = 0; i < 5; i++) {
-    tierline_job_stats stats = run_job(&model);
-    EXPECT(stats.fetched_bytes == 0 && stats.streamed_extents == 7);
-  }
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    for (int i = 0; i < 5; i++) {
+        tierline_job_stats stats = run_job(&model);
+        EXPECT(stats.fetched_bytes == 0 && stats.streamed_extents == 7);
+    }
+    tierline_close(model.client);
 }
 
 static void skipping(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  const uint32_t some[3][4] = {{0, 3, 7, 8}, {8, 8, 8, 8}, {2, 5, 6, 7}};
-  for (int i = 0; i < 3; i++) {
-    uint64_t job = begin_job(&model);
-    uint32_t last = EXTENTS;
-    for (int k = 0; k < 4 && some[i][k] != last; k++) {
-      last = some[i][k];
-      run_layer(&model, last);
+    struct model model = loaded(connected(socket_path), 0);
+    const uint32_t some[3][4] = {{0, 3, 7, 8}, {8, 8, 8, 8}, {2, 5, 6, 7}};
+    for (int i = 0; i < 3; i++) {
+        uint64_t job = begin_job(&model);
+        uint32_t last = EXTENTS;
+        for (int k = 0; k < 4 && some[i][k] != last; k++) {
+            last = some[i][k];
+            run_layer(&model, last);
+        }
+        OK(tierline_job_end(model.client, job, 0));
+        EXPECT(stats_of(&model).fetched_bytes == 0);
     }
-    OK(tierline_job_end(model.client, job, 0));
-    EXPECT(stats_of(&model).fetched_bytes == 0);
-  }
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 static void going_back(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  uint64_t job = begin_job(&model);
-  for (uint32_t l = 0; l < 7; l++) {
-    run_layer(&model, l);
-  }
-  run_layer(&model, 2);
-  EXPECT(stats_of(&model).fetched_bytes == 2 * model.extent_bytes);
-  run_layer(&model, 2);
-  EXPECT(stats_of(&model).fetched_bytes == 2 * model.extent_bytes);
-  run_layer(&model, 0);
-  EXPECT(stats_of(&model).fetched_bytes == 3 * model.extent_bytes);
-  run_layer(&model, 7);
-  run_layer(&model, 8);
-  EXPECT(stats_of(&model).fetched_bytes == 3 * model.extent_bytes);
-  OK(tierline_job_end(model.client, job, 0));
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job = begin_job(&model);
+    for (uint32_t l = 0; l < 7; l++) {
+        run_layer(&model, l);
+    }
+    run_layer(&model, 2);
+    EXPECT(stats_of(&model).fetched_bytes == 2 * model.extent_bytes);
+    run_layer(&model, 2);
+    EXPECT(stats_of(&model).fetched_bytes == 2 * model.extent_bytes);
+    run_layer(&model, 0);
+    EXPECT(stats_of(&model).fetched_bytes == 3 * model.extent_bytes);
+    run_layer(&model, 7);
+    run_layer(&model, 8);
+    EXPECT(stats_of(&model).fetched_bytes == 3 * model.extent_bytes);
+    OK(tierline_job_end(model.client, job, 0));
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 static void backwards(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  uint64_t job = begin_job(&model);
-  for (uint32_t l = EXTENTS; l-- > 0;) {
-    run_layer(&model, l);
-  }
-  OK(tierline_job_end(model.client, job, 0));
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job = begin_job(&model);
+    for (uint32_t l = EXTENTS; l-- > 0;) {
+        run_layer(&model, l);
+    }
+    OK(tierline_job_end(model.client, job, 0));
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 static void leaving_early(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  for (int i = 0; i < 4; i++) {
-    uint64_t job = begin_job(&model);
-    run_layer(&model, 0);
-    OK(tierline_layer_begin(model.client, 0, 1)); /* begun, never ended */
-    OK(tierline_job_end(model.client, job, 0));
-  }
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    for (int i = 0; i < 4; i++) {
+        uint64_t job = begin_job(&model);
+        run_layer(&model, 0);
+        OK(tierline_layer_begin(model.client, 0, 1)); /* begun, never ended */
+        OK(tierline_job_end(model.client, job, 0));
+    }
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 static void outside_a_job(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  for (uint32_t e = 0; e < EXTENTS; e++) {
-    expect_extent(&model, e);
-  }
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  for (uint32_t e = EXTENTS; e-- > 0;) {
-    expect_extent(&model, e);
-  }
-  run_layer(&model, 5);
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    for (uint32_t e = 0; e < EXTENTS; e++) {
+        expect_extent(&model, e);
+    }
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    for (uint32_t e = EXTENTS; e-- > 0;) {
+        expect_extent(&model, e);
+    }
+    run_layer(&model, 5);
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 /* The code reads what no gate announced, while the ring streams. */
 static void unforeseen(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  uint64_t job = begin_job(&model);
-  for (uint32_t l = 0; l < EXTENTS; l++) {
-    OK(tierline_layer_begin(model.client, 0, l));
-    expect_layer(&model, l);
-    expect_extent(&model, EXTENTS - 1 - l);
-    expect_extent(&model, (l * 5) % EXTENTS);
-    OK(tierline_layer_end(model.client, 0, l));
-  }
-  OK(tierline_job_end(model.client, job, 0));
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job = begin_job(&model);
+    for (uint32_t l = 0; l < EXTENTS; l++) {
+        OK(tierline_layer_begin(model.client, 0, l));
+        expect_layer(&model, l);
+        expect_extent(&model, EXTENTS - 1 - l);
+        expect_extent(&model, (l * 5) % EXTENTS);
+        OK(tierline_layer_end(model.client, 0, l));
+    }
+    OK(tierline_job_end(model.client, job, 0));
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 /* System calls read weights too: the kernel answers EFAULT for a closed extent,
  * never wrong bytes. */
 static void lease_alone(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  uint64_t job;
-  OK(tierline_job_begin(model.client, TIERLINE_NO_ARENA, TIERLINE_JOB_WARMUP, 1,
-                        2, &job));
-  expect_extent(&model, 3);
-  run_layer(&model, 5); /* not its arena's job: fetched */
-  OK(tierline_job_end(model.client, job, 0));
-  int ends[2];
-  EXPECT(pipe(ends) == 0);
-  EXPECT(write(ends[1], model.base + 8 * model.extent_bytes, 1) == -1);
-  close(ends[0]);
-  close(ends[1]);
-  EXPECT(run_job(&model).fetched_bytes == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job;
+    OK(tierline_job_begin(model.client, TIERLINE_NO_ARENA, TIERLINE_JOB_WARMUP, 1, 2, &job));
+    expect_extent(&model, 3);
+    run_layer(&model, 5); /* not its arena's job: fetched */
+    OK(tierline_job_end(model.client, job, 0));
+    int ends[2];
+    EXPECT(pipe(ends) == 0);
+    EXPECT(write(ends[1], model.base + 8 * model.extent_bytes, 1) == -1);
+    close(ends[0]);
+    close(ends[1]);
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    tierline_close(model.client);
 }
 
 static void revoked(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  uint64_t job = begin_job(&model);
-  int code = 0;
-  for (uint32_t l = 0; l < EXTENTS; l++) {
-    code = tierline_layer_begin(model.client, 0, l);
-    if (code != 0) {
-      break;
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job = begin_job(&model);
+    int code = 0;
+    for (uint32_t l = 0; l < EXTENTS; l++) {
+        code = tierline_layer_begin(model.client, 0, l);
+        if (code != 0) {
+            break;
+        }
+        expect_layer(&model, l);
+        OK(tierline_layer_end(model.client, 0, l));
     }
-    expect_layer(&model, l);
-    OK(tierline_layer_end(model.client, 0, l));
-  }
-  EXPECT(code == TIERLINE_E_REVOKED);
-  for (uint32_t l = 0; l < EXTENTS; l++) {
-    FAILS(TIERLINE_E_REVOKED, tierline_layer_begin(model.client, 0, l));
-    expect_layer(&model, l); /* right, and slow */
-  }
-  FAILS(TIERLINE_E_REVOKED, tierline_job_end(model.client, job, 0));
-  OK(tierline_job_begin(model.client, TIERLINE_NO_ARENA, 0, 1, 2, &job));
-  OK(tierline_job_end(model.client, job, 0));
-  tierline_close(model.client);
+    EXPECT(code == TIERLINE_E_REVOKED);
+    for (uint32_t l = 0; l < EXTENTS; l++) {
+        FAILS(TIERLINE_E_REVOKED, tierline_layer_begin(model.client, 0, l));
+        expect_layer(&model, l); /* right, and slow */
+    }
+    FAILS(TIERLINE_E_REVOKED, tierline_job_end(model.client, job, 0));
+    OK(tierline_job_begin(model.client, TIERLINE_NO_ARENA, 0, 1, 2, &job));
+    OK(tierline_job_end(model.client, job, 0));
+    tierline_close(model.client);
 }
 
 /* Two threads run jobs, on two arenas of one client; each waits for the other's
  * to end. */
 static void *run_jobs(void *argument) {
-  const struct model *model = argument;
-  for (int i = 0; i < 10; i++) {
-    uint64_t job = begin_job(model);
-    for (uint32_t l = 0; l < EXTENTS; l++) {
-      run_layer(model, l);
+    const struct model *model = argument;
+    for (int i = 0; i < 10; i++) {
+        uint64_t job = begin_job(model);
+        for (uint32_t l = 0; l < EXTENTS; l++) {
+            run_layer(model, l);
+        }
+        OK(tierline_job_end(model->client, job, 0));
     }
-    OK(tierline_job_end(model->client, job, 0));
-  }
-  return NULL;
+    return NULL;
 }
 
 static void two_threads_with_jobs(const char *socket_path) {
-  tierline_client *client = connected(socket_path);
-  struct model models[2] = {loaded(client, 0), loaded(client, 1)};
-  pthread_t threads[2];
-  for (int i = 0; i < 2; i++) {
-    EXPECT(pthread_create(&threads[i], NULL, run_jobs, &models[i]) == 0);
-  }
-  for (int i = 0; i < 2; i++) {
-    EXPECT(pthread_join(threads[i], NULL) == 0);
-  }
-  tierline_close(client);
+    tierline_client *client = connected(socket_path);
+    struct model models[2] = {loaded(client, 0), loaded(client, 1)};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, run_jobs, &models[i]) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    }
+    tierline_close(client);
 }
 
 /* One thread runs jobs while others read whatever they like. */
 static void *read_around(void *argument) {
-  const struct model *model = argument;
-  for (uint32_t i = 0; i < 40; i++) {
-    expect_extent(model, (i * 7 + 3) % EXTENTS);
-  }
-  return NULL;
+    const struct model *model = argument;
+    for (uint32_t i = 0; i < 40; i++) {
+        expect_extent(model, (i * 7 + 3) % EXTENTS);
+    }
+    return NULL;
 }
 
 static void readers_beside_jobs(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  pthread_t threads[3];
-  EXPECT(pthread_create(&threads[0], NULL, run_jobs, &model) == 0);
-  for (int i = 1; i < 3; i++) {
-    EXPECT(pthread_create(&threads[i], NULL, read_around, &model) == 0);
-  }
-  for (int i = 0; i < 3; i++) {
-    EXPECT(pthread_join(threads[i], NULL) == 0);
-  }
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    pthread_t threads[3];
+    EXPECT(pthread_create(&threads[0], NULL, run_jobs, &model) == 0);
+    for (int i = 1; i < 3; i++) {
+        EXPECT(pthread_create(&threads[i], NULL, read_around, &model) == 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    }
+    tierline_close(model.client);
 }
 
 /* The thread that ends a job need not be the one that began it. */
 static void *end_job(void *argument) {
-  const struct model *model = argument;
-  OK(tierline_job_end(model->client, 1, 0));
-  return NULL;
+    const struct model *model = argument;
+    OK(tierline_job_end(model->client, 1, 0));
+    return NULL;
 }
 
 static void a_job_ended_elsewhere(const char *socket_path) {
-  struct model model = loaded(connected(socket_path), 0);
-  EXPECT(begin_job(&model) == 1);
-  pthread_t thread;
-  EXPECT(pthread_create(&thread, NULL, end_job, &model) == 0);
-  run_job(&model); /* waits until the first has ended */
-  EXPECT(pthread_join(thread, NULL) == 0);
-  tierline_close(model.client);
+    struct model model = loaded(connected(socket_path), 0);
+    EXPECT(begin_job(&model) == 1);
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, end_job, &model) == 0);
+    run_job(&model); /* waits until the first has ended */
+    EXPECT(pthread_join(thread, NULL) == 0);
+    tierline_close(model.client);
 }
 
 const struct named_scenario streaming_scenarios[] = {

@@ -27,7 +27,8 @@ BUILDS = {"plain": "", "address": "address,undefined", "thread": "thread"}
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:allow_user_segv_handler=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0:"
+    f"suppressions={Path(__file__).parent / 'thread.supp'}",
 }
 PATIENCE_S = 60
 
@@ -194,15 +195,15 @@ def test_scenario(build: Path, agent: Agent, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
+    "options",
     [
-        (("--resident", "", "--ring", "3"), "in_order_without_residents"),
-        (("--resident", "0,1,2,3,4,5,6,7,8", "--ring", "0"), "all resident"),
-        (("--resident", "0,2,4,6,8", "--ring", "1"), "ring of one"),
+        ("--resident", "", "--ring", "3"),
+        ("--resident", "0,1,2,3,4,5,6,7,8", "--ring", "0"),
+        ("--resident", "0,2,4,6,8", "--ring", "1"),
     ],
     ids=["nothing resident", "all resident", "a ring of one slot"],
 )
-def test_placements(build: Path, agent: Agent, options: tuple[str, ...], name: str) -> None:
+def test_placements(build: Path, agent: Agent, options: tuple[str, ...]) -> None:
     agent.start(*options)
     Scenario(build, "backwards", agent).held()
 
@@ -219,9 +220,9 @@ MALFORMED = [f"{kind}={how}" for kind in ("Welcome", "Reserved", "Grant", "Fetch
 
 
 @pytest.mark.parametrize("how", MALFORMED)
-def test_a_malformed_reply_is_an_error(build: Path, agent: Agent, how: str) -> None:
+def test_a_malformed_reply_is_an_error(agent: Agent, how: str) -> None:
     agent.start("--resident", "0,4", "--ring", "2", "--malform", how)
-    Scenario(build, "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+    Scenario(built("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
 
 
 @pytest.mark.parametrize(
@@ -232,11 +233,9 @@ def test_a_malformed_reply_is_an_error(build: Path, agent: Agent, how: str) -> N
      ("--refuse", "Free")],
     ids=" ".join,
 )  # fmt: skip
-def test_nonsense_and_refusals_are_errors(
-    build: Path, agent: Agent, options: tuple[str, ...]
-) -> None:
+def test_nonsense_and_refusals_are_errors(agent: Agent, options: tuple[str, ...]) -> None:
     agent.start("--resident", "0,4", "--ring", "2", *options)
-    out = Scenario(build, "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+    out = Scenario(built("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
     if options[0] == "--refuse":
         assert out.startswith("-4 ")
         assert f"no {options[1]} here" in out

@@ -9,11 +9,11 @@
 #include <stdio.h>
 
 struct vector {
-  bool accepted;
-  char *name;
-  char *expected; /* the message as text, or the ERROR code */
-  size_t length;
-  uint8_t frame[TLP_MAX_FRAME];
+    bool accepted;
+    char *name;
+    char *expected; /* the message as text, or the ERROR code */
+    size_t length;
+    uint8_t frame[TLP_MAX_FRAME];
 };
 
 /* The next vector of the file; false at its end. The strings belong to the

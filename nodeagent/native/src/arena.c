@@ -139,8 +139,8 @@ void tl_arena_abandon(struct tl_arena *arena) {
     if (arena->base != NULL) {
         /* Unmapping would let other mappings take these addresses, and stale pointers into the
          * weights would read them. */
-        mmap(arena->base, range_bytes(arena), PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        (void)mmap(arena->base, range_bytes(arena), PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     }
     arena->state = TL_ARENA_LOST;
 }

@@ -22,6 +22,7 @@
 #define HANDSHAKE_PATIENCE_NS 30000000000ULL
 #define POLL_SLICE_MS 1000
 #define UNASKED 0U
+#define PLACEMENT_BYTES 4U /* of one extent, on the wire */
 
 static int unreachable(tierline_client *client, const char *what) {
     char reason[sizeof client->connection.reason];
@@ -207,7 +208,7 @@ static int send_descriptors(tierline_client *client, uint32_t index, uint32_t ki
 
 static int offer_arena(tierline_client *client, uint32_t index) {
     const struct tl_arena *arena = &client->arenas[index];
-    uint8_t *placement = malloc((size_t)arena->extent_count * sizeof(uint32_t));
+    uint8_t *placement = malloc((size_t)arena->extent_count * PLACEMENT_BYTES);
     if (placement == NULL) {
         snprintf(client->connection.reason, sizeof client->connection.reason, "out of memory");
         return unreachable(client, "attaching");

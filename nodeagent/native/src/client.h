@@ -128,7 +128,7 @@ int tl_inbox_descriptors(tierline_client *client, const struct tlp_fds *fds);
 int tl_inbox_reserved(tierline_client *client, const struct tlp_reserved *reserved);
 
 /* fetch.c; with the lock held. Gives an extent right bytes in private memory. */
-int tl_fetch_private(tierline_client *client, uint32_t arena, uint32_t extent, bool writable);
+int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, bool writable);
 uint32_t tl_take_staging_slot(tierline_client *client);
 void tl_return_staging_slot(tierline_client *client, uint32_t slot);
 

@@ -226,11 +226,14 @@ int tierline_store(tierline_client *client, uint32_t index, uint32_t extent, con
     if (code != 0) {
         return code;
     }
+    if (data == NULL) {
+        return tl_fail(TIERLINE_E_ARGUMENT, "storing extent %u: there is no data", extent);
+    }
     tl_lock_acquire(&client->lock);
     code = tl_ensure_connected(client);
     code = code == 0 ? check_loading(client, index, "storing in") : code;
     if (code == 0 && (extent >= client->arenas[index].extent_count || length == 0 ||
-                      length > client->terms.extent_bytes || data == NULL)) {
+                      length > client->terms.extent_bytes)) {
         code = tl_fail(TIERLINE_E_ARGUMENT, "storing %llu bytes as extent %u of %u",
                        (unsigned long long)length, extent, client->arenas[index].extent_count);
     }

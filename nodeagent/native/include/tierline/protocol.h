@@ -5,8 +5,8 @@
  * It holds no state, allocates nothing and does no I/O.
  *
  * Invariant: tlp_decode never reads outside [payload, payload + length), and a message it
- * accepted satisfies every rule of protocol.toml. Arrays stay where they are, in wire form:
- * they are read and written by the tlp_get_ and tlp_put_ functions, and live as long as the payload.
+ * accepted satisfies every rule of protocol.toml. Arrays stay where they are, in wire form: they
+ * are read and written by the tlp_get_ and tlp_put_ functions, and live as long as the payload.
  */
 #ifndef TIERLINE_PROTOCOL_H
 #define TIERLINE_PROTOCOL_H
