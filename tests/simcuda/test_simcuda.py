@@ -1,0 +1,104 @@
+"""Builds the simulated CUDA driver plain and under sanitizers; runs its tests and NVIDIA's bindings.
+
+The C tests are the specification (tests/simcuda/*_test.c); here each flavour is one ctest run. The
+agent talks to the driver through `cuda-bindings`, so one more test drives the library through them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h in the nvidia-cuda-runtime package."""
+    spec = importlib.util.find_spec("nvidia")
+    assert spec is not None, "nvidia-cuda-runtime is not installed; torch's CUDA build brings it"
+    for folder in spec.submodule_search_locations or ():
+        for header in sorted(Path(folder).glob("cu*/include/cudaTypedefs.h")):
+            return header.parent
+    raise AssertionError("no cudaTypedefs.h in the nvidia packages of this environment")
+
+
+def tool(name: str) -> str:
+    """A program of this environment, or of the system; a missing one fails the run."""
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
+    found = shutil.which(name, path=path)
+    assert found is not None, f"{name} is needed to build the simulated driver"
+    return found
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
+    )
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+    return done.stdout
+
+
+def build(flavour: str) -> Path:
+    folder = ROOT / "build" / f"simcuda-{flavour}"
+    run(
+        *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
+        *("-S", str(ROOT / "nodeagent" / "native" / "simcuda"), "-B", str(folder)),
+        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
+        f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
+        f"-DSIMCUDA_SANITIZE={FLAVOURS[flavour]}",
+    )
+    run(tool("cmake"), "--build", str(folder), "--parallel", "2")
+    return folder
+
+
+@pytest.fixture
+def machine_folder() -> Iterator[Path]:
+    """A tmpfs folder for the state of simulated machines; removed with what crashed in it."""
+    with tempfile.TemporaryDirectory(prefix="simcuda-", dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_c_programs_pass(flavour: str, machine_folder: Path) -> None:
+    folder = build(flavour)
+    listing = json.loads(run(tool("ctest"), "--test-dir", str(folder), "--show-only=json-v1"))
+    programs = {source.stem for source in (ROOT / "tests" / "simcuda").glob("*_test.c")}
+    assert {test["name"] for test in listing["tests"]} == programs
+    run(
+        *(tool("ctest"), "--test-dir", str(folder), "--output-on-failure"),
+        env={"KIT_FOLDER": str(machine_folder)},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nvidias_bindings_drive_the_library(machine_folder: Path) -> None:
+    folder = build("plain")
+    report = machine_folder / "report"
+    run(
+        *(sys.executable, str(ROOT / "tests" / "simcuda" / "bindings_check.py")),
+        env={
+            "LD_LIBRARY_PATH": str(folder),
+            "SIMCUDA_STATE": str(machine_folder / "machine"),
+            "SIMCUDA_MEMORY": "64Mi",
+            "SIMCUDA_DEVICES": "2",
+            "SIMCUDA_H2D": "500Mi",
+            "SIMCUDA_REPORT": str(report),
+        },
+    )
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert len(lines) == 2, "the agent and its client each write a line"
+    assert all(line["unsupported"] == [] for line in lines)
+    assert all(line["calls"]["cuStreamWaitValue32_v2"] > 0 for line in lines)
