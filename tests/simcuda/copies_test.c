@@ -9,21 +9,25 @@ enum { BYTES = 3 << 20, H2D = 0, D2H = 1, D2D = 2, PEER = 3 };
 static unsigned char *pinned;
 
 static void pattern(unsigned char *bytes, size_t count, unsigned seed) {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         bytes[i] = (unsigned char)(i * 31 + i / 4096 + seed);
+    }
 }
 
 static void there_and_back(void) {
-    CUdeviceptr first, second;
+    CUdeviceptr first;
+    CUdeviceptr second;
     CUstream stream;
-    unsigned char *pageable = malloc(BYTES), *expected = malloc(BYTES);
+    unsigned char *pageable = malloc(BYTES);
+    unsigned char *expected = malloc(BYTES);
     CHECK(pageable != NULL && expected != NULL);
     OK(cuMemAlloc(&first, BYTES));
     OK(cuMemAlloc(&second, BYTES));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     pattern(expected, BYTES, 7);
     memcpy(pinned, expected, BYTES);
-    uint64_t h2d = simcuda_moved_bytes(0, H2D), d2h = simcuda_moved_bytes(0, D2H);
+    uint64_t h2d = simcuda_moved_bytes(0, H2D);
+    uint64_t d2h = simcuda_moved_bytes(0, D2H);
     uint64_t d2d = simcuda_moved_bytes(0, D2D);
     OK(cuMemcpyHtoDAsync(first, pinned, BYTES, stream));
     OK(cuMemcpyDtoDAsync(second, first, BYTES, stream));
@@ -49,9 +53,12 @@ static void there_and_back(void) {
 }
 
 static void between_devices(void) {
-    CUcontext here, there;
-    CUdeviceptr source, target;
-    unsigned char seen[4096], expected[4096];
+    CUcontext here;
+    CUcontext there;
+    CUdeviceptr source;
+    CUdeviceptr target;
+    unsigned char seen[4096];
+    unsigned char expected[4096];
     OK(cuCtxGetCurrent(&here));
     OK(cuMemAlloc(&source, sizeof seen));
     OK(cuDevicePrimaryCtxRetain(&there, 1));
@@ -76,7 +83,8 @@ static void rows_and_boxes(void) {
     enum { PITCH = 512, WIDTH = 100, HEIGHT = 20 };
     CUdeviceptr device;
     size_t pitch;
-    unsigned char source[WIDTH * HEIGHT], seen[WIDTH * HEIGHT];
+    unsigned char source[WIDTH * HEIGHT];
+    unsigned char seen[WIDTH * HEIGHT];
     pattern(source, sizeof source, 11);
     OK(cuMemAllocPitch(&device, &pitch, WIDTH, HEIGHT, 4));
     CHECK(pitch == PITCH);
@@ -103,11 +111,12 @@ static void rows_and_boxes(void) {
                          .Height = HEIGHT,
                          .Depth = 1};
     OK(cuMemcpy3D(&box));
-    for (size_t y = 0; y < HEIGHT; y++)
+    for (size_t y = 0; y < HEIGHT; y++) {
         for (size_t x = 0; x < WIDTH; x++) {
             unsigned char wanted = x < 10 || y < 1 ? 0xee : source[(y - 1) * WIDTH + (x - 10)];
             CHECK(seen[y * WIDTH + x] == wanted);
         }
+    }
     box.srcPitch = WIDTH - 1;
     FAILS(cuMemcpy3D(&box), CUDA_ERROR_INVALID_VALUE);
     box.srcMemoryType = CU_MEMORYTYPE_ARRAY;

@@ -18,9 +18,12 @@ static void before_init_nothing_works(void) {
 }
 
 static void devices_differ_in_ordinal_only(void) {
-    int count, value;
-    char name[32], bus[16];
-    CUuuid first, second;
+    int count;
+    int value;
+    char name[32];
+    char bus[16];
+    CUuuid first;
+    CUuuid second;
     CUdevice device;
     size_t total;
     OK(cuDeviceGetCount(&count));
@@ -35,7 +38,7 @@ static void devices_differ_in_ordinal_only(void) {
     OK(cuDeviceGetByPCIBusId(&device, bus));
     CHECK(device == 1);
     OK(cuDeviceTotalMem(&total, 0));
-    CHECK(total == 64u << 20);
+    CHECK(total == 64U << 20);
     OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
     CHECK(value == 1);
     OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0));
@@ -45,18 +48,21 @@ static void devices_differ_in_ordinal_only(void) {
 }
 
 static void contexts_form_a_stack(void) {
-    CUcontext first, second, seen;
+    CUcontext first;
+    CUcontext second;
+    CUcontext seen;
     CUdevice device;
     int active;
     unsigned flags;
-    size_t free_before, free_after;
+    size_t free_before;
+    size_t free_after;
     OK(cuDevicePrimaryCtxGetState(0, &flags, &active));
     CHECK(!active);
     OK(cuCtxCreate(&first, NULL, 0, 0));
     OK(cuMemGetInfo(&free_before, NULL));
     OK(cuCtxCreate(&second, NULL, 0, 0));
     OK(cuMemGetInfo(&free_after, NULL));
-    CHECK(free_before - free_after == 8u << 20); /* what SIMCUDA_CONTEXT says */
+    CHECK(free_before - free_after == 8U << 20); /* what SIMCUDA_CONTEXT says */
     OK(cuCtxGetCurrent(&seen));
     CHECK(seen == second);
     OK(cuCtxPopCurrent(&seen));
@@ -75,7 +81,8 @@ static void contexts_form_a_stack(void) {
 }
 
 static void the_primary_context_is_counted(void) {
-    CUcontext first, second;
+    CUcontext first;
+    CUcontext second;
     int active;
     unsigned flags;
     OK(cuDevicePrimaryCtxRetain(&first, 1));
@@ -92,7 +99,8 @@ static void the_primary_context_is_counted(void) {
 }
 
 static void peer_access_is_enabled_once(void) {
-    CUcontext here, there;
+    CUcontext here;
+    CUcontext there;
     OK(cuCtxCreate(&there, NULL, 0, 1));
     OK(cuCtxCreate(&here, NULL, 0, 0));
     OK(cuCtxEnablePeerAccess(there, 0));
@@ -134,8 +142,9 @@ static void a_symbol_is_chosen_by_name_version_and_stream(void) {
         CUdriverProcAddressQueryResult status;
         OK(cuGetProcAddress_v2(cases[i].name, &found, cases[i].version, cases[i].flags, &status));
         void *wanted = cases[i].symbol == NULL ? NULL : dlsym(library, cases[i].symbol);
-        if (found != wanted || (cases[i].symbol != NULL && wanted == NULL))
+        if (found != wanted || (cases[i].symbol != NULL && wanted == NULL)) {
             kit_fail(__FILE__, __LINE__, cases[i].name, "is another symbol");
+        }
         CHECK((found != NULL) == (status == CU_GET_PROC_ADDRESS_SUCCESS));
     }
     void *found;

@@ -63,7 +63,8 @@ static void an_illegal_address_kills_one_context(void) {
 }
 
 static void a_lost_device_takes_its_contexts_only(void) {
-    CUcontext first, second;
+    CUcontext first;
+    CUcontext second;
     CUstream stream;
     uint32_t *flags = kit_flags(NULL);
     OK(cuCtxGetCurrent(&first));
@@ -96,7 +97,8 @@ static void a_lost_device_takes_its_contexts_only(void) {
 }
 
 static float copy_milliseconds(CUdeviceptr device, void *host, size_t bytes) {
-    CUevent start, end;
+    CUevent start;
+    CUevent end;
     float milliseconds;
     OK(cuEventCreate(&start, 0));
     OK(cuEventCreate(&end, 0));

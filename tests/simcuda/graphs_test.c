@@ -43,9 +43,12 @@ static CUgraphNodeType type_of(CUgraphNode node) {
 static void a_captured_stream_becomes_a_chain(void) {
     CUstream stream;
     CUgraph graph;
-    CUgraphNode nodes[8], from[8], to[8];
+    CUgraphNode nodes[8];
+    CUgraphNode from[8];
+    CUgraphNode to[8];
     CUstreamCaptureStatus status;
-    size_t count = 8, edges = 8;
+    size_t count = 8;
+    size_t edges = 8;
     uint64_t bytes = 64;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -65,8 +68,9 @@ static void a_captured_stream_becomes_a_chain(void) {
     static const CUgraphNodeType types[] = {
         CU_GRAPH_NODE_TYPE_MEMSET,       CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY,
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_HOST,   CU_GRAPH_NODE_TYPE_KERNEL};
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         CHECK(type_of(nodes[i]) == types[i]);
+    }
     OK(cuGraphGetEdges(graph, from, to, NULL, &edges));
     CHECK(edges == 5 && from[0] == nodes[0] && to[0] == nodes[1]);
     CUDA_KERNEL_NODE_PARAMS kernel;
@@ -82,8 +86,9 @@ static void a_captured_stream_becomes_a_chain(void) {
     OK(cuStreamSynchronize(stream));
     CHECK(flags[0] == 7 && flags[1] == 2);
     uint64_t expected[8] = {0x0101010101010101, 5, 5};
-    for (int i = 3; i < 8; i++)
+    for (int i = 3; i < 8; i++) {
         expected[i] = expected[0];
+    }
     CHECK(device_word(result_word) == simcuda_hash(0, expected, sizeof expected));
     OK(cuGraphExecDestroy(exec));
     FAILS(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_VALUE);
@@ -93,9 +98,11 @@ static void a_captured_stream_becomes_a_chain(void) {
 /* What an interposer does: a wait before each kernel that reads weights, in a graph that is there
  * already. */
 static void gates_are_added_to_a_captured_graph(void) {
-    CUstream stream, agent;
+    CUstream stream;
+    CUstream agent;
     CUgraph graph;
-    CUgraphNode nodes[4], gates[2];
+    CUgraphNode nodes[4];
+    CUgraphNode gates[2];
     size_t count = 4;
     kit_set(&flags[0], 0);
     kit_set(&flags[1], 0);
@@ -117,14 +124,16 @@ static void gates_are_added_to_a_captured_graph(void) {
     wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
     CUDA_BATCH_MEM_OP_NODE_PARAMS params = {ctx, 1, &wait, 0};
     for (uint32_t i = 0; i < 2; i++) {
-        CUgraphNode kernel = nodes[2 * i], before[4];
+        CUgraphNode kernel = nodes[2 * i];
+        CUgraphNode before[4];
         CUgraphEdgeData data[4];
         size_t depends = 4;
         wait.waitValue.value64 = i + 1;
         OK(cuGraphNodeGetDependencies(kernel, before, data, &depends));
         OK(cuGraphAddBatchMemOpNode(&gates[i], graph, before, depends, &params));
-        for (size_t d = 0; d < depends; d++)
+        for (size_t d = 0; d < depends; d++) {
             OK(cuGraphRemoveDependencies(graph, &before[d], &kernel, &data[d], 1));
+        }
         OK(cuGraphAddDependencies(graph, &gates[i], &kernel, NULL, 1));
     }
     FAILS(cuGraphAddDependencies(graph, &nodes[2], &gates[0], NULL, 1),
@@ -151,7 +160,8 @@ static void gates_are_added_to_a_captured_graph(void) {
 /* One branch waits for what another branch of the same graph writes, and was added first. */
 static void a_waiting_branch_holds_up_no_other(void) {
     CUgraph graph;
-    CUgraphNode waiter, writer;
+    CUgraphNode waiter;
+    CUgraphNode writer;
     CUcontext ctx;
     CUstream stream;
     kit_set(&flags[0], 0);
@@ -180,11 +190,15 @@ static void a_waiting_branch_holds_up_no_other(void) {
 }
 
 static void streams_fork_and_join_in_a_capture(void) {
-    CUstream main_stream, side;
-    CUevent fork, join;
+    CUstream main_stream;
+    CUstream side;
+    CUevent fork;
+    CUevent join;
     CUgraph graph;
-    CUgraphNode nodes[4], dependencies[4];
-    size_t count = 4, depends = 4;
+    CUgraphNode nodes[4];
+    CUgraphNode dependencies[4];
+    size_t count = 4;
+    size_t depends = 4;
     OK(cuStreamCreate(&main_stream, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
     OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
@@ -211,8 +225,9 @@ static void streams_fork_and_join_in_a_capture(void) {
     CUgraphExec exec = instantiate(graph);
     OK(cuGraphLaunch(exec, side));
     OK(cuStreamSynchronize(side));
-    for (uint64_t i = 0; i < 4; i++)
+    for (uint64_t i = 0; i < 4; i++) {
         CHECK(device_word(buffer + 8 * i) == i + 1);
+    }
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
 
@@ -234,7 +249,8 @@ static void streams_fork_and_join_in_a_capture(void) {
 }
 
 static void what_a_capture_forbids(void) {
-    CUstream stream, blocking;
+    CUstream stream;
+    CUstream blocking;
     CUgraph graph;
     CUdeviceptr memory;
     CUevent outside;
@@ -267,7 +283,8 @@ static void what_a_capture_forbids(void) {
 static void programmatic_edges_are_not_lost(void) {
     CUstream stream;
     CUgraph graph;
-    CUgraphNode from[2], to[2];
+    CUgraphNode from[2];
+    CUgraphNode to[2];
     CUgraphEdgeData data[2];
     size_t edges = 2;
     CUlaunchAttribute attribute;
@@ -302,10 +319,17 @@ static void programmatic_edges_are_not_lost(void) {
 }
 
 static void executables_can_be_changed(void) {
-    CUgraph graph, clone, other;
-    CUgraphNode node, in_clone, empty, child;
+    CUgraph graph;
+    CUgraph clone;
+    CUgraph other;
+    CUgraphNode node;
+    CUgraphNode in_clone;
+    CUgraphNode empty;
+    CUgraphNode child;
     CUstream stream;
-    uint64_t address = buffer, value = 1, count = 1;
+    uint64_t address = buffer;
+    uint64_t value = 1;
+    uint64_t count = 1;
     void *pointers[] = {&address, &value, &count};
     CUDA_KERNEL_NODE_PARAMS params = {fill, 1, 1, 1, 1, 1, 1, 0, pointers, NULL, NULL, NULL};
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -358,7 +382,8 @@ static void executables_can_be_changed(void) {
     OK(cuStreamSynchronize(stream));
     CHECK(device_word(buffer) == 200 && device_word(buffer + 8) == 1);
     OK(cuGraphDestroyNode(child));
-    size_t nodes = 0, edges = 0;
+    size_t nodes = 0;
+    size_t edges = 0;
     OK(cuGraphGetNodes(other, NULL, &nodes));
     OK(cuGraphGetEdges(other, NULL, NULL, NULL, &edges));
     CHECK(nodes == 2 && edges == 0);
@@ -372,9 +397,13 @@ static void executables_can_be_changed(void) {
 
 static void events_inside_graphs(void) {
     CUgraph graph;
-    CUgraphNode record, wait, node;
-    CUevent outside, inside;
-    CUstream stream, other;
+    CUgraphNode record;
+    CUgraphNode wait;
+    CUgraphNode node;
+    CUevent outside;
+    CUevent inside;
+    CUstream stream;
+    CUstream other;
     kit_set(&flags[0], 0);
     kit_set(&flags[1], 0);
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

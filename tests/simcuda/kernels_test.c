@@ -30,8 +30,11 @@ static void images_and_names(void) {
 }
 
 static void parameters_are_described(void) {
-    CUfunction axpy = kit_function("sim_axpy"), structure = kit_function("sim_gemm_struct");
-    size_t count, offset, size;
+    CUfunction axpy = kit_function("sim_axpy");
+    CUfunction structure = kit_function("sim_gemm_struct");
+    size_t count;
+    size_t offset;
+    size_t size;
     OK(cuFuncGetParamCount(axpy, &count));
     CHECK(count == 4);
     OK(cuFuncGetParamInfo(axpy, 3, &offset, &size));
@@ -45,13 +48,16 @@ static void parameters_are_described(void) {
 
 static void axpy_by_three_ways_of_passing(void) {
     enum { COUNT = 1000 };
-    CUdeviceptr x, y;
-    float values[COUNT], a = 2;
+    CUdeviceptr x;
+    CUdeviceptr y;
+    float values[COUNT];
+    float a = 2;
     uint32_t count = COUNT;
     CUlibrary library;
     CUkernel kernel;
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < COUNT; i++) {
         values[i] = (float)i;
+    }
     OK(cuMemAlloc(&x, sizeof values));
     OK(cuMemAlloc(&y, sizeof values));
     OK(cuMemcpyHtoD(x, values, sizeof values));
@@ -77,8 +83,9 @@ static void axpy_by_three_ways_of_passing(void) {
     OK(cuLaunchKernelEx(&config, (CUfunction)kernel, (void *[]){&y, &x, &a, &count}, NULL));
     OK(cuCtxSynchronize());
     OK(cuMemcpyDtoH(values, y, sizeof values));
-    for (int i = 0; i < COUNT; i++)
+    for (int i = 0; i < COUNT; i++) {
         CHECK(values[i] == 6 * (float)i);
+    }
 
     FAILS(cuLaunchKernel(kit_function("sim_axpy"), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL),
           CUDA_ERROR_INVALID_VALUE);
@@ -95,10 +102,18 @@ static void axpy_by_three_ways_of_passing(void) {
 static void gemms_hash_what_they_read(void) {
     enum { BYTES = 100000 };
     static unsigned char bytes[2 * BYTES];
-    CUdeviceptr weights, in, out, arrays;
-    uint64_t seed = 42, seen[3], duration_ns = 100000, size = BYTES, count = 2;
-    for (size_t i = 0; i < sizeof bytes; i++)
+    CUdeviceptr weights;
+    CUdeviceptr in;
+    CUdeviceptr out;
+    CUdeviceptr arrays;
+    uint64_t seed = 42;
+    uint64_t seen[3];
+    uint64_t duration_ns = 100000;
+    uint64_t size = BYTES;
+    uint64_t count = 2;
+    for (size_t i = 0; i < sizeof bytes; i++) {
         bytes[i] = (unsigned char)(i * 7 + i / 256);
+    }
     OK(cuMemAlloc(&weights, sizeof bytes));
     OK(cuMemAlloc(&in, 8));
     OK(cuMemAlloc(&out, 24));
@@ -107,7 +122,8 @@ static void gemms_hash_what_they_read(void) {
     OK(cuMemcpyHtoD(in, &seed, 8));
     uint64_t addresses[2] = {weights, weights + BYTES};
     OK(cuMemcpyHtoD(arrays, addresses, sizeof addresses));
-    uint64_t second = out + 8, third = out + 16;
+    uint64_t second = out + 8;
+    uint64_t third = out + 16;
     kit_launch(kit_function("sim_gemm_like"), NULL,
                (void *[]){&weights, &size, &in, &out, &duration_ns});
     struct simcuda_gemm gemm = {1, 1, weights, BYTES, weights + BYTES, BYTES, in, second, 1000};
@@ -138,7 +154,8 @@ static void first_launches_are_lazy(void) {
     OK(cuFuncIsLoaded(&state, function));
     CHECK(state == CU_FUNCTION_LOADING_STATE_UNLOADED);
     CUstream before;
-    uint64_t long_ns = 5000000, short_ns = 1000;
+    uint64_t long_ns = 5000000;
+    uint64_t short_ns = 1000;
     OK(cuStreamCreate(&before, CU_STREAM_NON_BLOCKING));
     kit_launch(kit_function("sim_spin"), before, (void *[]){&long_ns});
     kit_launch(function, NULL, (void *[]){&short_ns});
@@ -151,7 +168,9 @@ static void first_launches_are_lazy(void) {
 
 static void an_address_that_is_none_ends_the_context(void) {
     CUcontext ctx;
-    uint64_t nowhere = 0x1000, value = 1, count = 1;
+    uint64_t nowhere = 0x1000;
+    uint64_t value = 1;
+    uint64_t count = 1;
     OK(cuCtxCreate(&ctx, NULL, 0, 0));
     kit_launch(kit_function("sim_fill"), NULL, (void *[]){&nowhere, &value, &count});
     FAILS(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);

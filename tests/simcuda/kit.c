@@ -23,10 +23,12 @@ static char machine_folder[128];
 
 static void folder_empty(const char *path) {
     DIR *folder = opendir(path);
-    if (folder == NULL)
+    if (folder == NULL) {
         return;
-    for (struct dirent *name; (name = readdir(folder)) != NULL;)
+    }
+    for (struct dirent *name; (name = readdir(folder)) != NULL;) {
         unlinkat(dirfd(folder), name->d_name, 0);
+    }
     closedir(folder);
     rmdir(path);
 }
@@ -45,9 +47,11 @@ void kit_fail(const char *file, int line, const char *text, const char *reason) 
 }
 
 void kit_expect(const char *file, int line, const char *text, CUresult seen, CUresult wanted) {
-    if (seen == wanted)
+    if (seen == wanted) {
         return;
-    const char *seen_name = NULL, *wanted_name = NULL;
+    }
+    const char *seen_name = NULL;
+    const char *wanted_name = NULL;
     char reason[160];
     cuGetErrorName(seen, &seen_name);
     cuGetErrorName(wanted, &wanted_name);
@@ -57,8 +61,9 @@ void kit_expect(const char *file, int line, const char *text, CUresult seen, CUr
 }
 
 void kit_machine(const char *const *settings) {
-    if (getenv("KIT_CHILD") != NULL)
+    if (getenv("KIT_CHILD") != NULL) {
         return;
+    }
     const char *parent = getenv("KIT_FOLDER");
     snprintf(machine_folder, sizeof machine_folder, "%s/simcuda-test-XXXXXX",
              parent == NULL ? "/dev/shm" : parent);
@@ -221,10 +226,11 @@ uint32_t *kit_flags(int *fd) {
     int made = memfd_create("flags", MFD_CLOEXEC);
     CHECK(made >= 0 && ftruncate(made, PAGE_BYTES) == 0);
     uint32_t *words = kit_map_flags(made);
-    if (fd != NULL)
+    if (fd != NULL) {
         *fd = made;
-    else
+    } else {
         close(made);
+    }
     return words;
 }
 
@@ -237,6 +243,7 @@ uint32_t kit_get(const uint32_t *word) {
 }
 
 void kit_await(const uint32_t *word, uint32_t at_least) {
-    while (kit_get(word) < at_least)
+    while (kit_get(word) < at_least) {
         sched_yield();
+    }
 }

@@ -15,14 +15,17 @@ static void small_allocations_share_a_slab(void) {
         CHECK(addresses[i] % 512 == 0);
     }
     CHECK(before - kit_free_bytes() == 2 * MIB);
-    for (int i = 0; i < 64; i++)
+    for (int i = 0; i < 64; i++) {
         OK(cuMemFree(addresses[i]));
+    }
     CHECK(kit_free_bytes() == before);
 }
 
 static void large_allocations_are_rounded_up(void) {
-    size_t before = kit_free_bytes(), size;
-    CUdeviceptr address, base;
+    size_t before = kit_free_bytes();
+    size_t size;
+    CUdeviceptr address;
+    CUdeviceptr base;
     OK(cuMemAlloc(&address, 3 * MIB));
     CHECK(before - kit_free_bytes() == 4 * MIB);
     OK(cuMemGetAddressRange(&base, &size, address + 17));
@@ -36,8 +39,10 @@ static void large_allocations_are_rounded_up(void) {
 }
 
 static void too_much_is_refused_and_leaves_no_trace(void) {
-    size_t before = kit_free_bytes(), total;
-    CUdeviceptr most, more;
+    size_t before = kit_free_bytes();
+    size_t total;
+    CUdeviceptr most;
+    CUdeviceptr more;
     OK(cuMemGetInfo(NULL, &total));
     OK(cuMemGetInfo(NULL, NULL)); /* as the real driver takes it */
     OK(cuMemAlloc(&most, before - 2 * MIB));
@@ -54,7 +59,8 @@ static void too_much_is_refused_and_leaves_no_trace(void) {
 static void a_context_takes_its_memory_along(void) {
     size_t before = kit_free_bytes();
     CUcontext ctx;
-    CUdeviceptr small, large;
+    CUdeviceptr small;
+    CUdeviceptr large;
     OK(cuCtxCreate(&ctx, NULL, 0, 0));
     OK(cuMemAlloc(&small, 100));
     OK(cuMemAlloc(&large, 4 * MIB));
@@ -64,9 +70,11 @@ static void a_context_takes_its_memory_along(void) {
 }
 
 static void host_memory_is_known_by_its_address(void) {
-    void *allocated, *plain = malloc(4096);
+    void *allocated;
+    void *plain = malloc(4096);
     CUdeviceptr seen;
-    unsigned flags, type;
+    unsigned flags;
+    unsigned type;
     OK(cuMemHostAlloc(&allocated, 5000, CU_MEMHOSTALLOC_PORTABLE));
     memset(allocated, 1, 5000);
     OK(cuMemHostGetDevicePointer(&seen, allocated, 0));
@@ -91,7 +99,8 @@ static void host_memory_is_known_by_its_address(void) {
 }
 
 static void attributes_of_an_unknown_address_are_empty(void) {
-    int variable = 0, ordinal = 0;
+    int variable = 0;
+    int ordinal = 0;
     unsigned type = 7;
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
@@ -113,7 +122,8 @@ static void pools_follow_the_stream(void) {
     CUstream stream;
     CUmemoryPool pool;
     CUdeviceptr address;
-    uint64_t used = 0, threshold = 123;
+    uint64_t used = 0;
+    uint64_t threshold = 123;
     uint32_t *flags = kit_flags(NULL);
     OK(cuMemHostRegister(flags, 4096, 0));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -30,8 +30,9 @@ static int role_importer(int socket) {
     OK(cuCtxSynchronize());
     kit_send(socket, "m", 1);
     kit_receive(socket, &word, 1);
-    if (word == 'u')
+    if (word == 'u') {
         OK(cuMemUnmap(base, 2 * EXTENT));
+    }
     kit_send(socket, "d", 1);
     kit_receive(socket, &word, 1);
     return 0;
@@ -73,11 +74,12 @@ static int role_forks(int socket) {
     (void)socket;
     kit_device(0);
     pid_t child = fork();
-    if (child == 0)
+    if (child == 0) {
         _exit(cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
                       cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED
                   ? 0
                   : 1);
+    }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     OK(cuCtxSynchronize());
@@ -190,13 +192,14 @@ static void a_foreign_descriptor_is_no_memory(void) {
 int main(int argc, char **argv) {
     int socket;
     const char *role = kit_role(argc, argv, &socket);
-    if (role != NULL)
+    if (role != NULL) {
         return strcmp(role, "importer") == 0   ? role_importer(socket)
                : strcmp(role, "owner") == 0    ? role_owner(socket)
                : strcmp(role, "maker") == 0    ? role_maker(socket)
                : strcmp(role, "stranger") == 0 ? role_stranger(socket)
                : strcmp(role, "forks") == 0    ? role_forks(socket)
                                                : 1;
+    }
     kit_machine((const char *const[]){"MEMORY=64Mi", "CONTEXT=8Mi", NULL});
     kit_device(0);
     an_importer_holds_the_memory(false);

@@ -29,8 +29,11 @@ static CUdeviceptr word(uint32_t *flags, size_t index) {
 static void client_enqueue(CUstream stream, CUfunction gemm, CUdeviceptr arena, CUdeviceptr chain,
                            uint32_t *flags) {
     for (uint32_t j = 0; j < EXTENTS; j++) {
-        uint64_t weights = arena + (uint64_t)j * EXTENT, bytes = EXTENT;
-        uint64_t in = chain + 8 * j, out = in + 8, duration_ns = COMPUTE_NS;
+        uint64_t weights = arena + (uint64_t)j * EXTENT;
+        uint64_t bytes = EXTENT;
+        uint64_t in = chain + 8 * j;
+        uint64_t out = in + 8;
+        uint64_t duration_ns = COMPUTE_NS;
         OK(cuStreamWaitValue32(stream, word(flags, PUBLISHED), j + 1, CU_STREAM_WAIT_VALUE_GEQ));
         kit_launch(gemm, stream, (void *[]){&weights, &bytes, &in, &out, &duration_ns});
         OK(cuStreamWriteValue32(stream, word(flags, CONSUMED), j + 1, 0));
@@ -39,7 +42,8 @@ static void client_enqueue(CUstream stream, CUfunction gemm, CUdeviceptr arena, 
 
 static int role_client(int socket) {
     CUmemGenericAllocationHandle slots[SLOTS];
-    CUdeviceptr arena, chain;
+    CUdeviceptr arena;
+    CUdeviceptr chain;
     CUstream stream;
     CUgraph graph;
     CUgraphExec exec;
@@ -57,8 +61,9 @@ static int role_client(int socket) {
     close(page);
     OK(cuMemHostRegister(flags, 4096, CU_MEMHOSTREGISTER_PORTABLE));
     OK(cuMemAddressReserve(&arena, (size_t)EXTENTS * EXTENT, 0, 0, 0));
-    for (uint64_t j = 0; j < EXTENTS; j++)
+    for (uint64_t j = 0; j < EXTENTS; j++) {
         OK(cuMemMap(arena + j * EXTENT, EXTENT, 0, slots[j % SLOTS], 0));
+    }
     OK(kit_allow(arena, (size_t)EXTENTS * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
     OK(cuMemAlloc(&chain, 8 * (EXTENTS + 1)));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -72,10 +77,11 @@ static int role_client(int socket) {
         kit_receive(socket, &go, 1);
         OK(cuMemsetD8(chain, 0, 8 * (EXTENTS + 1)));
         OK(cuMemcpyHtoD(chain, &seed, 8));
-        if (round == 0)
+        if (round == 0) {
             client_enqueue(stream, gemm, arena, chain, flags);
-        else
+        } else {
             OK(cuGraphLaunch(exec, stream));
+        }
         kit_send(socket, "b", 1);
         OK(cuStreamSynchronize(stream));
         OK(cuMemcpyDtoH(&result, chain + 8 * EXTENTS, 8));
@@ -87,9 +93,10 @@ static int role_client(int socket) {
 static void agent_enqueue(CUstream stream, CUdeviceptr ring, const unsigned char *weights,
                           uint32_t *flags) {
     for (uint32_t j = 0; j < EXTENTS; j++) {
-        if (j >= SLOTS)
+        if (j >= SLOTS) {
             OK(cuStreamWaitValue32(stream, word(flags, CONSUMED), j - SLOTS + 1,
                                    CU_STREAM_WAIT_VALUE_GEQ));
+        }
         OK(cuMemcpyHtoDAsync(ring + (uint64_t)(j % SLOTS) * EXTENT, weights + (size_t)j * EXTENT,
                              EXTENT, stream));
         OK(cuStreamWriteValue32(stream, word(flags, PUBLISHED), j + 1, 0));
@@ -99,7 +106,8 @@ static void agent_enqueue(CUstream stream, CUdeviceptr ring, const unsigned char
 static void agent(void) {
     CUdeviceptr ring;
     CUstream stream;
-    CUevent start, end;
+    CUevent start;
+    CUevent end;
     void *pinned;
     int page;
     uint32_t *flags = kit_flags(&page);
@@ -107,8 +115,9 @@ static void agent(void) {
     OK(cuMemHostRegister(flags, 4096, CU_MEMHOSTREGISTER_PORTABLE));
     OK(cuMemHostAlloc(&pinned, (size_t)EXTENTS * EXTENT, 0));
     uint64_t *weights = pinned;
-    for (size_t i = 0; i < (size_t)EXTENTS * EXTENT / 8; i++)
-        weights[i] = i * 0x2545f4914f6cdd1du;
+    for (size_t i = 0; i < (size_t)EXTENTS * EXTENT / 8; i++) {
+        weights[i] = i * 0x2545f4914f6cdd1dU;
+    }
     OK(cuMemAddressReserve(&ring, (size_t)SLOTS * EXTENT, 0, 0, 0));
     for (uint64_t i = 0; i < SLOTS; i++) {
         CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
@@ -147,14 +156,15 @@ static void agent(void) {
                round == 0 ? "eager" : "graph", (double)milliseconds, link_ms,
                (double)milliseconds / link_ms, SLOTS, EXTENTS);
     }
-    CHECK(simcuda_moved_bytes(0, 0) >= 2ull * EXTENTS * EXTENT);
+    CHECK(simcuda_moved_bytes(0, 0) >= 2ULL * EXTENTS * EXTENT);
     kit_reap(peer, 0);
 }
 
 int main(int argc, char **argv) {
     int socket;
-    if (kit_role(argc, argv, &socket) != NULL)
+    if (kit_role(argc, argv, &socket) != NULL) {
         return role_client(socket);
+    }
     kit_machine((const char *const[]){"MEMORY=64Mi", "H2D=300Mi", NULL});
     kit_device(0);
     agent();

@@ -19,8 +19,9 @@ static CUdeviceptr flag(size_t index) {
 }
 
 static void flags_clear(void) {
-    for (size_t i = 0; i < 64; i++)
+    for (size_t i = 0; i < 64; i++) {
         kit_set(&flags[i], 0);
+    }
 }
 
 static void note(void *word) {
@@ -33,8 +34,9 @@ static void work_of_a_stream_is_in_order(void) {
     uint32_t seen = 0;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuMemAlloc(&word, 4));
-    for (uint32_t i = 1; i <= 200; i++)
+    for (uint32_t i = 1; i <= 200; i++) {
         OK(cuMemsetD32Async(word, i, 1, stream));
+    }
     OK(cuMemcpyDtoHAsync(&flags[5], word, 4, stream));
     OK(cuMemsetD32Async(word, 999, 1, stream));
     OK(cuStreamSynchronize(stream));
@@ -48,7 +50,8 @@ static void work_of_a_stream_is_in_order(void) {
 }
 
 static void a_flag_holds_one_stream_only(void) {
-    CUstream held, other;
+    CUstream held;
+    CUstream other;
     flags_clear();
     OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
@@ -70,7 +73,8 @@ static void a_flag_holds_one_stream_only(void) {
 /* The legacy stream follows all blocking streams and they follow it; non-blocking ones take no
  * part. */
 static void the_legacy_stream_is_a_barrier(void) {
-    CUstream blocking, free_one;
+    CUstream blocking;
+    CUstream free_one;
     flags_clear();
     OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
     OK(cuStreamCreate(&free_one, CU_STREAM_NON_BLOCKING));
@@ -119,8 +123,11 @@ static void each_thread_has_its_own_default_stream(void) {
 }
 
 static void events_order_and_time(void) {
-    CUstream first, second;
-    CUevent start, end, untimed;
+    CUstream first;
+    CUstream second;
+    CUevent start;
+    CUevent end;
+    CUevent untimed;
     float milliseconds = -1;
     CUfunction spin = kit_function("sim_spin"); /* loading it behind a held stream would hang */
     flags_clear();
@@ -160,7 +167,8 @@ static void events_order_and_time(void) {
 
 /* An event means the moment of its last record, also for those who began to wait before it. */
 static void a_wait_is_for_the_record_of_its_moment(void) {
-    CUstream held, waiting;
+    CUstream held;
+    CUstream waiting;
     CUevent event;
     flags_clear();
     OK(cuStreamCreate(&held, CU_STREAM_NON_BLOCKING));
@@ -200,11 +208,12 @@ static void conditions_of_waits(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         flags_clear();
         atomic_store(wide, cases[i].before);
-        if (cases[i].wide)
+        if (cases[i].wide) {
             OK(cuStreamWaitValue64(stream, flag(16), cases[i].wanted, cases[i].condition));
-        else
+        } else {
             OK(cuStreamWaitValue32(stream, flag(16), (uint32_t)cases[i].wanted,
                                    cases[i].condition));
+        }
         OK(cuLaunchHostFunc(stream, note, &flags[1]));
         FAILS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
         atomic_store(wide, cases[i].after);
@@ -215,7 +224,8 @@ static void conditions_of_waits(void) {
 }
 
 static void memory_operations_come_in_batches(void) {
-    CUstream stream, helper;
+    CUstream stream;
+    CUstream helper;
     CUdeviceptr device_word;
     flags_clear();
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -1,4 +1,4 @@
-"""Builds the simulated CUDA driver plain and under sanitizers; runs its tests and NVIDIA's bindings.
+"""Builds the simulated CUDA driver plain and sanitized; runs its tests and NVIDIA's bindings.
 
 The C tests are the specification (tests/simcuda/*_test.c); here each flavour is one ctest run. The
 agent talks to the driver through `cuda-bindings`, so one more test drives the library through them.

@@ -8,8 +8,10 @@ enum { MIB = 1 << 20, EXTENT = 2 * MIB };
 
 static void rules(void) {
     CUmemAllocationProp properties = kit_properties(0);
-    CUmemGenericAllocationHandle handle = 0, other;
-    CUdeviceptr base, odd;
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemGenericAllocationHandle other;
+    CUdeviceptr base;
+    CUdeviceptr odd;
     size_t granularity;
     unsigned long long flags;
     CUmemLocation here = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
@@ -54,7 +56,8 @@ static void rules(void) {
 static void memory_is_free_after_the_last_reference(void) {
     size_t before = kit_free_bytes();
     CUdeviceptr base;
-    CUmemGenericAllocationHandle handle = kit_create(0, EXTENT), again;
+    CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
+    CUmemGenericAllocationHandle again;
     int fd;
     OK(cuMemAddressReserve(&base, 2 * EXTENT, 0, 0, 0));
     OK(cuMemMap(base, EXTENT, 0, handle, 0));
@@ -79,8 +82,9 @@ static void one_handle_at_many_addresses_is_one_memory(void) {
     CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
     OK(cuMemAddressReserve(&base, 4 * EXTENT, 8 * MIB, 0, 0));
     CHECK(base % (8 * MIB) == 0);
-    for (uint64_t i = 0; i < 4; i++)
+    for (uint64_t i = 0; i < 4; i++) {
         OK(cuMemMap(base + i * EXTENT, EXTENT, 0, handle, 0));
+    }
     OK(kit_allow(base, 4 * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     OK(cuMemsetD32(base + EXTENT, 0xabcd1234, 4));
     for (uint64_t i = 0; i < 4; i++) {
@@ -98,7 +102,8 @@ static void one_handle_at_many_addresses_is_one_memory(void) {
  * other. */
 static void read_only_memory(void) {
     CUcontext offender;
-    CUdeviceptr base, out;
+    CUdeviceptr base;
+    CUdeviceptr out;
     CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
     OK(cuMemAddressReserve(&base, EXTENT, 0, 0, 0));
     OK(cuMemMap(base, EXTENT, 0, handle, 0));
@@ -108,7 +113,9 @@ static void read_only_memory(void) {
     OK(kit_allow(base, EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
     OK(cuCtxCreate(&offender, NULL, 0, 0));
     OK(cuMemAlloc(&out, 8));
-    uint64_t bytes = EXTENT, value = 1, count = 1;
+    uint64_t bytes = EXTENT;
+    uint64_t value = 1;
+    uint64_t count = 1;
     kit_launch(kit_function("sim_hash"), NULL, (void *[]){&base, &bytes, &out});
     OK(cuCtxSynchronize());
     FAILS(cuMemsetD32(base, 0, 4), CUDA_ERROR_INVALID_VALUE);
@@ -138,7 +145,8 @@ static void access_is_given_device_by_device(void) {
     OK(cuMemMap(base, EXTENT, 0, handle, 0));
     OK(kit_allow(base, EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     OK(cuCtxCreate(&other, NULL, 0, 1));
-    uint64_t value = 1, count = 1;
+    uint64_t value = 1;
+    uint64_t count = 1;
     CUfunction fill = kit_function("sim_fill");
     OK(kit_allow(base, EXTENT, 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     kit_launch(fill, NULL, (void *[]){&base, &value, &count});
@@ -155,8 +163,10 @@ static void access_is_given_device_by_device(void) {
 static void host_memory_by_handle(void) {
     size_t before = kit_free_bytes();
     CUmemAllocationProp properties = kit_properties(0);
-    CUmemGenericAllocationHandle device = kit_create(0, EXTENT), host;
-    CUdeviceptr base, out;
+    CUmemGenericAllocationHandle device = kit_create(0, EXTENT);
+    CUmemGenericAllocationHandle host;
+    CUdeviceptr base;
+    CUdeviceptr out;
     properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
     properties.location.id = 0;
     OK(cuMemCreate(&host, EXTENT, &properties, 0));
@@ -172,14 +182,17 @@ static void host_memory_by_handle(void) {
     FAILS(cuMemSetAccess(base, EXTENT, &cpu, 1), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemsetD8(base, 3, 2 * EXTENT)); /* one range, two kinds of memory */
     OK(cuMemAlloc(&out, 8));
-    uint64_t bytes = 2 * EXTENT, seen, expected = 0;
+    uint64_t bytes = 2 * EXTENT;
+    uint64_t seen;
+    uint64_t expected = 0;
     kit_launch(kit_function("sim_hash"), NULL, (void *[]){&base, &bytes, &out});
     OK(cuMemcpyDtoH(&seen, out, 8));
     CHECK(*(unsigned char *)(uintptr_t)(base + EXTENT) == 3); /* the CPU may look */
     unsigned char threes[4096];
     memset(threes, 3, sizeof threes);
-    for (uint64_t done = 0; done < bytes; done += sizeof threes)
+    for (uint64_t done = 0; done < bytes; done += sizeof threes) {
         expected = simcuda_hash(expected, threes, sizeof threes);
+    }
     CHECK(seen == expected);
     OK(cuMemFree(out));
     OK(cuMemUnmap(base, 2 * EXTENT));
@@ -189,7 +202,8 @@ static void host_memory_by_handle(void) {
 }
 
 static void vmm_memory_has_no_legacy_ticket(void) {
-    CUdeviceptr base, plain;
+    CUdeviceptr base;
+    CUdeviceptr plain;
     CUipcMemHandle ticket;
     CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
     OK(cuMemAddressReserve(&base, EXTENT, 0, 0, 0));

@@ -27,7 +27,8 @@ static uint64_t word_at(const unsigned char *parameters, size_t offset) {
 }
 
 static void compute(CUcontext ctx, uint64_t duration_ns) {
-    uint64_t left = machine_compute_ns(ctx->device, duration_ns), end_ns = 0;
+    uint64_t left = machine_compute_ns(ctx->device, duration_ns);
+    uint64_t end_ns = 0;
     while (left > 0 && !context_is_over(ctx)) {
         uint64_t slice = machine_config()->timeslice_ns;
         slice = left < slice ? left : slice;
@@ -40,8 +41,9 @@ static void compute(CUcontext ctx, uint64_t duration_ns) {
 static CUresult load(CUcontext ctx, uint64_t address, uint64_t *value) {
     ranges_hold();
     bool allowed = address % 8 == 0 && ranges_allow(address, 8, ctx->device, false);
-    if (allowed)
+    if (allowed) {
         memcpy(value, pointer(address), 8);
+    }
     ranges_let_go();
     return allowed ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
@@ -49,8 +51,9 @@ static CUresult load(CUcontext ctx, uint64_t address, uint64_t *value) {
 static CUresult store(CUcontext ctx, uint64_t address, uint64_t value) {
     ranges_hold();
     bool allowed = address % 8 == 0 && ranges_allow(address, 8, ctx->device, true);
-    if (allowed)
+    if (allowed) {
         memcpy(pointer(address), &value, 8);
+    }
     ranges_let_go();
     return allowed ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
@@ -61,11 +64,13 @@ static CUresult hash_on(CUcontext ctx, uint64_t address, uint64_t bytes, uint64_
         uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
         ranges_hold();
         bool allowed = ranges_allow(address + done, piece, ctx->device, false);
-        if (allowed)
+        if (allowed) {
             *hash = simcuda_hash(*hash, pointer(address + done), piece);
+        }
         ranges_let_go();
-        if (!allowed)
+        if (!allowed) {
             return CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
         done += piece;
     }
     return CUDA_SUCCESS;
@@ -90,7 +95,8 @@ static CUresult run_spin(CUcontext ctx, const unsigned char *parameters) {
 }
 
 static CUresult run_axpy(CUcontext ctx, const unsigned char *parameters) {
-    uint64_t y = word_at(parameters, 0), x = word_at(parameters, 8);
+    uint64_t y = word_at(parameters, 0);
+    uint64_t x = word_at(parameters, 8);
     float a;
     uint32_t count;
     memcpy(&a, parameters + 16, sizeof a);
@@ -99,22 +105,27 @@ static CUresult run_axpy(CUcontext ctx, const unsigned char *parameters) {
     ranges_hold();
     bool allowed = (x | y) % sizeof(float) == 0 && ranges_allow(x, bytes, ctx->device, false) &&
                    ranges_allow(y, bytes, ctx->device, true);
-    if (allowed)
-        for (uint32_t i = 0; i < count; i++)
+    if (allowed) {
+        for (uint32_t i = 0; i < count; i++) {
             ((float *)pointer(y))[i] += a * ((const float *)pointer(x))[i];
+        }
+    }
     ranges_let_go();
     return allowed ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 static CUresult run_fill(CUcontext ctx, const unsigned char *parameters) {
-    uint64_t out = word_at(parameters, 0), value = word_at(parameters, 8);
+    uint64_t out = word_at(parameters, 0);
+    uint64_t value = word_at(parameters, 8);
     uint64_t count = word_at(parameters, 16);
     ranges_hold();
     bool allowed =
         out % 8 == 0 && count < UINT64_MAX / 8 && ranges_allow(out, count * 8, ctx->device, true);
-    if (allowed)
-        for (uint64_t i = 0; i < count; i++)
+    if (allowed) {
+        for (uint64_t i = 0; i < count; i++) {
             ((uint64_t *)pointer(out))[i] = value;
+        }
+    }
     ranges_let_go();
     return allowed ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
@@ -128,9 +139,10 @@ static CUresult run_hash(CUcontext ctx, const unsigned char *parameters) {
 static CUresult run_gemm_like(CUcontext ctx, const unsigned char *parameters) {
     uint64_t hash;
     CUresult result = load(ctx, word_at(parameters, 16), &hash);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = hash_slowly(ctx, word_at(parameters, 0), word_at(parameters, 8),
                              word_at(parameters, 32), &hash);
+    }
     return result == CUDA_SUCCESS ? store(ctx, word_at(parameters, 24), hash) : result;
 }
 
@@ -139,22 +151,26 @@ static CUresult run_gemm_struct(CUcontext ctx, const unsigned char *parameters) 
     memcpy(&gemm, parameters, sizeof gemm);
     uint64_t hash;
     CUresult result = load(ctx, gemm.in, &hash);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = hash_slowly(ctx, gemm.a, gemm.a_bytes, gemm.duration_ns / 2, &hash);
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         result = hash_slowly(ctx, gemm.b, gemm.b_bytes, gemm.duration_ns / 2, &hash);
+    }
     return result == CUDA_SUCCESS ? store(ctx, gemm.out, hash) : result;
 }
 
 static CUresult run_gemm_array(CUcontext ctx, const unsigned char *parameters) {
-    uint64_t addresses = word_at(parameters, 0), count = word_at(parameters, 8);
+    uint64_t addresses = word_at(parameters, 0);
+    uint64_t count = word_at(parameters, 8);
     uint64_t hash;
     CUresult result = load(ctx, word_at(parameters, 24), &hash);
     for (uint64_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         uint64_t array = 0;
         result = load(ctx, addresses + i * 8, &array);
-        if (result == CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS) {
             result = hash_on(ctx, array, word_at(parameters, 16), &hash);
+        }
     }
     return result == CUDA_SUCCESS ? store(ctx, word_at(parameters, 32), hash) : result;
 }
@@ -181,8 +197,10 @@ const struct builtin builtins[BUILTIN_COUNT] = {
 };
 
 const struct builtin *builtin_find(const char *name) {
-    for (size_t i = 0; i < BUILTIN_COUNT; i++)
-        if (name != NULL && strcmp(builtins[i].name, name) == 0)
+    for (size_t i = 0; i < BUILTIN_COUNT; i++) {
+        if (name != NULL && strcmp(builtins[i].name, name) == 0) {
             return &builtins[i];
+        }
+    }
     return NULL;
 }

@@ -23,17 +23,19 @@ static bool parse_count(const char *text, uint64_t *value) {
     char *end = NULL;
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
-    if (errno != 0 || end == text || !isdigit((unsigned char)text[0]))
+    if (errno != 0 || end == text || !isdigit((unsigned char)text[0])) {
         return false;
+    }
     static const struct {
         const char *suffix;
         unsigned shift;
     } suffixes[] = {{"", 0}, {"Ki", 10}, {"Mi", 20}, {"Gi", 30}};
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
         if (strcmp(end, suffixes[i].suffix) == 0 && number <= ULLONG_MAX >> suffixes[i].shift) {
             *value = number << suffixes[i].shift;
             return true;
         }
+    }
     return false;
 }
 
@@ -46,13 +48,13 @@ static bool config_set(struct config *config, const char *key, const char *value
         uint64_t most;
     } numbers[] = {
         {"DEVICES", &config->devices, 1, MAX_DEVICES},
-        {"MEMORY", &config->memory_bytes, 1 << 21, 1ull << 46},
-        {"CONTEXT", &config->context_bytes, 0, 1ull << 40},
-        {"H2D", &config->bandwidth[ENGINE_H2D], 0, 1ull << 50},
-        {"D2H", &config->bandwidth[ENGINE_D2H], 0, 1ull << 50},
-        {"D2D", &config->bandwidth[ENGINE_D2D], 0, 1ull << 50},
-        {"PEER", &config->bandwidth[ENGINE_PEER], 0, 1ull << 50},
-        {"PAGEABLE", &config->pageable_bandwidth, 0, 1ull << 50},
+        {"MEMORY", &config->memory_bytes, 1 << 21, 1ULL << 46},
+        {"CONTEXT", &config->context_bytes, 0, 1ULL << 40},
+        {"H2D", &config->bandwidth[ENGINE_H2D], 0, 1ULL << 50},
+        {"D2H", &config->bandwidth[ENGINE_D2H], 0, 1ULL << 50},
+        {"D2D", &config->bandwidth[ENGINE_D2D], 0, 1ULL << 50},
+        {"PEER", &config->bandwidth[ENGINE_PEER], 0, 1ULL << 50},
+        {"PAGEABLE", &config->pageable_bandwidth, 0, 1ULL << 50},
         {"COPY_OVERHEAD", &config->copy_overhead_ns, 0, 1000000000},
         {"TIMESLICE", &config->timeslice_ns, 1000, 1000000000},
         {"COMPUTE", &config->compute_thousandths, 0, 1000000},
@@ -65,8 +67,9 @@ static bool config_set(struct config *config, const char *key, const char *value
         }
     }
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        if (strcmp(key, numbers[i].key) != 0)
+        if (strcmp(key, numbers[i].key) != 0) {
             continue;
+        }
         uint64_t number = 0;
         if (parse_count(value, &number) && number >= numbers[i].least &&
             number <= numbers[i].most) {
@@ -84,11 +87,13 @@ static bool config_set(struct config *config, const char *key, const char *value
 }
 
 static char *trim(char *text) {
-    while (isspace((unsigned char)*text))
+    while (isspace((unsigned char)*text)) {
         text++;
+    }
     size_t length = strlen(text);
-    while (length > 0 && isspace((unsigned char)text[length - 1]))
+    while (length > 0 && isspace((unsigned char)text[length - 1])) {
         text[--length] = '\0';
+    }
     return text;
 }
 
@@ -102,8 +107,9 @@ static bool config_read_file(struct config *config, const char *path) {
     bool good = true;
     while (good && fgets(line, sizeof line, file) != NULL) {
         char *text = trim(line);
-        if (*text == '\0' || *text == '#')
+        if (*text == '\0' || *text == '#') {
             continue;
+        }
         char *equals = strchr(text, '=');
         if (equals == NULL) {
             fprintf(stderr, "simcuda: %s: '%s' is not 'key = value'\n", path, text);
@@ -112,8 +118,9 @@ static bool config_read_file(struct config *config, const char *path) {
         }
         *equals = '\0';
         char *key = trim(text);
-        for (char *c = key; *c != '\0'; c++)
+        for (char *c = key; *c != '\0'; c++) {
             *c = (char)toupper((unsigned char)*c);
+        }
         good = config_set(config, key, trim(equals + 1), path);
     }
     fclose(file);
@@ -123,28 +130,33 @@ static bool config_read_file(struct config *config, const char *path) {
 bool config_read(struct config *config) {
     memset(config, 0, sizeof *config);
     config->devices = 1;
-    config->memory_bytes = 1ull << 30;
+    config->memory_bytes = 1ULL << 30;
     config->timeslice_ns = 2000000;
     config->compute_thousandths = 1000;
     memcpy(config->name, "Simulated GPU", sizeof "Simulated GPU");
     const char *path = getenv("SIMCUDA_CONFIG");
-    if (path != NULL && !config_read_file(config, path))
+    if (path != NULL && !config_read_file(config, path)) {
         return false;
+    }
     for (char **variable = environ; *variable != NULL; variable++) {
-        if (strncmp(*variable, "SIMCUDA_", 8) != 0)
+        if (strncmp(*variable, "SIMCUDA_", 8) != 0) {
             continue;
+        }
         const char *equals = strchr(*variable, '=');
         char key[64];
         size_t length = equals == NULL ? sizeof key : (size_t)(equals - *variable) - 8;
-        if (length >= sizeof key)
+        if (length >= sizeof key) {
             continue;
+        }
         memcpy(key, *variable + 8, length);
         key[length] = '\0';
         bool known = false;
-        for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
             known = known || strcmp(key, elsewhere[i]) == 0;
-        if (!known && !config_set(config, key, equals + 1, "the environment"))
+        }
+        if (!known && !config_set(config, key, equals + 1, "the environment")) {
             return false;
+        }
     }
     return true;
 }
@@ -152,8 +164,9 @@ bool config_read(struct config *config) {
 const char *config_state_folder(void) {
     static _Thread_local char folder[PATH_MAX];
     const char *named = getenv("SIMCUDA_STATE");
-    if (named != NULL)
+    if (named != NULL) {
         return named;
+    }
     snprintf(folder, sizeof folder, "/dev/shm/simcuda-%u", (unsigned)getuid());
     return folder;
 }

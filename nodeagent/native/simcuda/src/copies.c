@@ -32,11 +32,13 @@ static struct copy flat(uint64_t target, bool target_on_host, uint64_t source, b
 static CUresult submit(CUstream handle, struct copy copy, bool wait) {
     CUstream stream;
     CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     result = copy_check(stream->ctx, &copy);
-    if (result != CUDA_SUCCESS || copy.width == 0 || copy.height == 0 || copy.depth == 0)
+    if (result != CUDA_SUCCESS || copy.width == 0 || copy.height == 0 || copy.depth == 0) {
         return result;
+    }
     struct work work = {.kind = WORK_COPY, .copy = copy};
     return wait || copy_touches_pageable(&copy) ? stream_submit_and_wait(stream, work_copy(&work))
                                                 : stream_submit(stream, work_copy(&work), NULL);
@@ -64,8 +66,9 @@ CUresult IMPL(cuMemcpyAsync)(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount,
 CUresult IMPL(cuMemcpyPeerAsync)(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                                  CUcontext srcContext, size_t ByteCount, CUstream hStream) {
     CUresult result = context_check(dstContext);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = context_check(srcContext);
+    }
     return result == CUDA_SUCCESS
                ? submit(hStream, flat(dstDevice, false, srcDevice, false, ByteCount), false)
                : result;
@@ -102,18 +105,22 @@ static bool side_of(CUmemorytype type, const void *host, CUdeviceptr device, uin
 }
 
 CUresult box_to_copy(const CUDA_MEMCPY3D *box, struct copy *copy) {
-    uint64_t source, target;
+    uint64_t source;
+    uint64_t target;
     bool source_on_host, target_on_host;
-    if (box == NULL)
+    if (box == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     if (box->srcMemoryType == CU_MEMORYTYPE_ARRAY || box->dstMemoryType == CU_MEMORYTYPE_ARRAY ||
-        box->srcLOD != 0 || box->dstLOD != 0)
+        box->srcLOD != 0 || box->dstLOD != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     if (!side_of(box->srcMemoryType, box->srcHost, box->srcDevice, &source, &source_on_host) ||
         !side_of(box->dstMemoryType, box->dstHost, box->dstDevice, &target, &target_on_host) ||
         (box->srcPitch != 0 && box->srcPitch < box->WidthInBytes) ||
-        (box->dstPitch != 0 && box->dstPitch < box->WidthInBytes))
+        (box->dstPitch != 0 && box->dstPitch < box->WidthInBytes)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     /* A pitch of 0 means rows without gaps. */
     uint64_t source_pitch = box->srcPitch ? box->srcPitch : box->WidthInBytes;
     uint64_t target_pitch = box->dstPitch ? box->dstPitch : box->WidthInBytes;
@@ -160,8 +167,9 @@ static CUresult submit_box(CUstream handle, const CUDA_MEMCPY3D *box, bool wait)
 }
 
 static CUresult submit_plane(CUstream handle, const CUDA_MEMCPY2D *plane, bool wait) {
-    if (plane == NULL)
+    if (plane == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUDA_MEMCPY3D box = {.srcXInBytes = plane->srcXInBytes,
                          .srcY = plane->srcY,
                          .srcMemoryType = plane->srcMemoryType,
@@ -206,11 +214,13 @@ CUresult IMPL(cuMemcpyBatchAsync_v2)(CUdeviceptr *dsts, CUdeviceptr *srcs, size_
                                      size_t count, CUmemcpyAttributes *attrs, size_t *attrsIdxs,
                                      size_t numAttrs, CUstream hStream) {
     if (dsts == NULL || srcs == NULL || sizes == NULL || count == 0 || attrs == NULL ||
-        attrsIdxs == NULL || numAttrs == 0 || hStream == NULL || hStream == CU_STREAM_LEGACY)
+        attrsIdxs == NULL || numAttrs == 0 || hStream == NULL || hStream == CU_STREAM_LEGACY) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = CUDA_SUCCESS;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
         result = submit(hStream, flat(dsts[i], true, srcs[i], true, sizes[i]), false);
+    }
     return result;
 }
 
@@ -218,8 +228,9 @@ static CUresult submit_fill(CUstream handle, CUdeviceptr target, size_t pitch, u
                             unsigned element_bytes, size_t width, size_t height) {
     CUstream stream;
     CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     struct work work = {.kind = WORK_FILL,
                         .fill = {.target = target,
                                  .pitch = pitch,
@@ -228,8 +239,9 @@ static CUresult submit_fill(CUstream handle, CUdeviceptr target, size_t pitch, u
                                  .width = width,
                                  .height = height}};
     result = fill_check(stream->ctx, &work.fill);
-    if (result != CUDA_SUCCESS || width == 0 || height == 0)
+    if (result != CUDA_SUCCESS || width == 0 || height == 0) {
         return result;
+    }
     return stream_submit(stream, work_copy(&work), NULL);
 }
 

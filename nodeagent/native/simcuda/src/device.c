@@ -26,80 +26,94 @@ bool driver_ready(void) {
 /* A forked child has none of the driver's threads; it must also not keep the parent's memory alive.
  */
 static void driver_forked(void) {
-    if (driver_ready())
+    if (driver_ready()) {
         vmm_close_descriptors();
+    }
     atomic_store(&ready, false);
 }
 
 CUresult IMPL(cuInit)(unsigned int Flags) {
     static bool joined;
     static pid_t joined_by;
-    if (Flags != 0)
+    if (Flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     pthread_mutex_lock(&init_lock);
     CUresult result = CUDA_SUCCESS;
     if (!joined) {
         joined_by = getpid();
         joined = machine_join();
-        if (!joined || !faults_start())
+        if (!joined || !faults_start()) {
             result = CUDA_ERROR_INVALID_VALUE;
-        else
+        } else {
             pthread_atfork(NULL, NULL, driver_forked);
+        }
     }
     /* As with the real driver, a child of a process that used CUDA cannot use it. */
-    if (joined && joined_by != getpid())
+    if (joined && joined_by != getpid()) {
         result = CUDA_ERROR_NOT_INITIALIZED;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         atomic_store_explicit(&ready, true, memory_order_release);
+    }
     pthread_mutex_unlock(&init_lock);
     return result;
 }
 
 CUresult IMPL(cuDriverGetVersion)(int *driverVersion) {
-    if (driverVersion == NULL)
+    if (driverVersion == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *driverVersion = CUDA_VERSION;
     return CUDA_SUCCESS;
 }
 
 CUresult device_check(CUdevice device) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     return device >= 0 && (uint64_t)device < machine_config()->devices ? CUDA_SUCCESS
                                                                        : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult IMPL(cuDeviceGetCount)(int *count) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (count == NULL)
+    }
+    if (count == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *count = (int)machine_config()->devices;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuDeviceGet)(CUdevice *device, int ordinal) {
     CUresult result = device_check(ordinal);
-    if (result == CUDA_SUCCESS && device == NULL)
+    if (result == CUDA_SUCCESS && device == NULL) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         *device = ordinal;
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceGetName)(char *name, int len, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && (name == NULL || len <= 0))
+    if (result == CUDA_SUCCESS && (name == NULL || len <= 0)) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         snprintf(name, (size_t)len, "%s", machine_config()->name);
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceGetUuid_v2)(CUuuid *uuid, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && uuid == NULL)
+    if (result == CUDA_SUCCESS && uuid == NULL) {
         result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result == CUDA_SUCCESS) {
         memcpy(uuid->bytes, "simulated-gpu-00", 16);
         uuid->bytes[15] = (char)('0' + dev);
@@ -113,17 +127,20 @@ CUresult IMPL(cuDeviceGetUuid)(CUuuid *uuid, CUdevice dev) {
 
 CUresult IMPL(cuDeviceTotalMem_v2)(size_t *bytes, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && bytes == NULL)
+    if (result == CUDA_SUCCESS && bytes == NULL) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         *bytes = machine_config()->memory_bytes;
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceComputeCapability)(int *major, int *minor, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && (major == NULL || minor == NULL))
+    if (result == CUDA_SUCCESS && (major == NULL || minor == NULL)) {
         result = CUDA_ERROR_INVALID_VALUE;
+    }
     if (result == CUDA_SUCCESS) {
         *major = 9;
         *minor = 0;
@@ -133,44 +150,55 @@ CUresult IMPL(cuDeviceComputeCapability)(int *major, int *minor, CUdevice dev) {
 
 CUresult IMPL(cuDeviceGetPCIBusId)(char *pciBusId, int len, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && (pciBusId == NULL || len < 13))
+    if (result == CUDA_SUCCESS && (pciBusId == NULL || len < 13)) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         snprintf(pciBusId, (size_t)len, "0000:%02x:00.0", 0x10 + (unsigned)dev);
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceGetByPCIBusId)(CUdevice *dev, const char *pciBusId) {
-    unsigned domain = 0, bus = 0;
-    if (!driver_ready())
+    unsigned domain = 0;
+    unsigned bus = 0;
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (dev == NULL || pciBusId == NULL)
+    }
+    if (dev == NULL || pciBusId == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     if (sscanf(pciBusId, "%x:%x:", &domain, &bus) != 2 || domain != 0 || bus < 0x10 ||
-        bus >= 0x10 + machine_config()->devices)
+        bus >= 0x10 + machine_config()->devices) {
         return CUDA_ERROR_INVALID_DEVICE;
+    }
     *dev = (CUdevice)(bus - 0x10);
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuDeviceCanAccessPeer)(int *canAccessPeer, CUdevice dev, CUdevice peerDev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = device_check(peerDev);
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         *canAccessPeer = dev != peerDev;
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceGetP2PAttribute)(int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice,
                                        CUdevice dstDevice) {
     CUresult result = device_check(srcDevice);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = device_check(dstDevice);
-    if (result == CUDA_SUCCESS && (value == NULL || srcDevice == dstDevice))
+    }
+    if (result == CUDA_SUCCESS && (value == NULL || srcDevice == dstDevice)) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         *value = attrib == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED;
+    }
     return result;
 }
 
@@ -228,13 +256,17 @@ static const struct {
 
 CUresult IMPL(cuDeviceGetAttribute)(int *pi, CUdevice_attribute attrib, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (pi == NULL || attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX)
+    }
+    if (pi == NULL || attrib <= 0 || attrib >= CU_DEVICE_ATTRIBUTE_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pi = attrib == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? 0x10 + dev : 0;
-    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
-        if (attributes[i].attribute == attrib)
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++) {
+        if (attributes[i].attribute == attrib) {
             *pi = attributes[i].value;
+        }
+    }
     return CUDA_SUCCESS;
 }

@@ -73,16 +73,20 @@ static const struct error errors[] = {
 enum { ERROR_TYPES = sizeof errors / sizeof *errors };
 
 static const struct error *error_find(CUresult value) {
-    for (size_t i = 0; i < ERROR_TYPES; i++)
-        if (errors[i].value == value)
+    for (size_t i = 0; i < ERROR_TYPES; i++) {
+        if (errors[i].value == value) {
             return &errors[i];
+        }
+    }
     return NULL;
 }
 
 CUresult error_by_name(const char *name) {
-    for (size_t i = 0; i < ERROR_TYPES; i++)
-        if (strcmp(errors[i].name, name) == 0)
+    for (size_t i = 0; i < ERROR_TYPES; i++) {
+        if (strcmp(errors[i].name, name) == 0) {
             return errors[i].value;
+        }
+    }
     return CUDA_SUCCESS;
 }
 
@@ -104,16 +108,18 @@ bool error_is_sticky(CUresult error) {
 
 CUresult IMPL(cuGetErrorString)(CUresult error, const char **pStr) {
     const struct error *found = error_find(error);
-    if (pStr == NULL)
+    if (pStr == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pStr = found == NULL ? NULL : found->sentence;
     return found == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGetErrorName)(CUresult error, const char **pStr) {
     const struct error *found = error_find(error);
-    if (pStr == NULL)
+    if (pStr == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pStr = found == NULL ? NULL : found->name;
     return found == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

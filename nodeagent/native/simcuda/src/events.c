@@ -33,10 +33,12 @@ void event_set_fence(CUevent event, struct fence *fence) {
 }
 
 static CUresult event_check(CUevent event) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!object_is(event, OBJECT_EVENT))
+    }
+    if (!object_is(event, OBJECT_EVENT)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     return object_is(event->ctx, OBJECT_CONTEXT) && event->ctx->id == event->context_id
                ? context_health(event->ctx)
                : CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -45,13 +47,16 @@ static CUresult event_check(CUevent event) {
 CUresult IMPL(cuEventCreate)(CUevent *phEvent, unsigned int Flags) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
-    if (Flags & CU_EVENT_INTERPROCESS)
+    if (Flags & CU_EVENT_INTERPROCESS) {
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (phEvent == NULL || (Flags & ~known) != 0)
+    }
+    if (phEvent == NULL || (Flags & ~known) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUevent event = calloc(1, sizeof *event);
     if (event == NULL || !object_add(event, OBJECT_EVENT)) {
         free(event);
@@ -65,10 +70,12 @@ CUresult IMPL(cuEventCreate)(CUevent *phEvent, unsigned int Flags) {
 }
 
 CUresult IMPL(cuEventDestroy_v2)(CUevent hEvent) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!object_remove(hEvent, OBJECT_EVENT))
+    }
+    if (!object_remove(hEvent, OBJECT_EVENT)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     capture_forget_event(hEvent);
     event_set_fence(hEvent, NULL);
     free(hEvent);
@@ -82,22 +89,28 @@ CUresult IMPL(cuEventDestroy)(CUevent hEvent) {
 CUresult IMPL(cuEventRecordWithFlags)(CUevent hEvent, CUstream hStream, unsigned int flags) {
     CUstream stream;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = event_check(hEvent);
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
-    if ((flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) != 0 || hEvent->ctx != stream->ctx)
+    }
+    if ((flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) != 0 || hEvent->ctx != stream->ctx) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     bool captured = false;
     result = capture_record(stream, hEvent, flags, &captured);
-    if (captured || result != CUDA_SUCCESS)
+    if (captured || result != CUDA_SUCCESS) {
         return result;
-    if (flags != 0)
+    }
+    if (flags != 0) {
         return CUDA_ERROR_ILLEGAL_STATE;
+    }
     struct fence *fence = NULL;
     result = stream_submit(stream, calloc(1, sizeof(struct work)), &fence);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         event_set_fence(hEvent, fence);
+    }
     return result;
 }
 
@@ -108,16 +121,20 @@ CUresult IMPL(cuEventRecord)(CUevent hEvent, CUstream hStream) {
 CUresult IMPL(cuStreamWaitEvent)(CUstream hStream, CUevent hEvent, unsigned int Flags) {
     CUstream stream;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = event_check(hEvent);
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
-    if ((Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) != 0)
+    }
+    if ((Flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     bool captured = false;
     result = capture_wait(stream, hEvent, Flags, &captured);
-    if (captured || result != CUDA_SUCCESS)
+    if (captured || result != CUDA_SUCCESS) {
         return result;
+    }
     struct fence *fence = event_fence(hEvent);
     if (fence != NULL) {
         result = stream_after(stream, fence);
@@ -128,10 +145,12 @@ CUresult IMPL(cuStreamWaitEvent)(CUstream hStream, CUevent hEvent, unsigned int 
 
 CUresult IMPL(cuEventQuery)(CUevent hEvent) {
     CUresult result = event_check(hEvent);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_event_forbids(hEvent);
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     struct fence *fence = event_fence(hEvent);
     bool done = fence == NULL || fence_is_done(fence, NULL);
     fence_release(fence);
@@ -140,10 +159,12 @@ CUresult IMPL(cuEventQuery)(CUevent hEvent) {
 
 CUresult IMPL(cuEventSynchronize)(CUevent hEvent) {
     CUresult result = event_check(hEvent);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_event_forbids(hEvent);
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     struct fence *fence = event_fence(hEvent);
     if (fence != NULL) {
         fence_wait(hEvent->ctx, fence);
@@ -154,22 +175,29 @@ CUresult IMPL(cuEventSynchronize)(CUevent hEvent) {
 
 CUresult IMPL(cuEventElapsedTime_v2)(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
     CUresult result = event_check(hStart);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = event_check(hEnd);
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (pMilliseconds == NULL)
+    }
+    if (pMilliseconds == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if ((hStart->flags | hEnd->flags) & CU_EVENT_DISABLE_TIMING)
+    }
+    if ((hStart->flags | hEnd->flags) & CU_EVENT_DISABLE_TIMING) {
         return CUDA_ERROR_INVALID_HANDLE;
-    struct fence *start = event_fence(hStart), *end = event_fence(hEnd);
-    uint64_t start_ns = 0, end_ns = 0;
-    if (start == NULL || end == NULL)
+    }
+    struct fence *start = event_fence(hStart);
+    struct fence *end = event_fence(hEnd);
+    uint64_t start_ns = 0;
+    uint64_t end_ns = 0;
+    if (start == NULL || end == NULL) {
         result = CUDA_ERROR_INVALID_HANDLE;
-    else if (!fence_is_done(start, &start_ns) || !fence_is_done(end, &end_ns))
+    } else if (!fence_is_done(start, &start_ns) || !fence_is_done(end, &end_ns)) {
         result = CUDA_ERROR_NOT_READY;
-    else
+    } else {
         *pMilliseconds = (float)((double)(int64_t)(end_ns - start_ns) / 1e6);
+    }
     fence_release(start);
     fence_release(end);
     return result;

@@ -43,45 +43,54 @@ static bool parse_link(const char *text) {
     unsigned long long thousandths;
     int used = 0;
     if (sscanf(text, "link %15s %u %llu %n", name, &device, &thousandths, &used) != 3 ||
-        text[used] != '\0' || device >= machine_config()->devices || thousandths == 0)
+        text[used] != '\0' || device >= machine_config()->devices || thousandths == 0) {
         return false;
-    for (int engine = 0; engine < ENGINE_COUNT; engine++)
+    }
+    for (int engine = 0; engine < ENGINE_COUNT; engine++) {
         if (strcmp(name, engine_names[engine]) == 0) {
             machine_set_speed((int)device, (enum engine)engine, thousandths);
             return true;
         }
+    }
     return false;
 }
 
 static bool parse_device(const char *text) {
     char what[16];
     unsigned device;
-    if (sscanf(text, "device %u %15s", &device, what) != 2 || device >= machine_config()->devices)
+    if (sscanf(text, "device %u %15s", &device, what) != 2 || device >= machine_config()->devices) {
         return false;
+    }
     bool lost = strcmp(what, "lost") == 0;
-    if (!lost && strcmp(what, "restored") != 0)
+    if (!lost && strcmp(what, "restored") != 0) {
         return false;
+    }
     machine_set_lost((int)device, lost);
     return true;
 }
 
 static bool parse_call(const char *text, bool from_file) {
     struct rule rule = {.from_file = from_file};
-    char count[24], error[80], plain[96];
+    char count[24];
+    char error[80];
+    char plain[96];
     if (sscanf(text, "call %95s %23s %79s", rule.function, count, error) != 3 ||
-        rule_count == MAX_RULES)
+        rule_count == MAX_RULES) {
         return false;
+    }
     char *end = NULL;
     rule.at = strtoull(count, &end, 10);
     rule.onwards = *end == '+';
     snprintf(plain, sizeof plain, "CUDA_ERROR_%s", error);
     rule.error = error_by_name(plain);
     bool known = false;
-    for (size_t i = 0; i < ENTRY_COUNT && !known; i++)
+    for (size_t i = 0; i < ENTRY_COUNT && !known; i++) {
         known = strcmp(entry_table[i].symbol, rule.function) == 0 ||
                 strcmp(entry_table[i].name, rule.function) == 0;
-    if (rule.at == 0 || end[rule.onwards ? 1 : 0] != '\0' || rule.error == CUDA_SUCCESS || !known)
+    }
+    if (rule.at == 0 || end[rule.onwards ? 1 : 0] != '\0' || rule.error == CUDA_SUCCESS || !known) {
         return false;
+    }
     rules[rule_count++] = rule;
     return true;
 }
@@ -93,8 +102,9 @@ static bool parse_rules(char *text, bool from_file) {
     for (char *line = strtok_r(text, ";\n", &rest); line != NULL;
          line = strtok_r(NULL, ";\n", &rest)) {
         line += strspn(line, " \t");
-        if (*line == '\0' || *line == '#')
+        if (*line == '\0' || *line == '#') {
             continue;
+        }
         if (!parse_call(line, from_file) && !parse_device(line) && !parse_link(line)) {
             fprintf(stderr,
                     "simcuda: cannot read the fault '%s'; include/simcuda.h has the grammar\n",
@@ -108,21 +118,26 @@ static bool parse_rules(char *text, bool from_file) {
 static bool file_refresh(void) {
     const char *path = getenv("SIMCUDA_FAULT_FILE");
     struct stat now;
-    if (path == NULL || stat(path, &now) != 0)
+    if (path == NULL || stat(path, &now) != 0) {
         return true;
+    }
     if (now.st_size == file_size && now.st_mtim.tv_sec == file_time.tv_sec &&
-        now.st_mtim.tv_nsec == file_time.tv_nsec)
+        now.st_mtim.tv_nsec == file_time.tv_nsec) {
         return true;
+    }
     file_size = now.st_size;
     file_time = now.st_mtim;
     size_t kept = 0;
-    for (size_t i = 0; i < rule_count; i++)
-        if (!rules[i].from_file)
+    for (size_t i = 0; i < rule_count; i++) {
+        if (!rules[i].from_file) {
             rules[kept++] = rules[i];
+        }
+    }
     rule_count = kept;
     FILE *file = fopen(path, "re");
-    if (file == NULL)
+    if (file == NULL) {
         return true;
+    }
     char *text = calloc(1, (size_t)now.st_size + 1);
     bool good = text != NULL;
     if (good) {
@@ -151,21 +166,26 @@ bool faults_start(void) {
 }
 
 CUresult faults_on_call(const struct entry *entry) {
-    if (!atomic_load_explicit(&faults_wanted, memory_order_relaxed))
+    if (!atomic_load_explicit(&faults_wanted, memory_order_relaxed)) {
         return CUDA_SUCCESS;
+    }
     CUresult error = CUDA_SUCCESS;
     pthread_mutex_lock(&rules_lock);
     file_refresh();
     for (size_t i = 0; i < rule_count; i++) {
         struct rule *rule = &rules[i];
-        if (strcmp(entry->symbol, rule->function) != 0 && strcmp(entry->name, rule->function) != 0)
+        if (strcmp(entry->symbol, rule->function) != 0 &&
+            strcmp(entry->name, rule->function) != 0) {
             continue;
+        }
         rule->seen++;
-        if (rule->seen == rule->at || (rule->onwards && rule->seen > rule->at))
+        if (rule->seen == rule->at || (rule->onwards && rule->seen > rule->at)) {
             error = rule->error;
+        }
     }
     pthread_mutex_unlock(&rules_lock);
-    if (error != CUDA_SUCCESS && error_is_sticky(error))
+    if (error != CUDA_SUCCESS && error_is_sticky(error)) {
         context_kill_current(error);
+    }
     return error;
 }

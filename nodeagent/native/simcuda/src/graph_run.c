@@ -80,8 +80,9 @@ static bool exec_add(CUgraphExec exec, CUgraphNode origin, struct work *work, co
         work_free(work);
         return false;
     }
-    if (after_count > 0)
+    if (after_count > 0) {
         memcpy(kept, after, after_count * sizeof *kept);
+    }
     exec->steps[exec->count++] = (struct step){origin, work, true, kept, after_count};
     return true;
 }
@@ -96,10 +97,13 @@ static bool exec_append(CUgraphExec exec, CUgraph graph, const size_t *before,
     for (size_t i = 0; i < graph->count && whole; i++) {
         CUgraphNode node = order[i];
         size_t after_count = 0;
-        for (size_t e = 0; e < node->edge_count; e++)
-            for (size_t k = 0; k < i; k++)
-                if (order[k] == node->edges[e].from)
+        for (size_t e = 0; e < node->edge_count; e++) {
+            for (size_t k = 0; k < i; k++) {
+                if (order[k] == node->edges[e].from) {
                     after[after_count++] = place[k];
+                }
+            }
+        }
         if (after_count == 0 && before_count > 0) {
             memcpy(after, before, before_count * sizeof *after);
             after_count = before_count;
@@ -113,8 +117,9 @@ static bool exec_append(CUgraphExec exec, CUgraph graph, const size_t *before,
             whole = whole && all != NULL;
             if (whole) {
                 memcpy(all, after, after_count * sizeof *all);
-                for (size_t k = 0; k < inner; k++)
+                for (size_t k = 0; k < inner; k++) {
                     all[after_count + k] = first + k;
+                }
                 whole =
                     exec_add(exec, node, calloc(1, sizeof(struct work)), all, after_count + inner);
             }
@@ -134,18 +139,22 @@ CUresult IMPL(cuGraphInstantiateWithFlags)(CUgraphExec *phGraphExec, CUgraph hGr
                                            unsigned long long flags) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     const unsigned long long known = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
                                      CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-    if (phGraphExec == NULL || !object_is(hGraph, OBJECT_GRAPH))
+    if (phGraphExec == NULL || !object_is(hGraph, OBJECT_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
-    if ((flags & ~known) != 0)
+    }
+    if ((flags & ~known) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     CUgraphExec exec = calloc(1, sizeof *exec);
-    if (exec == NULL)
+    if (exec == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     exec->flags = flags;
     graphs_lock();
     exec->id = next_exec++;
@@ -161,8 +170,9 @@ CUresult IMPL(cuGraphInstantiateWithFlags)(CUgraphExec *phGraphExec, CUgraph hGr
 
 CUresult IMPL(cuGraphInstantiateWithParams)(CUgraphExec *phGraphExec, CUgraph hGraph,
                                             CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams) {
-    if (instantiateParams == NULL)
+    if (instantiateParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result =
         IMPL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, instantiateParams->flags);
     instantiateParams->hErrNode_out = NULL;
@@ -173,10 +183,12 @@ CUresult IMPL(cuGraphInstantiateWithParams)(CUgraphExec *phGraphExec, CUgraph hG
 
 CUresult IMPL(cuGraphInstantiate_v2)(CUgraphExec *phGraphExec, CUgraph hGraph,
                                      CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize) {
-    if (phErrorNode != NULL)
+    if (phErrorNode != NULL) {
         *phErrorNode = NULL;
-    if (logBuffer != NULL && bufferSize > 0)
+    }
+    if (logBuffer != NULL && bufferSize > 0) {
         *logBuffer = '\0';
+    }
     return IMPL(cuGraphInstantiateWithFlags)(phGraphExec, hGraph, 0);
 }
 
@@ -186,40 +198,48 @@ CUresult IMPL(cuGraphInstantiate)(CUgraphExec *phGraphExec, CUgraph hGraph,
 }
 
 CUresult IMPL(cuGraphExecDestroy)(CUgraphExec hGraphExec) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!object_remove(hGraphExec, OBJECT_GRAPH_EXEC))
+    }
+    if (!object_remove(hGraphExec, OBJECT_GRAPH_EXEC)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     exec_free(hGraphExec);
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphExecGetFlags)(CUgraphExec hGraphExec, cuuint64_t *flags) {
-    if (flags == NULL || !object_is(hGraphExec, OBJECT_GRAPH_EXEC))
+    if (flags == NULL || !object_is(hGraphExec, OBJECT_GRAPH_EXEC)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *flags = hGraphExec->flags;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphExecGetId)(CUgraphExec hGraphExec, unsigned int *graphId) {
-    if (graphId == NULL || !object_is(hGraphExec, OBJECT_GRAPH_EXEC))
+    if (graphId == NULL || !object_is(hGraphExec, OBJECT_GRAPH_EXEC)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *graphId = hGraphExec->id;
     return CUDA_SUCCESS;
 }
 
 static struct step *step_of(CUgraphExec exec, CUgraphNode node) {
-    if (!object_is(exec, OBJECT_GRAPH_EXEC))
+    if (!object_is(exec, OBJECT_GRAPH_EXEC)) {
         return NULL;
-    for (size_t i = 0; i < exec->count; i++)
-        if (exec->steps[i].origin == node)
+    }
+    for (size_t i = 0; i < exec->count; i++) {
+        if (exec->steps[i].origin == node) {
             return &exec->steps[i];
+        }
+    }
     return NULL;
 }
 
 static CUresult replace(CUgraphExec exec, CUgraphNode node, CUresult made, struct work *work) {
-    if (made != CUDA_SUCCESS)
+    if (made != CUDA_SUCCESS) {
         return made;
+    }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     graphs_lock();
     struct step *step = step_of(exec, node);
@@ -245,8 +265,9 @@ CUresult IMPL(cuGraphExecMemcpyNodeSetParams)(CUgraphExec hGraphExec, CUgraphNod
                                               const CUDA_MEMCPY3D *copyParams, CUcontext ctx) {
     struct work *work = NULL;
     CUresult made = context_check(ctx);
-    if (made == CUDA_SUCCESS)
+    if (made == CUDA_SUCCESS) {
         made = work_of_box(copyParams, &work);
+    }
     return replace(hGraphExec, hNode, made, work);
 }
 
@@ -255,8 +276,9 @@ CUresult IMPL(cuGraphExecMemsetNodeSetParams)(CUgraphExec hGraphExec, CUgraphNod
                                               CUcontext ctx) {
     struct work *work = NULL;
     CUresult made = context_check(ctx);
-    if (made == CUDA_SUCCESS)
+    if (made == CUDA_SUCCESS) {
         made = work_of_fill(memsetParams, &work);
+    }
     return replace(hGraphExec, hNode, made, work);
 }
 
@@ -287,8 +309,9 @@ CUresult IMPL(cuGraphNodeSetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode,
     struct step *step = step_of(hGraphExec, hNode);
     bool fit = step != NULL && (step->work->kind == WORK_KERNEL || step->work->kind == WORK_COPY ||
                                 step->work->kind == WORK_FILL);
-    if (fit)
+    if (fit) {
         step->enabled = isEnabled != 0;
+    }
     graphs_unlock();
     return fit ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -297,8 +320,9 @@ CUresult IMPL(cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode,
                                      unsigned int *isEnabled) {
     graphs_lock();
     struct step *step = step_of(hGraphExec, hNode);
-    if (step != NULL && isEnabled != NULL)
+    if (step != NULL && isEnabled != NULL) {
         *isEnabled = step->enabled;
+    }
     graphs_unlock();
     return step != NULL && isEnabled != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -307,23 +331,27 @@ CUresult IMPL(cuGraphNodeGetEnabled)(CUgraphExec hGraphExec, CUgraphNode hNode,
 CUresult IMPL(cuGraphExecUpdate_v2)(CUgraphExec hGraphExec, CUgraph hGraph,
                                     CUgraphExecUpdateResultInfo *resultInfo) {
     if (resultInfo == NULL || !object_is(hGraphExec, OBJECT_GRAPH_EXEC) ||
-        !object_is(hGraph, OBJECT_GRAPH))
+        !object_is(hGraph, OBJECT_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     memset(resultInfo, 0, sizeof *resultInfo);
     CUgraphExec fresh = calloc(1, sizeof *fresh);
-    if (fresh == NULL)
+    if (fresh == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     graphs_lock();
     bool whole = exec_append(fresh, hGraph, NULL, 0);
     bool same = whole && fresh->count == hGraphExec->count;
     for (size_t i = 0; same && i < fresh->count; i++) {
-        const struct step *new_step = &fresh->steps[i], *old_step = &hGraphExec->steps[i];
+        const struct step *new_step = &fresh->steps[i];
+        const struct step *old_step = &hGraphExec->steps[i];
         same = new_step->work->kind == old_step->work->kind &&
                new_step->after_count == old_step->after_count &&
                memcmp(new_step->after, old_step->after,
                       new_step->after_count * sizeof *new_step->after) == 0;
-        if (!same)
+        if (!same) {
             resultInfo->errorNode = new_step->origin;
+        }
     }
     for (size_t i = 0; same && i < fresh->count; i++) {
         struct work *old = hGraphExec->steps[i].work;
@@ -340,14 +368,16 @@ CUresult IMPL(cuGraphExecUpdate_v2)(CUgraphExec hGraphExec, CUgraph hGraph,
 }
 
 void run_free(struct run *run) {
-    if (run == NULL)
+    if (run == NULL) {
         return;
+    }
     for (size_t i = 0; i < run->count; i++) {
         struct run_step *step = &run->steps[i];
         /* A launch that was dropped must not leave anybody waiting for its records. */
         if (step->fence != NULL) {
-            if (step->work->kind == WORK_EVENT_RECORD)
+            if (step->work->kind == WORK_EVENT_RECORD) {
                 fence_complete(step->fence);
+            }
             fence_release(step->fence);
         }
         work_free(step->work);
@@ -360,22 +390,25 @@ void run_free(struct run *run) {
 /* The events that a launch waits for and records are those of the moment of the launch. */
 static bool run_bind_event(struct run_step *step) {
     CUevent event = step->work->event;
-    if (!object_is(event, OBJECT_EVENT))
+    if (!object_is(event, OBJECT_EVENT)) {
         return true;
+    }
     if (step->work->kind == WORK_EVENT_WAIT) {
         step->fence = event_fence(event);
         return true;
     }
     step->fence = fence_new();
-    if (step->fence != NULL)
+    if (step->fence != NULL) {
         event_set_fence(event, fence_hold(step->fence));
+    }
     return step->fence != NULL;
 }
 
 static struct run *run_new(CUgraphExec exec) {
     struct run *run = calloc(1, sizeof *run);
-    if (run == NULL)
+    if (run == NULL) {
         return NULL;
+    }
     run->steps = calloc(exec->count + 1, sizeof *run->steps);
     bool whole = run->steps != NULL;
     for (size_t i = 0; i < exec->count && whole; i++) {
@@ -386,11 +419,13 @@ static struct run *run_new(CUgraphExec exec) {
         copy->after = calloc(step->after_count + 1, sizeof *copy->after);
         copy->work = step->enabled ? work_copy(step->work) : NULL;
         whole = copy->after != NULL && (copy->work != NULL || !step->enabled);
-        if (whole)
+        if (whole) {
             memcpy(copy->after, step->after, step->after_count * sizeof *copy->after);
+        }
         if (whole && copy->work != NULL &&
-            (copy->work->kind == WORK_EVENT_RECORD || copy->work->kind == WORK_EVENT_WAIT))
+            (copy->work->kind == WORK_EVENT_RECORD || copy->work->kind == WORK_EVENT_WAIT)) {
             whole = run_bind_event(copy);
+        }
     }
     if (!whole) {
         run_free(run);
@@ -400,9 +435,11 @@ static struct run *run_new(CUgraphExec exec) {
 }
 
 static bool step_is_free(const struct run *run, const struct run_step *step) {
-    for (size_t i = 0; i < step->after_count; i++)
-        if (!run->steps[step->after[i]].done)
+    for (size_t i = 0; i < step->after_count; i++) {
+        if (!run->steps[step->after[i]].done) {
             return false;
+        }
+    }
     return true;
 }
 
@@ -410,8 +447,9 @@ static bool step_is_free(const struct run *run, const struct run_step *step) {
 static CUresult step_try(CUcontext ctx, struct run_step *step) {
     CUresult result = CUDA_SUCCESS;
     step->done = true;
-    if (step->work == NULL)
+    if (step->work == NULL) {
         return CUDA_SUCCESS;
+    }
     switch (step->work->kind) {
     case WORK_MEMOPS:
         result = memops_advance(ctx, &step->work->memops, &step->next);
@@ -421,8 +459,9 @@ static CUresult step_try(CUcontext ctx, struct run_step *step) {
         step->done = step->fence == NULL || fence_is_done(step->fence, NULL);
         break;
     case WORK_EVENT_RECORD:
-        if (step->fence != NULL)
+        if (step->fence != NULL) {
             fence_complete(step->fence);
+        }
         break;
     default:
         result = work_perform(ctx, step->work);
@@ -438,22 +477,27 @@ CUresult run_perform(CUcontext ctx, struct run *run) {
         bool moved = false;
         for (size_t i = 0; i < run->count && !context_is_over(ctx); i++) {
             struct run_step *step = &run->steps[i];
-            if (step->done || !step_is_free(run, step))
+            if (step->done || !step_is_free(run, step)) {
                 continue;
+            }
             CUresult result = step_try(ctx, step);
-            if (result != CUDA_SUCCESS)
+            if (result != CUDA_SUCCESS) {
                 return result;
+            }
             moved = moved || step->done;
             left -= step->done;
-            if (!step->done && blocked == NULL)
+            if (!step->done && blocked == NULL) {
                 blocked = step;
+            }
         }
-        if (moved || blocked == NULL)
+        if (moved || blocked == NULL) {
             continue;
-        if (blocked->work->kind == WORK_MEMOPS)
+        }
+        if (blocked->work->kind == WORK_MEMOPS) {
             memops_sleep(&blocked->work->memops, blocked->next, PAUSE_NS);
-        else
+        } else {
             machine_sleep_until(machine_now_ns() + PAUSE_NS);
+        }
     }
     return CUDA_SUCCESS;
 }
@@ -461,14 +505,16 @@ CUresult run_perform(CUcontext ctx, struct run *run) {
 CUresult IMPL(cuGraphLaunch)(CUgraphExec hGraph, CUstream hStream) {
     CUstream stream;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     graphs_lock();
     struct run *run = object_is(hGraph, OBJECT_GRAPH_EXEC) ? run_new(hGraph) : NULL;
     bool known = object_is(hGraph, OBJECT_GRAPH_EXEC);
     graphs_unlock();
-    if (run == NULL)
+    if (run == NULL) {
         return known ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    }
     struct work *work = calloc(1, sizeof *work);
     if (work == NULL) {
         run_free(run);
@@ -482,7 +528,8 @@ CUresult IMPL(cuGraphLaunch)(CUgraphExec hGraph, CUstream hStream) {
 CUresult IMPL(cuGraphUpload)(CUgraphExec hGraph, CUstream hStream) {
     CUstream stream;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     return object_is(hGraph, OBJECT_GRAPH_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -37,12 +37,13 @@ CUgraph graph_new(void) {
         free(graph);
         graph = NULL;
     }
-    if (graph != NULL)
+    if (graph != NULL) {
         graph->id = next_graph++;
+    }
     return graph;
 }
 
-static void node_drop(CUgraphNode node) {
+void node_drop(CUgraphNode node) {
     object_remove(node, OBJECT_GRAPH_NODE);
     work_free(node->work);
     free(node->edges);
@@ -51,8 +52,9 @@ static void node_drop(CUgraphNode node) {
 
 void graph_drop(CUgraph graph) {
     object_remove(graph, OBJECT_GRAPH);
-    for (size_t i = 0; i < graph->count; i++)
+    for (size_t i = 0; i < graph->count; i++) {
         node_drop(graph->nodes[i]);
+    }
     free(graph->nodes);
     free(graph);
 }
@@ -63,28 +65,32 @@ void graph_free(CUgraph graph) {
     graphs_unlock();
 }
 
-static bool edge_add(CUgraphNode to, CUgraphNode from, const CUgraphEdgeData *data) {
+bool edge_add(CUgraphNode to, CUgraphNode from, const CUgraphEdgeData *data) {
     struct edge *larger = realloc(to->edges, (to->edge_count + 1) * sizeof *larger);
-    if (larger == NULL)
+    if (larger == NULL) {
         return false;
+    }
     to->edges = larger;
     larger[to->edge_count] = (struct edge){.from = from};
-    if (data != NULL)
+    if (data != NULL) {
         larger[to->edge_count].data = *data;
+    }
     to->edge_count++;
     return true;
 }
 
-static bool graph_has(CUgraph graph, CUgraphNode node) {
+bool graph_has(CUgraph graph, CUgraphNode node) {
     return object_is(node, OBJECT_GRAPH_NODE) && node->graph == graph;
 }
 
 CUresult graph_add(CUgraph graph, struct work *work, const CUgraphNode *after,
                    const CUgraphEdgeData *data, size_t count, CUgraphNode *added) {
     CUresult result = work == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-        if (after == NULL || !graph_has(graph, after[i]))
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (after == NULL || !graph_has(graph, after[i])) {
             result = CUDA_ERROR_INVALID_VALUE;
+        }
+    }
     if (result == CUDA_SUCCESS && graph->count == graph->capacity) {
         size_t wanted = graph->capacity == 0 ? 16 : graph->capacity * 2;
         CUgraphNode *larger = realloc(graph->nodes, wanted * sizeof(CUgraphNode));
@@ -103,49 +109,58 @@ CUresult graph_add(CUgraph graph, struct work *work, const CUgraphNode *after,
     node->graph = graph;
     node->id = graph->next_node++;
     node->work = work;
-    for (size_t i = 0; i < count; i++)
-        if (!edge_add(node, after[i], data == NULL ? NULL : &data[i]))
+    for (size_t i = 0; i < count; i++) {
+        if (!edge_add(node, after[i], data == NULL ? NULL : &data[i])) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result == CUDA_SUCCESS && !object_add(node, OBJECT_GRAPH_NODE))
+        }
+    }
+    if (result == CUDA_SUCCESS && !object_add(node, OBJECT_GRAPH_NODE)) {
         result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (result != CUDA_SUCCESS) {
         node_drop(node);
         return result;
     }
-    if (work->kind == WORK_CHILD)
+    if (work->kind == WORK_CHILD) {
         work->child->embedded = true;
+    }
     graph->nodes[graph->count++] = node;
-    if (added != NULL)
+    if (added != NULL) {
         *added = node;
+    }
     return CUDA_SUCCESS;
 }
 
-static size_t node_index(CUgraph graph, CUgraphNode node) {
+size_t node_index(CUgraph graph, CUgraphNode node) {
     size_t at = 0;
-    while (at < graph->count && graph->nodes[at] != node)
+    while (at < graph->count && graph->nodes[at] != node) {
         at++;
+    }
     return at;
 }
 
 CUgraph graph_duplicate(CUgraph graph) {
     CUgraph copy = graph_new();
-    if (copy == NULL)
+    if (copy == NULL) {
         return NULL;
+    }
     copy->origin = graph;
     bool whole = true;
     for (size_t i = 0; i < graph->count && whole; i++) {
         CUgraphNode node = NULL;
         whole =
             graph_add(copy, work_copy(graph->nodes[i]->work), NULL, NULL, 0, &node) == CUDA_SUCCESS;
-        if (whole)
+        if (whole) {
             node->origin = graph->nodes[i];
+        }
     }
-    for (size_t i = 0; i < graph->count && whole; i++)
+    for (size_t i = 0; i < graph->count && whole; i++) {
         for (size_t e = 0; e < graph->nodes[i]->edge_count && whole; e++) {
             const struct edge *edge = &graph->nodes[i]->edges[e];
             whole =
                 edge_add(copy->nodes[i], copy->nodes[node_index(graph, edge->from)], &edge->data);
         }
+    }
     if (!whole) {
         graph_drop(copy);
         copy = NULL;
@@ -168,21 +183,26 @@ CUgraphNode *graph_sorted(CUgraph graph) {
         free(missing);
         return NULL;
     }
-    for (size_t i = 0; i < graph->count; i++)
+    for (size_t i = 0; i < graph->count; i++) {
         missing[i] = graph->nodes[i]->edge_count;
+    }
     /* Always the earliest added node that is free: a captured graph keeps the order of its capture.
      */
     for (size_t filled = 0; filled < graph->count; filled++) {
         size_t next = 0;
-        while (next < graph->count && missing[next] != 0)
+        while (next < graph->count && missing[next] != 0) {
             next++;
-        if (next == graph->count)
+        }
+        if (next == graph->count) {
             break;
+        }
         missing[next] = SIZE_MAX;
         order[filled] = graph->nodes[next];
-        for (size_t i = 0; i < graph->count; i++)
-            for (size_t e = 0; missing[i] != SIZE_MAX && e < graph->nodes[i]->edge_count; e++)
+        for (size_t i = 0; i < graph->count; i++) {
+            for (size_t e = 0; missing[i] != SIZE_MAX && e < graph->nodes[i]->edge_count; e++) {
                 missing[i] -= graph->nodes[i]->edges[e].from == order[filled];
+            }
+        }
     }
     free(missing);
     return order;
@@ -212,10 +232,12 @@ CUgraphNodeType node_type(CUgraphNode node) {
 }
 
 CUresult IMPL(cuGraphCreate)(CUgraph *phGraph, unsigned int flags) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (phGraph == NULL || flags != 0)
+    }
+    if (phGraph == NULL || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     graphs_lock();
     *phGraph = graph_new();
     graphs_unlock();
@@ -223,46 +245,54 @@ CUresult IMPL(cuGraphCreate)(CUgraph *phGraph, unsigned int flags) {
 }
 
 CUresult IMPL(cuGraphDestroy)(CUgraph hGraph) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     graphs_lock();
     bool mine = object_is(hGraph, OBJECT_GRAPH) && !hGraph->embedded;
-    if (mine)
+    if (mine) {
         graph_drop(hGraph);
+    }
     graphs_unlock();
     return mine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult IMPL(cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph) {
-    if (phGraphClone == NULL || !object_is(originalGraph, OBJECT_GRAPH))
+    if (phGraphClone == NULL || !object_is(originalGraph, OBJECT_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *phGraphClone = graph_copy(originalGraph);
     return *phGraphClone == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphNodeFindInClone)(CUgraphNode *phNode, CUgraphNode hOriginalNode,
                                       CUgraph hClonedGraph) {
-    if (phNode == NULL || !object_is(hClonedGraph, OBJECT_GRAPH))
+    if (phNode == NULL || !object_is(hClonedGraph, OBJECT_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *phNode = NULL;
     graphs_lock();
-    for (size_t i = 0; i < hClonedGraph->count; i++)
-        if (hClonedGraph->nodes[i]->origin == hOriginalNode)
+    for (size_t i = 0; i < hClonedGraph->count; i++) {
+        if (hClonedGraph->nodes[i]->origin == hOriginalNode) {
             *phNode = hClonedGraph->nodes[i];
+        }
+    }
     graphs_unlock();
     return *phNode == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphGetId)(CUgraph hGraph, unsigned int *graphId) {
-    if (graphId == NULL || !object_is(hGraph, OBJECT_GRAPH))
+    if (graphId == NULL || !object_is(hGraph, OBJECT_GRAPH)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *graphId = hGraph->id;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type) {
-    if (type == NULL || !object_is(hNode, OBJECT_GRAPH_NODE))
+    if (type == NULL || !object_is(hNode, OBJECT_GRAPH_NODE)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     graphs_lock();
     *type = node_type(hNode);
     graphs_unlock();
@@ -270,218 +300,17 @@ CUresult IMPL(cuGraphNodeGetType)(CUgraphNode hNode, CUgraphNodeType *type) {
 }
 
 CUresult IMPL(cuGraphNodeGetContainingGraph)(CUgraphNode hNode, CUgraph *phGraph) {
-    if (phGraph == NULL || !object_is(hNode, OBJECT_GRAPH_NODE))
+    if (phGraph == NULL || !object_is(hNode, OBJECT_GRAPH_NODE)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *phGraph = hNode->graph;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphNodeGetLocalId)(CUgraphNode hNode, unsigned int *nodeId) {
-    if (nodeId == NULL || !object_is(hNode, OBJECT_GRAPH_NODE))
+    if (nodeId == NULL || !object_is(hNode, OBJECT_GRAPH_NODE)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *nodeId = hNode->id;
-    return CUDA_SUCCESS;
-}
-
-/* Lists follow one rule: without an array only the count is told; with one, at most *count are
- * filled in, the rest of the array is cleared, and *count says how many there were room for. */
-struct listing {
-    CUgraphNode *first, *second;
-    CUgraphEdgeData *data;
-    size_t room, seen;
-    bool lossy; /* edge data would have been left out */
-};
-
-static void listing_put(struct listing *listing, CUgraphNode first, CUgraphNode second,
-                        const CUgraphEdgeData *data) {
-    static const CUgraphEdgeData plain;
-    size_t at = listing->seen++;
-    if (at < listing->room && listing->first != NULL)
-        listing->first[at] = first;
-    if (at < listing->room && listing->second != NULL)
-        listing->second[at] = second;
-    if (at < listing->room && listing->data != NULL && data != NULL)
-        listing->data[at] = *data;
-    else if (data != NULL && memcmp(data, &plain, sizeof plain) != 0)
-        listing->lossy = true;
-}
-
-static CUresult listing_end(struct listing *listing, size_t *count) {
-    bool asked = listing->first != NULL || listing->second != NULL;
-    if (asked && listing->lossy && listing->data == NULL)
-        return CUDA_ERROR_LOSSY_QUERY;
-    for (size_t i = listing->seen; i < listing->room; i++) {
-        if (listing->first != NULL)
-            listing->first[i] = NULL;
-        if (listing->second != NULL)
-            listing->second[i] = NULL;
-    }
-    *count = asked && listing->seen > listing->room ? listing->room : listing->seen;
-    return CUDA_SUCCESS;
-}
-
-static CUresult list_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count, bool roots) {
-    if (count == NULL || !object_is(graph, OBJECT_GRAPH))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct listing listing = {.first = nodes, .room = nodes == NULL ? 0 : *count};
-    graphs_lock();
-    for (size_t i = 0; i < graph->count; i++)
-        if (!roots || graph->nodes[i]->edge_count == 0)
-            listing_put(&listing, graph->nodes[i], NULL, NULL);
-    graphs_unlock();
-    return listing_end(&listing, count);
-}
-
-CUresult IMPL(cuGraphGetNodes)(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes) {
-    return list_nodes(hGraph, nodes, numNodes, false);
-}
-
-CUresult IMPL(cuGraphGetRootNodes)(CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes) {
-    return list_nodes(hGraph, rootNodes, numRootNodes, true);
-}
-
-CUresult IMPL(cuGraphGetEdges_v2)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-                                  CUgraphEdgeData *edgeData, size_t *numEdges) {
-    if (numEdges == NULL || !object_is(hGraph, OBJECT_GRAPH) || (from == NULL) != (to == NULL))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct listing listing = {
-        .first = from, .second = to, .data = edgeData, .room = from == NULL ? 0 : *numEdges};
-    graphs_lock();
-    for (size_t i = 0; i < hGraph->count; i++)
-        for (size_t e = 0; e < hGraph->nodes[i]->edge_count; e++)
-            listing_put(&listing, hGraph->nodes[i]->edges[e].from, hGraph->nodes[i],
-                        &hGraph->nodes[i]->edges[e].data);
-    graphs_unlock();
-    return listing_end(&listing, numEdges);
-}
-
-CUresult IMPL(cuGraphGetEdges)(CUgraph hGraph, CUgraphNode *from, CUgraphNode *to,
-                               size_t *numEdges) {
-    return IMPL(cuGraphGetEdges_v2)(hGraph, from, to, NULL, numEdges);
-}
-
-CUresult IMPL(cuGraphNodeGetDependencies_v2)(CUgraphNode hNode, CUgraphNode *dependencies,
-                                             CUgraphEdgeData *edgeData, size_t *numDependencies) {
-    if (numDependencies == NULL || !object_is(hNode, OBJECT_GRAPH_NODE))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct listing listing = {.first = dependencies,
-                              .data = edgeData,
-                              .room = dependencies == NULL ? 0 : *numDependencies};
-    graphs_lock();
-    for (size_t e = 0; e < hNode->edge_count; e++)
-        listing_put(&listing, hNode->edges[e].from, NULL, &hNode->edges[e].data);
-    graphs_unlock();
-    return listing_end(&listing, numDependencies);
-}
-
-CUresult IMPL(cuGraphNodeGetDependencies)(CUgraphNode hNode, CUgraphNode *dependencies,
-                                          size_t *numDependencies) {
-    return IMPL(cuGraphNodeGetDependencies_v2)(hNode, dependencies, NULL, numDependencies);
-}
-
-CUresult IMPL(cuGraphNodeGetDependentNodes_v2)(CUgraphNode hNode, CUgraphNode *dependentNodes,
-                                               CUgraphEdgeData *edgeData,
-                                               size_t *numDependentNodes) {
-    if (numDependentNodes == NULL || !object_is(hNode, OBJECT_GRAPH_NODE))
-        return CUDA_ERROR_INVALID_VALUE;
-    struct listing listing = {.first = dependentNodes,
-                              .data = edgeData,
-                              .room = dependentNodes == NULL ? 0 : *numDependentNodes};
-    graphs_lock();
-    CUgraph graph = hNode->graph;
-    for (size_t i = 0; i < graph->count; i++)
-        for (size_t e = 0; e < graph->nodes[i]->edge_count; e++)
-            if (graph->nodes[i]->edges[e].from == hNode)
-                listing_put(&listing, graph->nodes[i], NULL, &graph->nodes[i]->edges[e].data);
-    graphs_unlock();
-    return listing_end(&listing, numDependentNodes);
-}
-
-CUresult IMPL(cuGraphNodeGetDependentNodes)(CUgraphNode hNode, CUgraphNode *dependentNodes,
-                                            size_t *numDependentNodes) {
-    return IMPL(cuGraphNodeGetDependentNodes_v2)(hNode, dependentNodes, NULL, numDependentNodes);
-}
-
-/* Can `to` be reached from `from` along edges? */
-static bool node_reaches(CUgraphNode from, CUgraphNode to) {
-    if (from == to)
-        return true;
-    for (size_t e = 0; e < to->edge_count; e++)
-        if (node_reaches(from, to->edges[e].from))
-            return true;
-    return false;
-}
-
-static struct edge *edge_find(CUgraphNode from, CUgraphNode to) {
-    for (size_t e = 0; e < to->edge_count; e++)
-        if (to->edges[e].from == from)
-            return &to->edges[e];
-    return NULL;
-}
-
-CUresult IMPL(cuGraphAddDependencies_v2)(CUgraph hGraph, const CUgraphNode *from,
-                                         const CUgraphNode *to, const CUgraphEdgeData *edgeData,
-                                         size_t numDependencies) {
-    if (!object_is(hGraph, OBJECT_GRAPH) || (numDependencies > 0 && (from == NULL || to == NULL)))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = CUDA_SUCCESS;
-    graphs_lock();
-    for (size_t i = 0; i < numDependencies && result == CUDA_SUCCESS; i++)
-        if (!graph_has(hGraph, from[i]) || !graph_has(hGraph, to[i]) ||
-            node_reaches(to[i], from[i]) || edge_find(from[i], to[i]) != NULL)
-            result = CUDA_ERROR_INVALID_VALUE;
-        else if (!edge_add(to[i], from[i], edgeData == NULL ? NULL : &edgeData[i]))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-    graphs_unlock();
-    return result;
-}
-
-CUresult IMPL(cuGraphAddDependencies)(CUgraph hGraph, const CUgraphNode *from,
-                                      const CUgraphNode *to, size_t numDependencies) {
-    return IMPL(cuGraphAddDependencies_v2)(hGraph, from, to, NULL, numDependencies);
-}
-
-CUresult IMPL(cuGraphRemoveDependencies_v2)(CUgraph hGraph, const CUgraphNode *from,
-                                            const CUgraphNode *to, const CUgraphEdgeData *edgeData,
-                                            size_t numDependencies) {
-    static const CUgraphEdgeData plain;
-    if (!object_is(hGraph, OBJECT_GRAPH) || (numDependencies > 0 && (from == NULL || to == NULL)))
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = CUDA_SUCCESS;
-    graphs_lock();
-    for (size_t i = 0; i < numDependencies && result == CUDA_SUCCESS; i++) {
-        struct edge *edge = graph_has(hGraph, from[i]) && graph_has(hGraph, to[i])
-                                ? edge_find(from[i], to[i])
-                                : NULL;
-        /* An edge is only removed by who names its data too. */
-        if (edge == NULL ||
-            memcmp(&edge->data, edgeData == NULL ? &plain : &edgeData[i], sizeof plain) != 0)
-            result = CUDA_ERROR_INVALID_VALUE;
-        else
-            *edge = to[i]->edges[--to[i]->edge_count];
-    }
-    graphs_unlock();
-    return result;
-}
-
-CUresult IMPL(cuGraphRemoveDependencies)(CUgraph hGraph, const CUgraphNode *from,
-                                         const CUgraphNode *to, size_t numDependencies) {
-    return IMPL(cuGraphRemoveDependencies_v2)(hGraph, from, to, NULL, numDependencies);
-}
-
-CUresult IMPL(cuGraphDestroyNode)(CUgraphNode hNode) {
-    if (!object_is(hNode, OBJECT_GRAPH_NODE))
-        return CUDA_ERROR_INVALID_VALUE;
-    graphs_lock();
-    CUgraph graph = hNode->graph;
-    size_t at = node_index(graph, hNode);
-    graph->count--;
-    memmove(&graph->nodes[at], &graph->nodes[at + 1], (graph->count - at) * sizeof(CUgraphNode));
-    for (size_t i = 0; i < graph->count; i++)
-        for (size_t e = graph->nodes[i]->edge_count; e-- > 0;)
-            if (graph->nodes[i]->edges[e].from == hNode)
-                graph->nodes[i]->edges[e] = graph->nodes[i]->edges[--graph->nodes[i]->edge_count];
-    node_drop(hNode);
-    graphs_unlock();
     return CUDA_SUCCESS;
 }

@@ -52,6 +52,14 @@ CUresult graph_add(CUgraph graph, struct work *work, const CUgraphNode *after,
  * short. */
 CUgraphNode *graph_sorted(CUgraph graph);
 CUgraphNodeType node_type(CUgraphNode node);
+/* Is it a live node of this graph? */
+bool graph_has(CUgraph graph, CUgraphNode node);
+/* False when memory is short. data may be NULL. */
+bool edge_add(CUgraphNode to, CUgraphNode from, const CUgraphEdgeData *data);
+/* Position among the graph's nodes; their count when it is none. */
+size_t node_index(CUgraph graph, CUgraphNode node);
+/* Frees a node that is out of its graph's list. */
+void node_drop(CUgraphNode node);
 
 /* graph_duplicate and graph_drop, taking the lock. */
 CUgraph graph_copy(CUgraph graph);

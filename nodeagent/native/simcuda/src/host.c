@@ -18,19 +18,23 @@
 CUresult IMPL(cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_unsafe_call();
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if (pp == NULL || bytesize == 0 || (Flags & ~known) != 0)
+    if (pp == NULL || bytesize == 0 || (Flags & ~known) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t bytes = (bytesize + page - 1) / page * page;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    if (memory == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct range range = {.base = (uint64_t)(uintptr_t)memory,
                           .size = bytes,
                           .kind = RANGE_HOST,
@@ -56,16 +60,20 @@ CUresult IMPL(cuMemFreeHost)(void *p) {
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_unsafe_call();
-    if (result != CUDA_SUCCESS || p == NULL)
+    }
+    if (result != CUDA_SUCCESS || p == NULL) {
         return result;
+    }
     uint64_t base = (uint64_t)(uintptr_t)p;
-    if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_HOST)
+    if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     result = streams_drain(range.ctx);
-    if (!ranges_remove(base, 1u << RANGE_HOST, &range))
+    if (!ranges_remove(base, 1U << RANGE_HOST, &range)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     munmap(p, range.size);
     return result;
 }
@@ -73,13 +81,15 @@ CUresult IMPL(cuMemFreeHost)(void *p) {
 /* Are all these bytes memory of the process? */
 static bool host_mapped(uint64_t base, uint64_t size) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t first = base / page * page, end = (base + size + page - 1) / page * page;
+    uint64_t first = base / page * page;
+    uint64_t end = (base + size + page - 1) / page * page;
     unsigned char resident[256];
     for (uint64_t at = first; at < end; at += page * sizeof resident) {
         uint64_t piece = end - at < page * sizeof resident ? end - at : page * sizeof resident;
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) an address the caller named */
-        if (mincore((void *)(uintptr_t)at, piece, resident) != 0)
+        if (mincore((void *)(uintptr_t)at, piece, resident) != 0) {
             return false;
+        }
     }
     return true;
 }
@@ -87,13 +97,15 @@ static bool host_mapped(uint64_t base, uint64_t size) {
 CUresult IMPL(cuMemHostRegister_v2)(void *p, size_t bytesize, unsigned int Flags) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     const unsigned known =
         CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     uint64_t base = (uint64_t)(uintptr_t)p;
-    if (p == NULL || bytesize == 0 || (Flags & ~known) != 0 || !host_mapped(base, bytesize))
+    if (p == NULL || bytesize == 0 || (Flags & ~known) != 0 || !host_mapped(base, bytesize)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct range range = {.base = base,
                           .size = bytesize,
                           .kind = RANGE_REGISTERED,
@@ -111,14 +123,17 @@ CUresult IMPL(cuMemHostUnregister)(void *p) {
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     uint64_t base = (uint64_t)(uintptr_t)p;
-    if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_REGISTERED)
+    if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_REGISTERED) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
     result = streams_drain(range.ctx);
-    if (!ranges_remove(base, 1u << RANGE_REGISTERED, &range))
+    if (!ranges_remove(base, 1U << RANGE_REGISTERED, &range)) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
     return result;
 }
 
@@ -126,11 +141,13 @@ CUresult IMPL(cuMemHostGetDevicePointer_v2)(CUdeviceptr *pdptr, void *p, unsigne
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     if (pdptr == NULL || Flags != 0 || !ranges_find((uint64_t)(uintptr_t)p, &range) ||
-        range.device != HOST_MEMORY)
+        range.device != HOST_MEMORY) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pdptr = (CUdeviceptr)(uintptr_t)p;
     return CUDA_SUCCESS;
 }
@@ -139,10 +156,13 @@ CUresult IMPL(cuMemHostGetFlags)(unsigned int *pFlags, void *p) {
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (pFlags == NULL || !ranges_find((uint64_t)(uintptr_t)p, &range) || range.kind != RANGE_HOST)
+    }
+    if (pFlags == NULL || !ranges_find((uint64_t)(uintptr_t)p, &range) ||
+        range.kind != RANGE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pFlags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP;
     return CUDA_SUCCESS;
 }

@@ -28,11 +28,13 @@ CUresult IMPL(cuIpcGetMemHandle)(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
     struct block block;
     uint64_t offset;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     if (pHandle == NULL || !ranges_find(dptr, &range) || range.kind != RANGE_DEVICE ||
-        !memory_locate(&range, &block, &offset))
+        !memory_locate(&range, &block, &offset)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct ticket ticket = {ticket_magic, block.id,     block.bytes, offset,
                             range.size,   block.device, getpid()};
     memset(pHandle, 0, sizeof *pHandle);
@@ -45,17 +47,21 @@ CUresult IMPL(cuIpcOpenMemHandle_v2)(CUdeviceptr *pdptr, CUipcMemHandle handle,
     CUcontext ctx;
     struct ticket ticket;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     memcpy(&ticket, &handle, sizeof ticket);
     if (pdptr == NULL || Flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
-        ticket.magic != ticket_magic)
+        ticket.magic != ticket_magic) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (ticket.owner == getpid())
+    }
+    if (ticket.owner == getpid()) {
         return CUDA_ERROR_INVALID_CONTEXT;
+    }
     struct range range = {.kind = RANGE_IMPORTED, .ctx = ctx, .device = ticket.device};
-    if (!machine_block_open(ticket.device, ticket.block_bytes, ticket.block, &range.block))
+    if (!machine_block_open(ticket.device, ticket.block_bytes, ticket.block, &range.block)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     uint64_t base = address_reserve(ticket.block_bytes, GRANULARITY_BYTES, 0);
     void *there = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) reserved */
     if (base == 0 || mmap(there, ticket.block_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
@@ -85,11 +91,13 @@ CUresult IMPL(cuIpcCloseMemHandle)(CUdeviceptr dptr) {
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     result = streams_drain(ctx);
-    if (!ranges_remove(dptr, 1u << RANGE_IMPORTED, &range))
+    if (!ranges_remove(dptr, 1U << RANGE_IMPORTED, &range)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     memory_give(&range);
     return result;
 }

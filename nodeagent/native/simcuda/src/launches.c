@@ -15,8 +15,9 @@ CUresult launch_perform(CUcontext ctx, const struct launch *launch) {
 
 void **launch_pointers(const struct builtin *builtin, unsigned char *parameters) {
     void **pointers = calloc(builtin->parameter_count + 1, sizeof *pointers);
-    for (size_t i = 0; pointers != NULL && i < builtin->parameter_count; i++)
+    for (size_t i = 0; pointers != NULL && i < builtin->parameter_count; i++) {
         pointers[i] = parameters + builtin->parameters[i].offset;
+    }
     return pointers;
 }
 
@@ -24,15 +25,17 @@ static CUresult pack_extra(const struct launch *launch, void **extra) {
     const void *buffer = NULL;
     size_t bytes = 0;
     for (size_t i = 0; extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
-        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+        if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
             buffer = extra[i + 1];
-        else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE)
+        } else if (extra[i] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
             bytes = *(const size_t *)extra[i + 1];
-        else
+        } else {
             return CUDA_ERROR_INVALID_VALUE;
+        }
     }
-    if (buffer == NULL || bytes < launch->parameter_bytes)
+    if (buffer == NULL || bytes < launch->parameter_bytes) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     memcpy(launch->parameters, buffer, launch->parameter_bytes);
     return CUDA_SUCCESS;
 }
@@ -40,23 +43,28 @@ static CUresult pack_extra(const struct launch *launch, void **extra) {
 CUresult launch_pack(struct launch *launch, void **pointers, void **extra) {
     const struct builtin *builtin = launch->builtin;
     if ((pointers != NULL && extra != NULL) ||
-        (pointers == NULL && extra == NULL && builtin->parameter_count > 0))
+        (pointers == NULL && extra == NULL && builtin->parameter_count > 0)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     launch->parameter_bytes = builtin->parameter_bytes;
     launch->parameters = calloc(1, builtin->parameter_bytes + 1);
-    if (launch->parameters == NULL)
+    if (launch->parameters == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = CUDA_SUCCESS;
-    if (extra != NULL)
+    if (extra != NULL) {
         result = pack_extra(launch, extra);
-    else
-        for (size_t i = 0; i < builtin->parameter_count; i++)
+    } else {
+        for (size_t i = 0; i < builtin->parameter_count; i++) {
             memcpy(launch->parameters + builtin->parameters[i].offset, pointers[i],
                    builtin->parameters[i].size);
+        }
+    }
     if (result == CUDA_SUCCESS) {
         launch->pointers = launch_pointers(builtin, launch->parameters);
-        if (launch->pointers == NULL)
+        if (launch->pointers == NULL) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
     }
     if (result != CUDA_SUCCESS) {
         free(launch->parameters);
@@ -68,18 +76,22 @@ CUresult launch_pack(struct launch *launch, void **pointers, void **extra) {
 CUresult IMPL(cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
                                 void **extra) {
     CUstream stream;
-    if (config == NULL)
+    if (config == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = stream_resolve(config->hStream, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     struct CUfunc_st *function = function_of(f);
-    if (function == NULL)
+    if (function == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
     if (config->gridDimX == 0 || config->gridDimY == 0 || config->gridDimZ == 0 || threads == 0 ||
-        threads > 1024 || (config->numAttrs > 0 && config->attrs == NULL))
+        threads > 1024 || (config->numAttrs > 0 && config->attrs == NULL)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work work = {
         .kind = WORK_KERNEL,
         .launch = {.function = function,
@@ -91,14 +103,17 @@ CUresult IMPL(cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction f, void
                    .attributes = config->attrs,
                    .attribute_count = config->numAttrs}};
     result = launch_pack(&work.launch, kernelParams, extra);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     /* A lazily loaded function makes its first launch wait for everything in the context. On a GPU
      * this hangs behind a stream that waits for a flag, so it must hang here too. */
-    if (!capture_active(stream) && !atomic_exchange(&function->loaded, true))
+    if (!capture_active(stream) && !atomic_exchange(&function->loaded, true)) {
         result = streams_drain(stream->ctx);
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         result = stream_submit(stream, work_copy(&work), NULL);
+    }
     free(work.launch.parameters);
     free(work.launch.pointers);
     return result;
@@ -128,20 +143,24 @@ CUresult IMPL(cuLaunchCooperativeKernel)(CUfunction f, unsigned int gridDimX, un
 CUresult IMPL(cuFuncGetParamInfo)(CUfunction func, size_t paramIndex, size_t *paramOffset,
                                   size_t *paramSize) {
     struct CUfunc_st *function = function_of(func);
-    if (function == NULL)
+    if (function == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
-    if (paramOffset == NULL || paramIndex >= function->builtin->parameter_count)
+    }
+    if (paramOffset == NULL || paramIndex >= function->builtin->parameter_count) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *paramOffset = function->builtin->parameters[paramIndex].offset;
-    if (paramSize != NULL)
+    if (paramSize != NULL) {
         *paramSize = function->builtin->parameters[paramIndex].size;
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuFuncGetParamCount)(CUfunction func, size_t *paramCount) {
     struct CUfunc_st *function = function_of(func);
-    if (function == NULL || paramCount == NULL)
+    if (function == NULL || paramCount == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *paramCount = function->builtin->parameter_count;
     return CUDA_SUCCESS;
 }
@@ -157,8 +176,9 @@ CUresult IMPL(cuKernelGetParamCount)(CUkernel kernel, size_t *paramCount) {
 
 CUresult IMPL(cuFuncGetName)(const char **name, CUfunction hfunc) {
     struct CUfunc_st *function = function_of(hfunc);
-    if (function == NULL || name == NULL)
+    if (function == NULL || name == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *name = function->builtin->name;
     return CUDA_SUCCESS;
 }
@@ -169,16 +189,18 @@ CUresult IMPL(cuKernelGetName)(const char **name, CUkernel hfunc) {
 
 CUresult IMPL(cuFuncGetModule)(CUmodule *hmod, CUfunction hfunc) {
     struct CUfunc_st *function = function_of(hfunc);
-    if (function == NULL || hmod == NULL || function->module == NULL)
+    if (function == NULL || hmod == NULL || function->module == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *hmod = function->module;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuFuncIsLoaded)(CUfunctionLoadingState *state, CUfunction function) {
     struct CUfunc_st *found = function_of(function);
-    if (found == NULL || state == NULL)
+    if (found == NULL || state == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *state = atomic_load(&found->loaded) ? CU_FUNCTION_LOADING_STATE_LOADED
                                          : CU_FUNCTION_LOADING_STATE_UNLOADED;
     return CUDA_SUCCESS;
@@ -188,16 +210,19 @@ CUresult IMPL(cuFuncLoad)(CUfunction function) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
     struct CUfunc_st *found = function_of(function);
-    if (result != CUDA_SUCCESS || found == NULL)
+    if (result != CUDA_SUCCESS || found == NULL) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
+    }
     return atomic_exchange(&found->loaded, true) ? CUDA_SUCCESS : streams_drain(ctx);
 }
 
 CUresult IMPL(cuFuncGetAttribute)(int *pi, CUfunction_attribute attrib, CUfunction hfunc) {
-    if (function_of(hfunc) == NULL)
+    if (function_of(hfunc) == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
-    if (pi == NULL || attrib < 0 || attrib >= CU_FUNC_ATTRIBUTE_MAX)
+    }
+    if (pi == NULL || attrib < 0 || attrib >= CU_FUNC_ATTRIBUTE_MAX) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *pi = attrib == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024
           : attrib == CU_FUNC_ATTRIBUTE_NUM_REGS            ? 32
           : attrib == CU_FUNC_ATTRIBUTE_PTX_VERSION || attrib == CU_FUNC_ATTRIBUTE_BINARY_VERSION
@@ -210,8 +235,9 @@ CUresult IMPL(cuFuncGetAttribute)(int *pi, CUfunction_attribute attrib, CUfuncti
 /* Kernels here take any shape, so advice about shared memory is accepted and has no effect. */
 CUresult IMPL(cuFuncSetAttribute)(CUfunction hfunc, CUfunction_attribute attrib, int value) {
     (void)value;
-    if (function_of(hfunc) == NULL)
+    if (function_of(hfunc) == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     return attrib >= 0 && attrib < CU_FUNC_ATTRIBUTE_MAX ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -232,10 +258,12 @@ CUresult IMPL(cuKernelSetAttribute)(CUfunction_attribute attrib, int val, CUkern
 CUresult IMPL(cuOccupancyMaxActiveBlocksPerMultiprocessor)(int *numBlocks, CUfunction func,
                                                            int blockSize, size_t dynamicSMemSize) {
     (void)dynamicSMemSize;
-    if (function_of(func) == NULL)
+    if (function_of(func) == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
-    if (numBlocks == NULL || blockSize <= 0 || blockSize > 1024)
+    }
+    if (numBlocks == NULL || blockSize <= 0 || blockSize > 1024) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *numBlocks = 2048 / blockSize > 32 ? 32 : 2048 / blockSize;
     return CUDA_SUCCESS;
 }

@@ -44,13 +44,14 @@ static char blocks_folder[PATH_MAX];
 uint64_t machine_now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
 void machine_sleep_until(uint64_t time_ns) {
-    struct timespec until = {(time_t)(time_ns / 1000000000u), (long)(time_ns % 1000000000u)};
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+    struct timespec until = {(time_t)(time_ns / 1000000000U), (long)(time_ns % 1000000000U)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
         continue;
+    }
 }
 
 const struct config *machine_config(void) {
@@ -65,21 +66,26 @@ static void block_path(char *path, int device, uint64_t bytes, uint64_t id) {
 static void machine_sweep(void) {
     uint64_t used[MAX_DEVICES + 1] = {0};
     DIR *folder = opendir(blocks_folder);
-    if (folder == NULL)
+    if (folder == NULL) {
         return;
+    }
     for (struct dirent *name; (name = readdir(folder)) != NULL;) {
         int device;
-        uint64_t bytes, id;
+        uint64_t bytes;
+        uint64_t id;
         if (sscanf(name->d_name, "%d-%" SCNu64 "-%" SCNu64, &device, &bytes, &id) != 3 ||
-            device < HOST_MEMORY || device >= MAX_DEVICES)
+            device < HOST_MEMORY || device >= MAX_DEVICES) {
             continue;
+        }
         int fd = openat(dirfd(folder), name->d_name, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
+        if (fd < 0) {
             continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        }
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
             unlinkat(dirfd(folder), name->d_name, 0);
-        else
+        } else {
             used[device == HOST_MEMORY ? MAX_DEVICES : device] += bytes;
+        }
         close(fd);
     }
     closedir(folder);
@@ -108,9 +114,11 @@ static void machine_initialise(const struct config *config) {
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
     pthread_mutex_init(&machine->lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
-    for (int device = 0; device < MAX_DEVICES; device++)
-        for (int engine = 0; engine < ENGINE_COUNT; engine++)
+    for (int device = 0; device < MAX_DEVICES; device++) {
+        for (int engine = 0; engine < ENGINE_COUNT; engine++) {
             atomic_init(&machine->devices[device].engine_thousandths[engine], 1000);
+        }
+    }
     /* Numbers continue where files of an earlier machine may still be held. */
     machine->next_block = machine_now_ns();
     machine->magic = segment_magic;
@@ -118,8 +126,9 @@ static void machine_initialise(const struct config *config) {
 
 static int open_or_complain(const char *path, int flags) {
     int fd = open(path, flags | O_CLOEXEC, 0600);
-    if (fd < 0)
+    if (fd < 0) {
         fprintf(stderr, "simcuda: cannot open '%s': %s\n", path, strerror(errno));
+    }
     return fd;
 }
 
@@ -130,8 +139,9 @@ bool machine_join(void) {
     struct config config;
     char path[PATH_MAX];
     const char *folder = config_state_folder();
-    if (!config_read(&config))
+    if (!config_read(&config)) {
         return false;
+    }
     if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
         fprintf(stderr, "simcuda: cannot make the state folder '%s': %s\n", folder,
                 strerror(errno));
@@ -141,10 +151,12 @@ bool machine_join(void) {
     mkdir(blocks_folder, 0700);
     snprintf(path, sizeof path, "%.4000s/entrance", folder);
     int entrance = open_or_complain(path, O_RDWR | O_CREAT);
-    if (entrance < 0)
+    if (entrance < 0) {
         return false;
-    while (flock(entrance, LOCK_EX) != 0 && errno == EINTR)
+    }
+    while (flock(entrance, LOCK_EX) != 0 && errno == EINTR) {
         continue;
+    }
     snprintf(path, sizeof path, "%.4000s/segment", folder);
     int fd = open_or_complain(path, O_RDWR | O_CREAT);
     bool good = fd >= 0 && ftruncate(fd, sizeof(struct segment)) == 0;
@@ -156,8 +168,9 @@ bool machine_join(void) {
     }
     if (good) {
         bool alone = flock(fd, LOCK_EX | LOCK_NB) == 0;
-        if (alone || machine->magic != segment_magic)
+        if (alone || machine->magic != segment_magic) {
             machine_initialise(&config);
+        }
         flock(fd, LOCK_SH);
         machine_lock();
         machine_sweep();
@@ -174,8 +187,9 @@ bool machine_join(void) {
         munmap(machine, sizeof *machine);
         machine = NULL;
     }
-    if (!good && fd >= 0)
+    if (!good && fd >= 0) {
         close(fd);
+    }
     close(entrance);
     return good;
 }
@@ -185,8 +199,9 @@ bool machine_block_create(int device, uint64_t bytes, bool backed, struct block 
     uint64_t capacity = device == HOST_MEMORY ? UINT64_MAX : machine->config.memory_bytes;
     *block = (struct block){.fd = -1, .device = device, .bytes = bytes};
     machine_lock();
-    if (bytes > capacity || machine->used_bytes[account] > capacity - bytes)
+    if (bytes > capacity || machine->used_bytes[account] > capacity - bytes) {
         machine_sweep();
+    }
     if (bytes <= capacity && machine->used_bytes[account] <= capacity - bytes) {
         char path[PATH_MAX];
         block->id = machine->next_block++;
@@ -208,24 +223,29 @@ bool machine_block_create(int device, uint64_t bytes, bool backed, struct block 
 }
 
 bool machine_block_adopt(int fd, struct block *block) {
-    char link[64], target[PATH_MAX];
+    char link[64];
+    char target[PATH_MAX];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, target, sizeof target - 1);
-    if (length <= 0)
+    if (length <= 0) {
         return false;
+    }
     target[length] = '\0';
     const char *name = strrchr(target, '/');
-    struct stat seen, named;
+    struct stat seen;
+    struct stat named;
     char path[PATH_MAX];
     *block = (struct block){.fd = -1};
     if (name == NULL ||
-        sscanf(name, "/%d-%" SCNu64 "-%" SCNu64, &block->device, &block->bytes, &block->id) != 3)
+        sscanf(name, "/%d-%" SCNu64 "-%" SCNu64, &block->device, &block->bytes, &block->id) != 3) {
         return false;
+    }
     /* The name is a hint only: the inode under this machine's folder must be the same. */
     block_path(path, block->device, block->bytes, block->id);
     if (fstat(fd, &seen) != 0 || stat(path, &named) != 0 || seen.st_ino != named.st_ino ||
-        seen.st_dev != named.st_dev)
+        seen.st_dev != named.st_dev) {
         return false;
+    }
     block->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     return block->fd >= 0;
 }
@@ -236,15 +256,17 @@ bool machine_block_open(int device, uint64_t bytes, uint64_t id, struct block *b
     block_path(path, device, bytes, id);
     machine_lock();
     block->fd = open(path, O_RDWR | O_CLOEXEC);
-    if (block->fd >= 0)
+    if (block->fd >= 0) {
         flock(block->fd, LOCK_SH);
+    }
     machine_unlock();
     return block->fd >= 0;
 }
 
 void machine_block_close(struct block *block) {
-    if (block->fd < 0)
+    if (block->fd < 0) {
         return;
+    }
     char path[PATH_MAX];
     block_path(path, block->device, block->bytes, block->id);
     machine_lock();
@@ -252,9 +274,10 @@ void machine_block_close(struct block *block) {
     block->fd = -1;
     int probe = open(path, O_RDONLY | O_CLOEXEC);
     if (probe >= 0) {
-        if (flock(probe, LOCK_EX | LOCK_NB) == 0 && unlink(path) == 0)
+        if (flock(probe, LOCK_EX | LOCK_NB) == 0 && unlink(path) == 0) {
             machine->used_bytes[block->device == HOST_MEMORY ? MAX_DEVICES : block->device] -=
                 block->bytes;
+        }
         close(probe);
     }
     machine_unlock();
@@ -269,8 +292,9 @@ uint64_t machine_used_bytes(int device) {
 }
 
 uint64_t machine_duration_ns(int device, enum engine engine, uint64_t bytes, uint64_t bandwidth) {
-    if (bandwidth == 0)
+    if (bandwidth == 0) {
         return 0;
+    }
     uint64_t thousandths = atomic_load(&machine->devices[device].engine_thousandths[engine]);
     double seconds = (double)bytes / (double)bandwidth * 1000.0 / (double)thousandths;
     return (uint64_t)(seconds * 1e9);
@@ -285,10 +309,11 @@ uint64_t machine_compute_ns(int device, uint64_t duration_ns) {
 uint64_t machine_engine_take(int device, enum engine engine, uint64_t duration_ns, uint64_t since) {
     _Atomic uint64_t *word = &machine->devices[device].engine_free_ns[engine];
     uint64_t start = since != 0 ? since : machine_now_ns();
-    uint64_t free_ns = atomic_load(word), end;
-    do
+    uint64_t free_ns = atomic_load(word);
+    uint64_t end;
+    do {
         end = (free_ns > start ? free_ns : start) + duration_ns;
-    while (!atomic_compare_exchange_weak(word, &free_ns, end));
+    } while (!atomic_compare_exchange_weak(word, &free_ns, end));
     return end;
 }
 
@@ -302,9 +327,11 @@ void machine_set_speed(int device, enum engine engine, uint64_t thousandths) {
 
 void machine_set_lost(int device, bool lost) {
     uint64_t losses = atomic_load(&machine->devices[device].losses);
-    while (((losses & 1) != 0) != lost)
-        if (atomic_compare_exchange_weak(&machine->devices[device].losses, &losses, losses + 1))
+    while (((losses & 1) != 0) != lost) {
+        if (atomic_compare_exchange_weak(&machine->devices[device].losses, &losses, losses + 1)) {
             return;
+        }
+    }
 }
 
 bool machine_is_lost(int device) {
@@ -317,7 +344,8 @@ uint64_t machine_loss_generation(int device) {
 
 SIM_EXPORT uint64_t simcuda_moved_bytes(int device, int engine) {
     if (machine == NULL || device < 0 || device >= MAX_DEVICES || engine < 0 ||
-        engine >= ENGINE_COUNT)
+        engine >= ENGINE_COUNT) {
         return 0;
+    }
     return atomic_load(&machine->devices[device].moved_bytes[engine]);
 }

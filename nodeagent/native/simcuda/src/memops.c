@@ -55,20 +55,24 @@ static bool operation_of(const CUstreamBatchMemOpParams *params, struct operatio
 }
 
 CUresult memops_check(CUcontext ctx, const CUstreamBatchMemOpParams *operations, unsigned count) {
-    if (operations == NULL || count == 0)
+    if (operations == NULL || count == 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     for (unsigned i = 0; i < count; i++) {
         struct operation operation;
-        if (!operation_of(&operations[i], &operation))
+        if (!operation_of(&operations[i], &operation)) {
             return CUDA_ERROR_NOT_SUPPORTED;
-        if (operation.barrier)
+        }
+        if (operation.barrier) {
             continue;
+        }
         unsigned size = operation.wide ? 8 : 4;
-        unsigned known = operation.waits ? 3u | CU_STREAM_WAIT_VALUE_FLUSH
+        unsigned known = operation.waits ? 3U | CU_STREAM_WAIT_VALUE_FLUSH
                                          : (unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
         if ((operation.flags & ~known) != 0 || operation.address % size != 0 ||
-            !ranges_would_allow(operation.address, size, ctx->device, !operation.waits))
+            !ranges_would_allow(operation.address, size, ctx->device, !operation.waits)) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
     }
     return CUDA_SUCCESS;
 }
@@ -81,12 +85,13 @@ static uint64_t word_load(const struct operation *operation) {
 }
 
 static bool satisfied(const struct operation *operation) {
-    uint64_t seen = word_load(operation), wanted = operation->value;
+    uint64_t seen = word_load(operation);
+    uint64_t wanted = operation->value;
     if (!operation->wide) {
         seen = (uint32_t)seen;
         wanted = (uint32_t)wanted;
     }
-    switch (operation->flags & 3u) {
+    switch (operation->flags & 3U) {
     case CU_STREAM_WAIT_VALUE_EQ:
         return seen == wanted;
     case CU_STREAM_WAIT_VALUE_AND:
@@ -101,10 +106,11 @@ static bool satisfied(const struct operation *operation) {
 
 static void word_store(const struct operation *operation) {
     /* NOLINTBEGIN(performance-no-int-to-ptr) addresses are pointers */
-    if (operation->wide)
+    if (operation->wide) {
         atomic_store((_Atomic uint64_t *)(uintptr_t)operation->address, operation->value);
-    else
+    } else {
         atomic_store((_Atomic uint32_t *)(uintptr_t)operation->address, (uint32_t)operation->value);
+    }
     syscall(SYS_futex, (uint32_t *)(uintptr_t)operation->address, FUTEX_WAKE, 0x7fffffff, NULL,
             NULL, 0);
     /* NOLINTEND(performance-no-int-to-ptr) */
@@ -119,16 +125,18 @@ CUresult memops_advance(CUcontext ctx, const struct memops *memops, unsigned *ne
         if (!operation.barrier) {
             ranges_hold();
             if (!ranges_allow(operation.address, operation.wide ? 8 : 4, ctx->device,
-                              !operation.waits))
+                              !operation.waits)) {
                 result = CUDA_ERROR_ILLEGAL_ADDRESS;
-            else if (!operation.waits)
+            } else if (!operation.waits) {
                 word_store(&operation);
-            else
+            } else {
                 blocked = !satisfied(&operation);
+            }
             ranges_let_go();
         }
-        if (!blocked && result == CUDA_SUCCESS)
+        if (!blocked && result == CUDA_SUCCESS) {
             ++*next;
+        }
     }
     return result;
 }
@@ -143,24 +151,28 @@ void memops_sleep(const struct memops *memops, unsigned next, uint64_t longest_n
     uint64_t word = waiting ? word_load(&operation) : 0;
     ranges_let_go();
     /* If the memory goes in this moment the kernel says EFAULT, and the next look finds it gone. */
-    if (waiting)
+    if (waiting) {
         /* NOLINTNEXTLINE(performance-no-int-to-ptr) addresses are pointers */
         syscall(SYS_futex, (uint32_t *)(uintptr_t)operation.address, FUTEX_WAIT, (uint32_t)word,
                 &pause, NULL, 0);
+    }
 }
 
 CUresult memops_perform(CUcontext ctx, const struct memops *memops) {
-    unsigned next = 0, before = 0;
+    unsigned next = 0;
+    unsigned before = 0;
     uint64_t pause_ns = FIRST_PAUSE_NS;
     while (!context_is_over(ctx)) {
         CUresult result = memops_advance(ctx, memops, &next);
-        if (result != CUDA_SUCCESS || next == memops->count)
+        if (result != CUDA_SUCCESS || next == memops->count) {
             return result;
+        }
         pause_ns = next != before ? FIRST_PAUSE_NS : pause_ns;
         before = next;
         memops_sleep(memops, next, pause_ns);
-        if (pause_ns < LONGEST_PAUSE_NS)
+        if (pause_ns < LONGEST_PAUSE_NS) {
             pause_ns *= 2;
+        }
     }
     return CUDA_SUCCESS;
 }
@@ -169,13 +181,16 @@ static CUresult submit(CUstream handle, unsigned count, CUstreamBatchMemOpParams
                        unsigned flags) {
     CUstream stream;
     CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (flags != 0 || count > 256)
+    }
+    if (flags != 0 || count > 256) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     result = memops_check(stream->ctx, operations, count);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     struct work work = {.kind = WORK_MEMOPS, .memops = {operations, count}};
     return stream_submit(stream, work_copy(&work), NULL);
 }

@@ -30,18 +30,22 @@ uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t wish) {
     void *wished = (void *)(uintptr_t)wish; /* NOLINT(performance-no-int-to-ptr) a device pointer */
     if (wish != 0 && wish % alignment == 0) {
         void *there = mmap(wished, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
-        if (there == wished)
+        if (there == wished) {
             return wish;
-        if (there != MAP_FAILED)
+        }
+        if (there != MAP_FAILED) {
             munmap(there, bytes);
+        }
     }
     void *wide = mmap(NULL, bytes + alignment, PROT_NONE, flags, -1, 0);
-    if (wide == MAP_FAILED)
+    if (wide == MAP_FAILED) {
         return 0;
+    }
     uint64_t start = (uint64_t)(uintptr_t)wide;
     uint64_t base = (start + alignment - 1) / alignment * alignment;
-    if (base > start)
+    if (base > start) {
         munmap(wide, base - start);
+    }
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) the end of the mapping just made */
     munmap((void *)(uintptr_t)(base + bytes), start + alignment - base);
     return base;
@@ -50,8 +54,9 @@ uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t wish) {
 /* Maps a block at a fresh address; 0 when that fails. */
 static uint64_t block_map(const struct block *block) {
     uint64_t base = address_reserve(block->bytes, GRANULARITY_BYTES, 0);
-    if (base == 0)
+    if (base == 0) {
         return 0;
+    }
     void *there = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) a device pointer */
     if (mmap(there, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block->fd, 0) !=
         there) {
@@ -71,16 +76,18 @@ static unsigned slab_fit(const struct slab *slab, unsigned granules) {
     unsigned run = 0;
     for (unsigned i = 0; i < SLAB_GRANULES; i++) {
         run = slab->taken[i] ? 0 : run + 1;
-        if (run == granules)
+        if (run == granules) {
             return i + 1 - granules;
+        }
     }
     return SLAB_GRANULES;
 }
 
 static struct slab *slab_new(CUcontext ctx) {
     struct slab *slab = calloc(1, sizeof *slab);
-    if (slab == NULL)
+    if (slab == NULL) {
         return NULL;
+    }
     if (!machine_block_create(ctx->device, SLAB_BYTES, true, &slab->block)) {
         free(slab);
         return NULL;
@@ -103,9 +110,11 @@ static uint64_t small_take(CUcontext ctx, uint64_t bytes) {
     pthread_mutex_lock(&lock);
     struct slab *slab = slabs;
     unsigned at = SLAB_GRANULES;
-    for (; slab != NULL; slab = slab->next)
-        if (slab->ctx == ctx && (at = slab_fit(slab, granules)) < SLAB_GRANULES)
+    for (; slab != NULL; slab = slab->next) {
+        if (slab->ctx == ctx && (at = slab_fit(slab, granules)) < SLAB_GRANULES) {
             break;
+        }
+    }
     if (slab == NULL) {
         slab = slab_new(ctx);
         at = 0;
@@ -121,15 +130,17 @@ static uint64_t small_take(CUcontext ctx, uint64_t bytes) {
 
 static struct slab **slab_link(uint64_t address) {
     struct slab **link = &slabs;
-    while (*link != NULL && (address < (*link)->base || address >= (*link)->base + SLAB_BYTES))
+    while (*link != NULL && (address < (*link)->base || address >= (*link)->base + SLAB_BYTES)) {
         link = &(*link)->next;
+    }
     return link;
 }
 
 static void small_give(uint64_t address, uint64_t bytes) {
     unsigned granules = (unsigned)((bytes + GRANULE_BYTES - 1) / GRANULE_BYTES);
     pthread_mutex_lock(&lock);
-    struct slab **link = slab_link(address), *slab = *link;
+    struct slab **link = slab_link(address);
+    struct slab *slab = *link;
     if (slab != NULL) {
         memset(&slab->taken[(address - slab->base) / GRANULE_BYTES], 0, granules);
         slab->used -= granules;
@@ -151,14 +162,17 @@ CUresult memory_take(CUcontext ctx, uint64_t bytes, enum range_kind kind, uint64
         range.base = small_take(ctx, bytes);
     } else {
         uint64_t rounded = (bytes + GRANULARITY_BYTES - 1) / GRANULARITY_BYTES * GRANULARITY_BYTES;
-        if (rounded < bytes || !machine_block_create(ctx->device, rounded, true, &range.block))
+        if (rounded < bytes || !machine_block_create(ctx->device, rounded, true, &range.block)) {
             return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         range.base = block_map(&range.block);
-        if (range.base == 0)
+        if (range.base == 0) {
             machine_block_close(&range.block);
+        }
     }
-    if (range.base == 0)
+    if (range.base == 0) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (!ranges_add(&range)) {
         memory_give(&range);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -181,8 +195,9 @@ bool memory_locate(const struct range *range, struct block *block, uint64_t *off
     bool found = range->block.fd >= 0;
     *block = range->block;
     *offset = 0;
-    if (found)
+    if (found) {
         return true;
+    }
     pthread_mutex_lock(&lock);
     struct slab *slab = *slab_link(range->base);
     if (slab != NULL) {
@@ -197,38 +212,45 @@ bool memory_locate(const struct range *range, struct block *block, uint64_t *off
 void memory_end(CUcontext ctx) {
     struct range range;
     while (ranges_remove_of(ctx, &range)) {
-        if (range.kind == RANGE_HOST)
+        if (range.kind == RANGE_HOST) {
             address_unmap(range.base, range.size);
-        else if (range.kind != RANGE_REGISTERED)
+        } else if (range.kind != RANGE_REGISTERED) {
             memory_give(&range);
+        }
     }
 }
 
 CUresult IMPL(cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_unsafe_call();
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (dptr == NULL || bytesize == 0)
+    }
+    if (dptr == NULL || bytesize == 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     uint64_t address = 0;
     result = memory_take(ctx, bytesize, RANGE_DEVICE, &address);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *dptr = address;
+    }
     return result;
 }
 
 CUresult IMPL(cuMemAllocPitch_v2)(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes,
                                   size_t Height, unsigned int ElementSizeBytes) {
     if (pPitch == NULL || WidthInBytes == 0 || Height == 0 ||
-        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16))
+        (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     size_t pitch = (WidthInBytes + GRANULE_BYTES - 1) / GRANULE_BYTES * GRANULE_BYTES;
     CUresult result = IMPL(cuMemAlloc_v2)(dptr, pitch * Height);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *pPitch = pitch;
+    }
     return result;
 }
 
@@ -236,17 +258,21 @@ CUresult IMPL(cuMemFree_v2)(CUdeviceptr dptr) {
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         result = capture_unsafe_call();
-    if (result != CUDA_SUCCESS || dptr == 0)
+    }
+    if (result != CUDA_SUCCESS || dptr == 0) {
         return result;
-    const unsigned kinds = 1u << RANGE_DEVICE | 1u << RANGE_POOL;
-    if (!ranges_find(dptr, &range) || range.base != dptr || !(kinds >> range.kind & 1))
+    }
+    const unsigned kinds = 1U << RANGE_DEVICE | 1U << RANGE_POOL;
+    if (!ranges_find(dptr, &range) || range.base != dptr || !(kinds >> range.kind & 1)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     /* Freeing waits for the work that may still use the memory. */
     result = streams_drain(range.ctx);
-    if (!ranges_remove(dptr, kinds, &range))
+    if (!ranges_remove(dptr, kinds, &range)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     memory_give(&range);
     return result;
 }
@@ -254,14 +280,17 @@ CUresult IMPL(cuMemFree_v2)(CUdeviceptr dptr) {
 CUresult IMPL(cuMemGetInfo_v2)(size_t *free_bytes, size_t *total) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     uint64_t capacity = machine_config()->memory_bytes;
     /* The real driver takes NULL for either figure. */
-    if (free_bytes != NULL)
+    if (free_bytes != NULL) {
         *free_bytes = capacity - machine_used_bytes(ctx->device);
-    if (total != NULL)
+    }
+    if (total != NULL) {
         *total = capacity;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -269,13 +298,17 @@ CUresult IMPL(cuMemGetAddressRange_v2)(CUdeviceptr *pbase, size_t *psize, CUdevi
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (!ranges_find(dptr, &range) || range.kind == RANGE_REGISTERED)
+    }
+    if (!ranges_find(dptr, &range) || range.kind == RANGE_REGISTERED) {
         return CUDA_ERROR_NOT_FOUND;
-    if (pbase != NULL)
+    }
+    if (pbase != NULL) {
         *pbase = range.base;
-    if (psize != NULL)
+    }
+    if (psize != NULL) {
         *psize = range.size;
+    }
     return CUDA_SUCCESS;
 }

@@ -55,15 +55,17 @@ static void functions_fill(struct CUfunc_st *functions, CUmodule module, CUlibra
 }
 
 static void functions_drop(struct CUfunc_st *functions, enum object_kind kind) {
-    for (size_t i = 0; i < BUILTIN_COUNT; i++)
+    for (size_t i = 0; i < BUILTIN_COUNT; i++) {
         object_remove(&functions[i], kind);
+    }
 }
 
 /* The first bytes of a file, enough to tell what it is. */
 static CUresult file_head(const char *path, char *head, size_t bytes) {
     FILE *file = path == NULL ? NULL : fopen(path, "re");
-    if (file == NULL)
+    if (file == NULL) {
         return CUDA_ERROR_FILE_NOT_FOUND;
+    }
     head[fread(head, 1, bytes - 1, file)] = '\0';
     fclose(file);
     return CUDA_SUCCESS;
@@ -72,12 +74,15 @@ static CUresult file_head(const char *path, char *head, size_t bytes) {
 CUresult IMPL(cuModuleLoadData)(CUmodule *module, const void *image) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (module == NULL || image == NULL)
+    }
+    if (module == NULL || image == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (!image_known(image))
+    }
+    if (!image_known(image)) {
         return CUDA_ERROR_INVALID_IMAGE;
+    }
     CUmodule loaded = calloc(1, sizeof *loaded);
     if (loaded == NULL || !object_add(loaded, OBJECT_MODULE)) {
         free(loaded);
@@ -110,11 +115,12 @@ CUresult IMPL(cuModuleLoad)(CUmodule *module, const char *fname) {
 /* Takes a module out of the list, if it is there. */
 static void module_free(CUmodule module) {
     pthread_mutex_lock(&lock);
-    for (CUmodule *link = &modules; *link != NULL; link = &(*link)->next)
+    for (CUmodule *link = &modules; *link != NULL; link = &(*link)->next) {
         if (*link == module) {
             *link = module->next;
             break;
         }
+    }
     pthread_mutex_unlock(&lock);
     functions_drop(module->functions, OBJECT_FUNCTION);
     free(module);
@@ -123,10 +129,12 @@ static void module_free(CUmodule module) {
 CUresult IMPL(cuModuleUnload)(CUmodule hmod) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (!object_remove(hmod, OBJECT_MODULE))
+    }
+    if (!object_remove(hmod, OBJECT_MODULE)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     result = streams_drain(hmod->ctx);
     module_free(hmod);
     return result;
@@ -136,19 +144,23 @@ void modules_end(CUcontext ctx) {
     for (;;) {
         pthread_mutex_lock(&lock);
         CUmodule module = modules;
-        while (module != NULL && module->ctx != ctx)
+        while (module != NULL && module->ctx != ctx) {
             module = module->next;
+        }
         pthread_mutex_unlock(&lock);
-        if (module == NULL)
+        if (module == NULL) {
             return;
-        if (object_remove(module, OBJECT_MODULE))
+        }
+        if (object_remove(module, OBJECT_MODULE)) {
             module_free(module);
+        }
     }
 }
 
 CUresult IMPL(cuModuleGetLoadingMode)(CUmoduleLoadingMode *mode) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     *mode = modules_load_lazily() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
@@ -161,29 +173,35 @@ static struct CUfunc_st *function_named(struct CUfunc_st *functions, const char 
 CUresult IMPL(cuModuleGetFunction)(CUfunction *hfunc, CUmodule hmod, const char *name) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (hfunc == NULL || name == NULL)
+    }
+    if (hfunc == NULL || name == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (!object_is(hmod, OBJECT_MODULE))
+    }
+    if (!object_is(hmod, OBJECT_MODULE)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *hfunc = function_named(hmod->functions, name);
     return *hfunc == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuModuleGetFunctionCount)(unsigned int *count, CUmodule mod) {
-    if (count == NULL || !object_is(mod, OBJECT_MODULE))
+    if (count == NULL || !object_is(mod, OBJECT_MODULE)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *count = BUILTIN_COUNT;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuModuleEnumerateFunctions)(CUfunction *functions, unsigned int numFunctions,
                                           CUmodule mod) {
-    if (functions == NULL || !object_is(mod, OBJECT_MODULE))
+    if (functions == NULL || !object_is(mod, OBJECT_MODULE)) {
         return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned i = 0; i < numFunctions && i < BUILTIN_COUNT; i++)
+    }
+    for (unsigned i = 0; i < numFunctions && i < BUILTIN_COUNT; i++) {
         functions[i] = &mod->functions[i];
+    }
     return CUDA_SUCCESS;
 }
 
@@ -205,12 +223,15 @@ CUresult IMPL(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_opt
     (void)libraryOptions;
     (void)libraryOptionValues;
     (void)numLibraryOptions;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (library == NULL || code == NULL)
+    }
+    if (library == NULL || code == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (!image_known(code))
+    }
+    if (!image_known(code)) {
         return CUDA_ERROR_INVALID_IMAGE;
+    }
     CUlibrary loaded = calloc(1, sizeof *loaded);
     if (loaded == NULL || !object_add(loaded, OBJECT_LIBRARY)) {
         free(loaded);
@@ -234,56 +255,67 @@ CUresult IMPL(cuLibraryLoadFromFile)(CUlibrary *library, const char *fileName,
 }
 
 CUresult IMPL(cuLibraryUnload)(CUlibrary library) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!object_remove(library, OBJECT_LIBRARY))
+    }
+    if (!object_remove(library, OBJECT_LIBRARY)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     functions_drop(library->kernels, OBJECT_KERNEL);
     free(library);
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuLibraryGetKernel)(CUkernel *pKernel, CUlibrary library, const char *name) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (pKernel == NULL || name == NULL)
+    }
+    if (pKernel == NULL || name == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (!object_is(library, OBJECT_LIBRARY))
+    }
+    if (!object_is(library, OBJECT_LIBRARY)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *pKernel = (CUkernel)function_named(library->kernels, name);
     return *pKernel == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuLibraryGetKernelCount)(unsigned int *count, CUlibrary lib) {
-    if (count == NULL || !object_is(lib, OBJECT_LIBRARY))
+    if (count == NULL || !object_is(lib, OBJECT_LIBRARY)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *count = BUILTIN_COUNT;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuLibraryEnumerateKernels)(CUkernel *kernels, unsigned int numKernels,
                                          CUlibrary lib) {
-    if (kernels == NULL || !object_is(lib, OBJECT_LIBRARY))
+    if (kernels == NULL || !object_is(lib, OBJECT_LIBRARY)) {
         return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned i = 0; i < numKernels && i < BUILTIN_COUNT; i++)
+    }
+    for (unsigned i = 0; i < numKernels && i < BUILTIN_COUNT; i++) {
         kernels[i] = (CUkernel)&lib->kernels[i];
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuKernelGetFunction)(CUfunction *pFunc, CUkernel kernel) {
     CUcontext ctx;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (pFunc == NULL || !object_is(kernel, OBJECT_KERNEL))
+    }
+    if (pFunc == NULL || !object_is(kernel, OBJECT_KERNEL)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *pFunc = (CUfunction)kernel;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuKernelGetLibrary)(CUlibrary *pLib, CUkernel kernel) {
-    if (pLib == NULL || !object_is(kernel, OBJECT_KERNEL))
+    if (pLib == NULL || !object_is(kernel, OBJECT_KERNEL)) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     *pLib = ((CUfunction)kernel)->library;
     return CUDA_SUCCESS;
 }

@@ -20,12 +20,14 @@ static CUresult keep(const struct work *work, struct work **kept) {
 }
 
 CUresult work_of_kernel(const CUDA_KERNEL_NODE_PARAMS *params, struct work **work) {
-    if (params == NULL)
+    if (params == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct CUfunc_st *function =
         function_of(params->func != NULL ? params->func : (CUfunction)params->kern);
-    if (function == NULL)
+    if (function == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
     struct work made = {
         .kind = WORK_KERNEL,
         .launch = {.function = function,
@@ -35,8 +37,9 @@ CUresult work_of_kernel(const CUDA_KERNEL_NODE_PARAMS *params, struct work **wor
                    .block = {params->blockDimX, params->blockDimY, params->blockDimZ},
                    .shared_bytes = params->sharedMemBytes}};
     CUresult result = launch_pack(&made.launch, params->kernelParams, params->extra);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     result = keep(&made, work);
     free(made.launch.parameters);
     free(made.launch.pointers);
@@ -51,8 +54,9 @@ CUresult work_of_box(const CUDA_MEMCPY3D *params, struct work **work) {
 
 CUresult work_of_fill(const CUDA_MEMSET_NODE_PARAMS *params, struct work **work) {
     if (params == NULL ||
-        (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4))
+        (params->elementSize != 1 && params->elementSize != 2 && params->elementSize != 4)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work made = {.kind = WORK_FILL,
                         .fill = {.target = params->dst,
                                  .pitch = params->pitch,
@@ -64,23 +68,26 @@ CUresult work_of_fill(const CUDA_MEMSET_NODE_PARAMS *params, struct work **work)
 }
 
 CUresult work_of_host(const CUDA_HOST_NODE_PARAMS *params, struct work **work) {
-    if (params == NULL || params->fn == NULL)
+    if (params == NULL || params->fn == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work made = {.kind = WORK_HOST, .host = {params->fn, params->userData}};
     return keep(&made, work);
 }
 
 CUresult work_of_memops(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct work **work) {
     if (params == NULL || params->paramArray == NULL || params->count == 0 || params->count > 256 ||
-        params->flags != 0)
+        params->flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work made = {.kind = WORK_MEMOPS, .memops = {params->paramArray, params->count}};
     return keep(&made, work);
 }
 
 CUresult work_of_params(const CUgraphNodeParams *params, struct work **work) {
-    if (params == NULL)
+    if (params == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work made = {.kind = WORK_EMPTY};
     switch (params->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: {
@@ -127,14 +134,16 @@ CUresult work_of_params(const CUgraphNodeParams *params, struct work **work) {
 
 static CUresult add(CUgraphNode *phGraphNode, CUgraph graph, const CUgraphNode *after,
                     const CUgraphEdgeData *data, size_t count, CUresult made, struct work *work) {
-    if (made != CUDA_SUCCESS)
+    if (made != CUDA_SUCCESS) {
         return made;
+    }
     graphs_lock();
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (phGraphNode == NULL || !object_is(graph, OBJECT_GRAPH))
+    if (phGraphNode == NULL || !object_is(graph, OBJECT_GRAPH)) {
         work_free(work);
-    else
+    } else {
         result = graph_add(graph, work, after, data, count, phGraphNode);
+    }
     graphs_unlock();
     return result;
 }
@@ -157,8 +166,9 @@ static CUDA_KERNEL_NODE_PARAMS kernel_widened(const CUDA_KERNEL_NODE_PARAMS_v1 *
 CUresult IMPL(cuGraphAddKernelNode)(CUgraphNode *phGraphNode, CUgraph hGraph,
                                     const CUgraphNode *dependencies, size_t numDependencies,
                                     const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
-    if (nodeParams == NULL)
+    if (nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUDA_KERNEL_NODE_PARAMS params = kernel_widened(nodeParams);
     return IMPL(cuGraphAddKernelNode_v2)(phGraphNode, hGraph, dependencies, numDependencies,
                                          &params);
@@ -169,12 +179,15 @@ CUresult IMPL(cuGraphAddMemcpyNode)(CUgraphNode *phGraphNode, CUgraph hGraph,
                                     const CUDA_MEMCPY3D *copyParams, CUcontext ctx) {
     struct work *work = NULL;
     CUresult made = context_check(ctx);
-    if (made == CUDA_SUCCESS)
+    if (made == CUDA_SUCCESS) {
         made = work_of_box(copyParams, &work);
-    if (made == CUDA_SUCCESS)
+    }
+    if (made == CUDA_SUCCESS) {
         made = copy_check(ctx, &work->copy);
-    if (made != CUDA_SUCCESS)
+    }
+    if (made != CUDA_SUCCESS) {
         work_free(work);
+    }
     return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, made, work);
 }
 
@@ -183,12 +196,15 @@ CUresult IMPL(cuGraphAddMemsetNode)(CUgraphNode *phGraphNode, CUgraph hGraph,
                                     const CUDA_MEMSET_NODE_PARAMS *memsetParams, CUcontext ctx) {
     struct work *work = NULL;
     CUresult made = context_check(ctx);
-    if (made == CUDA_SUCCESS)
+    if (made == CUDA_SUCCESS) {
         made = work_of_fill(memsetParams, &work);
-    if (made == CUDA_SUCCESS)
+    }
+    if (made == CUDA_SUCCESS) {
         made = fill_check(ctx, &work->fill);
-    if (made != CUDA_SUCCESS)
+    }
+    if (made != CUDA_SUCCESS) {
         work_free(work);
+    }
     return add(phGraphNode, hGraph, dependencies, NULL, numDependencies, made, work);
 }
 
@@ -266,8 +282,9 @@ static struct work *work_of_node(CUgraphNode node, enum work_kind kind) {
 }
 
 static CUresult replace(CUgraphNode node, CUresult made, struct work *work) {
-    if (made != CUDA_SUCCESS)
+    if (made != CUDA_SUCCESS) {
         return made;
+    }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     graphs_lock();
     if (work_of_node(node, work->kind) != NULL) {
@@ -291,8 +308,9 @@ static CUresult replace(CUgraphNode node, CUresult made, struct work *work) {
 CUresult IMPL(cuGraphKernelNodeGetParams_v2)(CUgraphNode hNode,
                                              CUDA_KERNEL_NODE_PARAMS *nodeParams) {
     const struct work *work = work_of_node(hNode, WORK_KERNEL);
-    if (work == NULL || nodeParams == NULL)
+    if (work == NULL || nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     const struct launch *launch = &work->launch;
     bool kernel = launch->is_kernel;
     *nodeParams = (CUDA_KERNEL_NODE_PARAMS){kernel ? NULL : launch->function,
@@ -314,8 +332,9 @@ CUresult IMPL(cuGraphKernelNodeGetParams)(CUgraphNode hNode,
                                           CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
     CUDA_KERNEL_NODE_PARAMS params;
     CUresult result = IMPL(cuGraphKernelNodeGetParams_v2)(hNode, &params);
-    if (result != CUDA_SUCCESS || nodeParams == NULL)
+    if (result != CUDA_SUCCESS || nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *nodeParams =
         (CUDA_KERNEL_NODE_PARAMS_v1){params.func != NULL ? params.func : (CUfunction)params.kern,
                                      params.gridDimX,
@@ -339,16 +358,18 @@ CUresult IMPL(cuGraphKernelNodeSetParams_v2)(CUgraphNode hNode,
 
 CUresult IMPL(cuGraphKernelNodeSetParams)(CUgraphNode hNode,
                                           const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams) {
-    if (nodeParams == NULL)
+    if (nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUDA_KERNEL_NODE_PARAMS params = kernel_widened(nodeParams);
     return IMPL(cuGraphKernelNodeSetParams_v2)(hNode, &params);
 }
 
 CUresult IMPL(cuGraphMemcpyNodeGetParams)(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams) {
     const struct work *work = work_of_node(hNode, WORK_COPY);
-    if (work == NULL || nodeParams == NULL)
+    if (work == NULL || nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     box_from_copy(&work->copy, nodeParams);
     return CUDA_SUCCESS;
 }
@@ -361,8 +382,9 @@ CUresult IMPL(cuGraphMemcpyNodeSetParams)(CUgraphNode hNode, const CUDA_MEMCPY3D
 
 CUresult IMPL(cuGraphMemsetNodeGetParams)(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS *nodeParams) {
     const struct work *work = work_of_node(hNode, WORK_FILL);
-    if (work == NULL || nodeParams == NULL)
+    if (work == NULL || nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *nodeParams =
         (CUDA_MEMSET_NODE_PARAMS){work->fill.target,        work->fill.pitch, work->fill.value,
                                   work->fill.element_bytes, work->fill.width, work->fill.height};
@@ -378,8 +400,9 @@ CUresult IMPL(cuGraphMemsetNodeSetParams)(CUgraphNode hNode,
 
 CUresult IMPL(cuGraphHostNodeGetParams)(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams) {
     const struct work *work = work_of_node(hNode, WORK_HOST);
-    if (work == NULL || nodeParams == NULL)
+    if (work == NULL || nodeParams == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *nodeParams = (CUDA_HOST_NODE_PARAMS){work->host.function, work->host.data};
     return CUDA_SUCCESS;
 }
@@ -388,8 +411,9 @@ CUresult IMPL(cuGraphHostNodeGetParams)(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS
 CUresult IMPL(cuGraphBatchMemOpNodeGetParams)(CUgraphNode hNode,
                                               CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out) {
     const struct work *work = work_of_node(hNode, WORK_MEMOPS);
-    if (work == NULL || nodeParams_out == NULL)
+    if (work == NULL || nodeParams_out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *nodeParams_out =
         (CUDA_BATCH_MEM_OP_NODE_PARAMS){NULL, work->memops.count, work->memops.operations, 0};
     return CUDA_SUCCESS;
@@ -404,24 +428,27 @@ CUresult IMPL(cuGraphBatchMemOpNodeSetParams)(CUgraphNode hNode,
 
 CUresult IMPL(cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph) {
     const struct work *work = work_of_node(hNode, WORK_CHILD);
-    if (work == NULL || phGraph == NULL)
+    if (work == NULL || phGraph == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *phGraph = work->child;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphEventRecordNodeGetEvent)(CUgraphNode hNode, CUevent *event_out) {
     const struct work *work = work_of_node(hNode, WORK_EVENT_RECORD);
-    if (work == NULL || event_out == NULL)
+    if (work == NULL || event_out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *event_out = work->event;
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphEventWaitNodeGetEvent)(CUgraphNode hNode, CUevent *event_out) {
     const struct work *work = work_of_node(hNode, WORK_EVENT_WAIT);
-    if (work == NULL || event_out == NULL)
+    if (work == NULL || event_out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     *event_out = work->event;
     return CUDA_SUCCESS;
 }
@@ -435,25 +462,30 @@ CUresult IMPL(cuGraphNodeSetParams)(CUgraphNode hNode, CUgraphNodeParams *nodePa
 CUresult IMPL(cuGraphKernelNodeGetAttribute)(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                              CUkernelNodeAttrValue *value_out) {
     const struct work *work = work_of_node(hNode, WORK_KERNEL);
-    if (work == NULL || value_out == NULL)
+    if (work == NULL || value_out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     memset(value_out, 0, sizeof *value_out);
-    for (unsigned i = 0; i < work->launch.attribute_count; i++)
-        if (work->launch.attributes[i].id == attr)
+    for (unsigned i = 0; i < work->launch.attribute_count; i++) {
+        if (work->launch.attributes[i].id == attr) {
             *value_out = work->launch.attributes[i].value;
+        }
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuGraphKernelNodeSetAttribute)(CUgraphNode hNode, CUkernelNodeAttrID attr,
                                              const CUkernelNodeAttrValue *value) {
     struct work *work = work_of_node(hNode, WORK_KERNEL);
-    if (work == NULL || value == NULL)
+    if (work == NULL || value == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     graphs_lock();
     struct launch *launch = &work->launch;
     unsigned at = 0;
-    while (at < launch->attribute_count && launch->attributes[at].id != attr)
+    while (at < launch->attribute_count && launch->attributes[at].id != attr) {
         at++;
+    }
     CUlaunchAttribute *larger =
         at < launch->attribute_count
             ? launch->attributes

@@ -28,8 +28,9 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
         memcpy(data, &ptr, sizeof ptr);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!on_host)
+        if (!on_host) {
             return CUDA_ERROR_INVALID_VALUE;
+        }
         memcpy(data, &ptr, sizeof ptr);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -87,10 +88,12 @@ CUresult IMPL(cuPointerGetAttribute)(void *data, CUpointer_attribute attribute, 
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (data == NULL || !ranges_find(ptr, &range))
+    }
+    if (data == NULL || !ranges_find(ptr, &range)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     return attribute_of(&range, attribute, ptr, data);
 }
 
@@ -121,17 +124,21 @@ CUresult IMPL(cuPointerGetAttributes)(unsigned int numAttributes, CUpointer_attr
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (numAttributes == 0 || attributes == NULL || data == NULL)
+    }
+    if (numAttributes == 0 || attributes == NULL || data == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     bool known = ranges_find(ptr, &range);
-    for (unsigned i = 0; i < numAttributes; i++)
+    for (unsigned i = 0; i < numAttributes; i++) {
         if (!known || attribute_of(&range, attributes[i], ptr, data[i]) != CUDA_SUCCESS) {
             memset(data[i], 0, attribute_bytes(attributes[i]));
-            if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
                 *(int *)data[i] = -2;
+            }
         }
+    }
     return CUDA_SUCCESS;
 }
 
@@ -141,8 +148,9 @@ CUresult IMPL(cuPointerSetAttribute)(const void *value, CUpointer_attribute attr
     CUcontext ctx;
     struct range range;
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     return value != NULL && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS &&
                    ranges_find(ptr, &range) && range.device != HOST_MEMORY
                ? CUDA_SUCCESS

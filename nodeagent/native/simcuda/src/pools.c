@@ -43,32 +43,37 @@ static bool pool_known(CUmemoryPool pool) {
 static CUresult location_device(const CUmemLocation *location, CUmemAllocationType type,
                                 CUdevice *device) {
     if (location == NULL || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        type != CU_MEM_ALLOCATION_TYPE_PINNED)
+        type != CU_MEM_ALLOCATION_TYPE_PINNED) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     *device = location->id;
     return device_check(*device);
 }
 
 CUresult IMPL(cuDeviceGetDefaultMemPool)(CUmemoryPool *pool_out, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *pool_out = pool_default(dev);
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceGetMemPool)(CUmemoryPool *pool, CUdevice dev) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *pool = pool_current(dev);
+    }
     return result;
 }
 
 CUresult IMPL(cuDeviceSetMemPool)(CUdevice dev, CUmemoryPool pool) {
     CUresult result = device_check(dev);
-    if (result == CUDA_SUCCESS && (!pool_known(pool) || pool->device != dev))
+    if (result == CUDA_SUCCESS && (!pool_known(pool) || pool->device != dev)) {
         result = CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS)
+    }
+    if (result == CUDA_SUCCESS) {
         atomic_store(&current[dev], pool);
+    }
     return result;
 }
 
@@ -76,8 +81,9 @@ CUresult IMPL(cuMemGetDefaultMemPool)(CUmemoryPool *pool_out, CUmemLocation *loc
                                       CUmemAllocationType type) {
     CUdevice device;
     CUresult result = location_device(location, type, &device);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *pool_out = pool_default(device);
+    }
     return result;
 }
 
@@ -85,20 +91,24 @@ CUresult IMPL(cuMemGetMemPool)(CUmemoryPool *pool, CUmemLocation *location,
                                CUmemAllocationType type) {
     CUdevice device;
     CUresult result = location_device(location, type, &device);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *pool = pool_current(device);
+    }
     return result;
 }
 
 CUresult IMPL(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
     CUdevice device;
-    if (pool == NULL || poolProps == NULL)
+    if (pool == NULL || poolProps == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = location_device(&poolProps->location, poolProps->allocType, &device);
-    if (result == CUDA_SUCCESS && poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
+    if (result == CUDA_SUCCESS && poolProps->handleTypes != CU_MEM_HANDLE_TYPE_NONE) {
         result = CUDA_ERROR_NOT_SUPPORTED;
-    if (result != CUDA_SUCCESS)
+    }
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     CUmemoryPool made = calloc(1, sizeof *made);
     if (made == NULL || !object_add(made, OBJECT_POOL)) {
         free(made);
@@ -110,8 +120,9 @@ CUresult IMPL(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *poolPro
 }
 
 CUresult IMPL(cuMemPoolDestroy)(CUmemoryPool pool) {
-    if (!object_remove(pool, OBJECT_POOL))
+    if (!object_remove(pool, OBJECT_POOL)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUmemoryPool expected = pool;
     atomic_compare_exchange_strong(&current[pool->device], &expected, NULL);
     free(pool);
@@ -124,18 +135,21 @@ CUresult IMPL(cuMemPoolTrimTo)(CUmemoryPool pool, size_t minBytesToKeep) {
 }
 
 CUresult IMPL(cuMemPoolSetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    if (!pool_known(pool) || value == NULL)
+    if (!pool_known(pool) || value == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+    }
+    if (attr == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
         memcpy(&pool->threshold, value, sizeof(uint64_t));
-    else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+    } else if (attr == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attr == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) {
         atomic_store(&pool->high, atomic_load(&pool->used));
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult IMPL(cuMemPoolGetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-    if (!pool_known(pool) || value == NULL)
+    if (!pool_known(pool) || value == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     uint64_t figure = 0;
     switch (attr) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
@@ -167,20 +181,25 @@ CUresult IMPL(cuMemAllocFromPoolAsync)(CUdeviceptr *dptr, size_t bytesize, CUmem
                                        CUstream hStream) {
     CUstream stream;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (dptr == NULL || bytesize == 0 || !pool_known(pool) || pool->device != stream->ctx->device)
+    }
+    if (dptr == NULL || bytesize == 0 || !pool_known(pool) || pool->device != stream->ctx->device) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (capture_forbids(stream) != CUDA_SUCCESS)
+    }
+    if (capture_forbids(stream) != CUDA_SUCCESS) {
         return CUDA_ERROR_NOT_SUPPORTED;
+    }
     uint64_t address = 0;
     result = memory_take(stream->ctx, bytesize, RANGE_POOL, &address);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
+    }
     uint64_t used = atomic_fetch_add(&pool->used, bytesize) + bytesize;
     uint64_t high = atomic_load(&pool->high);
-    while (used > high && !atomic_compare_exchange_weak(&pool->high, &high, used))
+    while (used > high && !atomic_compare_exchange_weak(&pool->high, &high, used)) {
         continue;
+    }
     *dptr = address;
     return CUDA_SUCCESS;
 }
@@ -197,21 +216,25 @@ CUresult IMPL(cuMemFreeAsync)(CUdeviceptr dptr, CUstream hStream) {
     CUstream stream;
     struct range range;
     CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS || dptr == 0)
+    if (result != CUDA_SUCCESS || dptr == 0) {
         return result;
+    }
     /* Memory of cuMemAlloc may be freed in stream order too. */
     if (!ranges_find(dptr, &range) || range.base != dptr ||
-        (range.kind != RANGE_POOL && range.kind != RANGE_DEVICE))
+        (range.kind != RANGE_POOL && range.kind != RANGE_DEVICE)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     struct work work = {.kind = WORK_POOL_FREE, .address = dptr};
     return stream_submit(stream, work_copy(&work), NULL);
 }
 
 void pool_free_now(uint64_t address) {
     struct range range;
-    if (!ranges_remove(address, 1u << RANGE_POOL | 1u << RANGE_DEVICE, &range))
+    if (!ranges_remove(address, 1U << RANGE_POOL | 1U << RANGE_DEVICE, &range)) {
         return;
-    if (range.kind == RANGE_POOL)
+    }
+    if (range.kind == RANGE_POOL) {
         atomic_fetch_sub(&pool_current(range.device)->used, range.size);
+    }
     memory_give(&range);
 }

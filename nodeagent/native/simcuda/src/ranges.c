@@ -12,13 +12,15 @@ static uint64_t next_buffer_id = 1;
 
 /* Index of the first range that ends beyond the address. */
 static size_t first_beyond(uint64_t address) {
-    size_t low = 0, high = count;
+    size_t low = 0;
+    size_t high = count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (ranges[middle].base + ranges[middle].size > address)
+        if (ranges[middle].base + ranges[middle].size > address) {
             high = middle;
-        else
+        } else {
             low = middle + 1;
+        }
     }
     return low;
 }
@@ -63,8 +65,9 @@ bool ranges_remove(uint64_t base, unsigned kinds, struct range *removed) {
 bool ranges_remove_of(CUcontext ctx, struct range *removed) {
     pthread_rwlock_wrlock(&lock);
     size_t at = 0;
-    while (at < count && ranges[at].ctx != ctx)
+    while (at < count && ranges[at].ctx != ctx) {
         at++;
+    }
     bool found = at < count;
     if (found) {
         *removed = ranges[at];
@@ -79,8 +82,9 @@ bool ranges_find(uint64_t address, struct range *found) {
     pthread_rwlock_rdlock(&lock);
     size_t at = first_beyond(address);
     bool hit = at < count && ranges[at].base <= address;
-    if (hit)
+    if (hit) {
         *found = ranges[at];
+    }
     pthread_rwlock_unlock(&lock);
     return hit;
 }
@@ -90,8 +94,9 @@ CUresult ranges_edit(uint64_t base, uint64_t size,
     CUresult result = CUDA_SUCCESS;
     pthread_rwlock_wrlock(&lock);
     for (size_t at = first_beyond(base);
-         result == CUDA_SUCCESS && at < count && ranges[at].base < base + size; at++)
+         result == CUDA_SUCCESS && at < count && ranges[at].base < base + size; at++) {
         result = visit(&ranges[at], data);
+    }
     pthread_rwlock_unlock(&lock);
     return result;
 }
@@ -120,12 +125,14 @@ void ranges_let_go(void) {
 bool ranges_allow(uint64_t base, uint64_t size, int device, bool writing) {
     unsigned needed = writing ? ACCESS_READ_WRITE : ACCESS_READ;
     uint64_t reached = base;
-    if (base + size < base)
+    if (base + size < base) {
         return false;
+    }
     for (size_t at = first_beyond(base); reached < base + size && at < count; at++) {
         const struct range *range = &ranges[at];
-        if (range->base > reached || (range->access[device] & needed) != needed)
+        if (range->base > reached || (range->access[device] & needed) != needed) {
             return false;
+        }
         reached = range->base + range->size;
     }
     return reached >= base + size;

@@ -33,23 +33,26 @@ static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 struct fence *fence_new(void) {
     struct fence *fence = calloc(1, sizeof *fence);
-    if (fence != NULL)
+    if (fence != NULL) {
         fence->holders = 1;
+    }
     return fence;
 }
 
 struct fence *fence_hold(struct fence *fence) {
     pthread_mutex_lock(&lock);
-    if (fence != NULL)
+    if (fence != NULL) {
         fence->holders++;
+    }
     pthread_mutex_unlock(&lock);
     return fence;
 }
 
 /* Under the lock. */
 static void fence_drop(struct fence *fence) {
-    if (fence != NULL && --fence->holders == 0)
+    if (fence != NULL && --fence->holders == 0) {
         free(fence);
+    }
 }
 
 void fence_release(struct fence *fence) {
@@ -66,16 +69,18 @@ static void fence_finish(struct fence *fence) {
 
 void fence_complete(struct fence *fence) {
     pthread_mutex_lock(&lock);
-    if (!fence->done)
+    if (!fence->done) {
         fence_finish(fence);
+    }
     pthread_mutex_unlock(&lock);
 }
 
 bool fence_is_done(struct fence *fence, uint64_t *time_ns) {
     pthread_mutex_lock(&lock);
     bool done = fence->done;
-    if (done && time_ns != NULL)
+    if (done && time_ns != NULL) {
         *time_ns = fence->time_ns;
+    }
     pthread_mutex_unlock(&lock);
     return done;
 }
@@ -86,8 +91,9 @@ static bool context_ended(CUcontext ctx) {
 
 void fence_wait(CUcontext ctx, struct fence *fence) {
     pthread_mutex_lock(&lock);
-    while (!fence->done && !context_ended(ctx))
+    while (!fence->done && !context_ended(ctx)) {
         pthread_cond_wait(&progress, &lock);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -99,24 +105,27 @@ void streams_wake(void) {
 
 /* Takes the first task; waits for one. NULL when the stream is to end. Under the lock. */
 static struct task *stream_next(CUstream stream) {
-    while (stream->first == NULL && !stream->closing && !atomic_load(&stream->ctx->ending))
+    while (stream->first == NULL && !stream->closing && !atomic_load(&stream->ctx->ending)) {
         pthread_cond_wait(&stream->wake, &lock);
+    }
     struct task *task = stream->first;
     if (task != NULL) {
         stream->first = task->next;
-        if (stream->first == NULL)
+        if (stream->first == NULL) {
             stream->last = &stream->first;
+        }
     }
     return task;
 }
 
 static void stream_leave(CUstream stream) {
     CUcontext ctx = stream->ctx;
-    for (CUstream *link = &ctx->streams; *link != NULL; link = &(*link)->next)
+    for (CUstream *link = &ctx->streams; *link != NULL; link = &(*link)->next) {
         if (*link == stream) {
             *link = stream->next;
             break;
         }
+    }
     fence_drop(stream->tail);
     pthread_cond_destroy(&stream->wake);
     free(stream);
@@ -132,16 +141,18 @@ static void *stream_work(void *argument) {
     pthread_mutex_lock(&lock);
     for (struct task *task; (task = stream_next(stream)) != NULL;) {
         for (size_t i = 0; i < task->after_count; i++) {
-            while (!task->after[i]->done && !context_ended(ctx))
+            while (!task->after[i]->done && !context_ended(ctx)) {
                 pthread_cond_wait(&progress, &lock);
+            }
             fence_drop(task->after[i]);
         }
         pthread_mutex_unlock(&lock);
         /* A callback learns of the error; all other work of a dead context is dropped. */
         if (!context_is_over(ctx) || task->work->kind == WORK_CALLBACK) {
             CUresult result = work_perform(ctx, task->work);
-            if (result != CUDA_SUCCESS)
+            if (result != CUDA_SUCCESS) {
                 context_fail(ctx, result);
+            }
         }
         work_free(task->work);
         pthread_mutex_lock(&lock);
@@ -156,8 +167,9 @@ static void *stream_work(void *argument) {
 
 CUresult stream_open(CUcontext ctx, unsigned flags, int priority, CUstream *opened) {
     CUstream stream = calloc(1, sizeof *stream);
-    if (stream == NULL)
+    if (stream == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     stream->ctx = ctx;
     stream->flags = flags;
     stream->priority = priority;
@@ -185,7 +197,7 @@ CUresult stream_open(CUcontext ctx, unsigned flags, int priority, CUstream *open
     return CUDA_SUCCESS;
 }
 
-static void stream_close(CUstream stream) {
+void stream_close(CUstream stream) {
     pthread_mutex_lock(&lock);
     stream->closing = true;
     pthread_cond_signal(&stream->wake);
@@ -200,8 +212,9 @@ void streams_end(CUcontext ctx) {
         pthread_cond_signal(&stream->wake);
     }
     pthread_cond_broadcast(&progress);
-    while (ctx->workers > 0)
+    while (ctx->workers > 0) {
         pthread_cond_wait(&progress, &lock);
+    }
     pthread_mutex_unlock(&lock);
 }
 
@@ -209,8 +222,9 @@ static void own_streams_close(void *first) {
     for (struct own_stream *own = first, *next; own != NULL; own = next) {
         next = own->next;
         /* The context may have ended before the thread; then its stream is gone already. */
-        if (object_remove(own->stream, OBJECT_STREAM))
+        if (object_remove(own->stream, OBJECT_STREAM)) {
             stream_close(own->stream);
+        }
         free(own);
     }
 }
@@ -222,14 +236,16 @@ static void own_key_make(void) {
 static CUresult stream_of_thread(CUcontext ctx, CUstream *stream) {
     pthread_once(&own_once, own_key_make);
     struct own_stream *first = pthread_getspecific(own_key);
-    for (struct own_stream *own = first; own != NULL; own = own->next)
+    for (struct own_stream *own = first; own != NULL; own = own->next) {
         if (own->ctx == ctx && own->context_id == ctx->id) {
             *stream = own->stream;
             return CUDA_SUCCESS;
         }
+    }
     struct own_stream *own = calloc(1, sizeof *own);
-    if (own == NULL)
+    if (own == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     CUresult result = stream_open(ctx, 0, 0, &own->stream);
     if (result != CUDA_SUCCESS) {
         free(own);
@@ -246,21 +262,26 @@ static CUresult stream_of_thread(CUcontext ctx, CUstream *stream) {
 
 CUresult stream_resolve(CUstream handle, CUstream *stream) {
     CUcontext ctx;
-    if (handle == NULL)
+    if (handle == NULL) {
         handle = entry_per_thread_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    }
     if (handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
-        if (!driver_ready())
+        if (!driver_ready()) {
             return CUDA_ERROR_NOT_INITIALIZED;
-        if (!object_is(handle, OBJECT_STREAM))
+        }
+        if (!object_is(handle, OBJECT_STREAM)) {
             return CUDA_ERROR_INVALID_HANDLE;
+        }
         *stream = handle;
         return context_health(handle->ctx);
     }
     CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (handle == CU_STREAM_PER_THREAD)
+    }
+    if (handle == CU_STREAM_PER_THREAD) {
         return stream_of_thread(ctx, stream);
+    }
     *stream = ctx->legacy;
     return CUDA_SUCCESS;
 }
@@ -273,8 +294,9 @@ static size_t stream_barriers(CUstream stream, struct fence **fences) {
     bool legacy = stream == ctx->legacy;
     for (CUstream other = ctx->streams; other != NULL; other = other->next) {
         bool ordered = legacy ? !(other->flags & CU_STREAM_NON_BLOCKING) : other == ctx->legacy;
-        if (other == stream || !ordered || other->tail == NULL || other->tail->done)
+        if (other == stream || !ordered || other->tail == NULL || other->tail->done) {
             continue;
+        }
         if (fences != NULL) {
             other->tail->holders++;
             fences[count] = other->tail;
@@ -301,8 +323,9 @@ static CUresult stream_enqueue(CUstream stream, struct work *work, struct fence 
     }
     task->work = work;
     task->fence = end;
-    if (blocking)
+    if (blocking) {
         task->after_count = stream_barriers(stream, task->after);
+    }
     if (after != NULL) {
         after->holders++;
         task->after[task->after_count++] = after;
@@ -322,10 +345,12 @@ static CUresult stream_enqueue(CUstream stream, struct work *work, struct fence 
 }
 
 CUresult stream_submit(CUstream stream, struct work *work, struct fence **fence) {
-    if (fence != NULL)
+    if (fence != NULL) {
         *fence = NULL;
-    if (work == NULL)
+    }
+    if (work == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     bool captured = false;
     CUresult result = capture_work(stream, work, &captured);
     return captured ? result : stream_enqueue(stream, work, NULL, fence);
@@ -335,8 +360,9 @@ CUresult stream_submit_and_wait(CUstream stream, struct work *work) {
     struct fence *fence = NULL;
     CUcontext ctx = stream->ctx;
     CUresult result = stream_submit(stream, work, &fence);
-    if (result != CUDA_SUCCESS || fence == NULL)
+    if (result != CUDA_SUCCESS || fence == NULL) {
         return result;
+    }
     fence_wait(ctx, fence);
     fence_release(fence);
     return context_health(ctx);
@@ -350,13 +376,14 @@ CUresult stream_after(CUstream stream, struct fence *fence) {
 static struct fence *stream_tail(CUstream stream) {
     pthread_mutex_lock(&lock);
     struct fence *tail = stream->tail;
-    if (tail != NULL)
+    if (tail != NULL) {
         tail->holders++;
+    }
     pthread_mutex_unlock(&lock);
     return tail;
 }
 
-static CUresult stream_drain(CUstream stream) {
+CUresult stream_drain(CUstream stream) {
     CUcontext ctx = stream->ctx;
     struct fence *tail = stream_tail(stream);
     if (tail != NULL) {
@@ -370,143 +397,24 @@ CUresult streams_drain(CUcontext ctx) {
     pthread_mutex_lock(&lock);
     for (;;) {
         CUstream busy = ctx->streams;
-        while (busy != NULL && (busy->tail == NULL || busy->tail->done))
+        while (busy != NULL && (busy->tail == NULL || busy->tail->done)) {
             busy = busy->next;
-        if (busy == NULL || context_ended(ctx))
+        }
+        if (busy == NULL || context_ended(ctx)) {
             break;
+        }
         pthread_cond_wait(&progress, &lock);
     }
     pthread_mutex_unlock(&lock);
     return context_health(ctx);
 }
 
-CUresult IMPL(cuStreamCreateWithPriority)(CUstream *phStream, unsigned int flags, int priority) {
-    CUcontext ctx;
-    CUresult result = context_current(&ctx);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (phStream == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    int least = 0, greatest = -5;
-    priority = priority > least ? least : priority < greatest ? greatest : priority;
-    CUstream stream;
-    result = stream_open(ctx, flags, priority, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (!object_add(stream, OBJECT_STREAM)) {
-        stream_close(stream);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *phStream = stream;
-    return CUDA_SUCCESS;
-}
-
-CUresult IMPL(cuStreamCreate)(CUstream *phStream, unsigned int Flags) {
-    return IMPL(cuStreamCreateWithPriority)(phStream, Flags, 0);
-}
-
-CUresult IMPL(cuStreamDestroy_v2)(CUstream hStream) {
-    if (!driver_ready())
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (hStream == NULL || hStream == CU_STREAM_LEGACY || hStream == CU_STREAM_PER_THREAD ||
-        !object_remove(hStream, OBJECT_STREAM))
-        return CUDA_ERROR_INVALID_HANDLE;
-    capture_abandon(hStream);
-    stream_close(hStream);
-    return CUDA_SUCCESS;
-}
-
-CUresult IMPL(cuStreamDestroy)(CUstream hStream) {
-    return IMPL(cuStreamDestroy_v2)(hStream);
-}
-
-CUresult IMPL(cuStreamSynchronize)(CUstream hStream) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        result = capture_forbids(stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    /* The legacy stream ends when everything before it in the blocking streams has. */
-    if (stream == stream->ctx->legacy)
-        return stream_submit_and_wait(stream, calloc(1, sizeof(struct work)));
-    return stream_drain(stream);
-}
-
-CUresult IMPL(cuStreamQuery)(CUstream hStream) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        result = capture_forbids(stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+bool stream_is_idle(CUstream stream) {
     pthread_mutex_lock(&lock);
-    bool done = stream->tail == NULL || stream->tail->done;
-    if (stream == stream->ctx->legacy)
-        done = done && stream_barriers(stream, NULL) == 0;
+    bool idle = stream->tail == NULL || stream->tail->done;
+    if (stream == stream->ctx->legacy) {
+        idle = idle && stream_barriers(stream, NULL) == 0;
+    }
     pthread_mutex_unlock(&lock);
-    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-CUresult IMPL(cuStreamGetPriority)(CUstream hStream, int *priority) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        *priority = stream->priority;
-    return result;
-}
-
-CUresult IMPL(cuStreamGetFlags)(CUstream hStream, unsigned int *flags) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        *flags = stream->flags;
-    return result;
-}
-
-CUresult IMPL(cuStreamGetId)(CUstream hStream, unsigned long long *streamId) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        *streamId = stream->id;
-    return result;
-}
-
-CUresult IMPL(cuStreamGetCtx)(CUstream hStream, CUcontext *pctx) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        *pctx = stream->ctx;
-    return result;
-}
-
-CUresult IMPL(cuStreamGetDevice)(CUstream hStream, CUdevice *device) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result == CUDA_SUCCESS)
-        *device = stream->ctx->device;
-    return result;
-}
-
-CUresult IMPL(cuLaunchHostFunc)(CUstream hStream, CUhostFn fn, void *userData) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (fn == NULL)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct work work = {.kind = WORK_HOST, .host = {fn, userData}};
-    return stream_submit(stream, work_copy(&work), NULL);
-}
-
-CUresult IMPL(cuStreamAddCallback)(CUstream hStream, CUstreamCallback callback, void *userData,
-                                   unsigned int flags) {
-    CUstream stream;
-    CUresult result = stream_resolve(hStream, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (callback == NULL || flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    struct work work = {.kind = WORK_CALLBACK, .callback = {callback, hStream, userData}};
-    return stream_submit(stream, work_copy(&work), NULL);
+    return idle;
 }

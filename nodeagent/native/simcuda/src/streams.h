@@ -55,6 +55,14 @@ CUresult stream_submit_and_wait(CUstream stream, struct work *work);
 /* Later work of the stream begins after the fence. */
 CUresult stream_after(CUstream stream, struct fence *fence);
 
+/* Nothing in the queue and nothing that the legacy stream would have to follow. */
+bool stream_is_idle(CUstream stream);
+/* Waits for everything submitted to the stream so far. */
+CUresult stream_drain(CUstream stream);
+/* The worker ends the stream after the work that is queued; the handle is out of the table already.
+ */
+void stream_close(CUstream stream);
+
 struct fence *fence_new(void);
 struct fence *fence_hold(struct fence *fence);
 void fence_release(struct fence *fence);

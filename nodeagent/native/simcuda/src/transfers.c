@@ -50,8 +50,9 @@ static struct path path_of(CUcontext ctx, const struct copy *copy) {
         path.device = source;
     }
     path.bandwidth = config->bandwidth[path.engine];
-    if ((!source_known || !target_known) && config->pageable_bandwidth != 0)
+    if ((!source_known || !target_known) && config->pageable_bandwidth != 0) {
         path.bandwidth = config->pageable_bandwidth;
+    }
     return path;
 }
 
@@ -67,15 +68,17 @@ static bool side_allowed(CUcontext ctx, uint64_t address, uint64_t bytes, bool o
                          bool writing) {
     bool known;
     int place = place_of(address, &known);
-    if (!known)
+    if (!known) {
         return on_host;
+    }
     return ranges_would_allow(address, bytes, ctx->device, writing) ||
            (place != HOST_MEMORY && ranges_would_allow(address, bytes, place, writing));
 }
 
 CUresult copy_check(CUcontext ctx, const struct copy *copy) {
-    if (copy->width == 0 || copy->height == 0 || copy->depth == 0)
+    if (copy->width == 0 || copy->height == 0 || copy->depth == 0) {
         return CUDA_SUCCESS;
+    }
     uint64_t read =
         extent_of(copy->source_pitch, copy->source_slice, copy->width, copy->height, copy->depth);
     uint64_t written =
@@ -105,7 +108,8 @@ static CUresult piece_move(CUcontext ctx, const struct copy *copy, const struct 
                            uint64_t source, uint64_t target, uint64_t bytes) {
     CUresult result = CUDA_ERROR_ILLEGAL_ADDRESS;
     bool known;
-    int reader = place_of(source, &known), writer = place_of(target, &known);
+    int reader = place_of(source, &known);
+    int writer = place_of(target, &known);
     ranges_hold();
     if (piece_allowed(ctx, source, bytes, copy->source_on_host, false,
                       reader == HOST_MEMORY ? path->device : reader) &&
@@ -125,46 +129,54 @@ CUresult copy_perform(CUcontext ctx, const struct copy *copy) {
     uint64_t pending = 0; /* bytes moved whose engine time has not been slept through */
     uint64_t rows = (uint64_t)copy->height * copy->depth;
     for (uint64_t row = 0; row < rows; row++) {
-        uint64_t line = row % copy->height, slice = row / copy->height;
+        uint64_t line = row % copy->height;
+        uint64_t slice = row / copy->height;
         uint64_t source = copy->source + slice * copy->source_slice + line * copy->source_pitch;
         uint64_t target = copy->target + slice * copy->target_slice + line * copy->target_pitch;
         for (uint64_t done = 0; done < copy->width;) {
-            if (context_is_over(ctx))
+            if (context_is_over(ctx)) {
                 return CUDA_SUCCESS;
+            }
             uint64_t bytes = copy->width - done;
-            if (bytes > TRANSFER_CHUNK_BYTES - pending)
+            if (bytes > TRANSFER_CHUNK_BYTES - pending) {
                 bytes = TRANSFER_CHUNK_BYTES - pending;
+            }
             bool last = row + 1 == rows && done + bytes == copy->width;
             pending += bytes;
             bool pause = path.throttled && (pending == TRANSFER_CHUNK_BYTES || last);
-            if (pause)
+            if (pause) {
                 end_ns =
                     machine_engine_take(path.device, path.engine,
                                         overhead_ns + machine_duration_ns(path.device, path.engine,
                                                                           pending, path.bandwidth),
                                         end_ns);
+            }
             CUresult result = piece_move(ctx, copy, &path, source + done, target + done, bytes);
-            if (result != CUDA_SUCCESS)
+            if (result != CUDA_SUCCESS) {
                 return result;
+            }
             done += bytes;
             if (pause) {
                 machine_sleep_until(end_ns);
                 machine_count_moved(path.device, path.engine, pending);
                 overhead_ns = 0;
             }
-            if (pending == TRANSFER_CHUNK_BYTES)
+            if (pending == TRANSFER_CHUNK_BYTES) {
                 pending = 0;
+            }
         }
     }
     return CUDA_SUCCESS;
 }
 
 CUresult fill_check(CUcontext ctx, const struct fill *fill) {
-    if (fill->width == 0 || fill->height == 0)
+    if (fill->width == 0 || fill->height == 0) {
         return CUDA_SUCCESS;
+    }
     uint64_t row_bytes = (uint64_t)fill->width * fill->element_bytes;
-    if (fill->target % fill->element_bytes != 0 || (fill->height > 1 && fill->pitch < row_bytes))
+    if (fill->target % fill->element_bytes != 0 || (fill->height > 1 && fill->pitch < row_bytes)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     return side_allowed(ctx, fill->target, extent_of(fill->pitch, 0, row_bytes, fill->height, 1),
                         false, true)
                ? CUDA_SUCCESS
@@ -177,32 +189,38 @@ static void pattern_write(void *target, const struct fill *fill, uint64_t elemen
         memset(bytes, (int)(fill->value & 0xff), elements);
         return;
     }
-    for (uint64_t i = 0; i < elements; i++)
+    for (uint64_t i = 0; i < elements; i++) {
         memcpy(bytes + i * fill->element_bytes, &fill->value, fill->element_bytes);
+    }
 }
 
 CUresult fill_perform(CUcontext ctx, const struct fill *fill) {
     bool known;
     int place = place_of(fill->target, &known);
     int device = place == HOST_MEMORY ? ctx->device : place;
-    for (size_t row = 0; row < fill->height; row++)
+    for (size_t row = 0; row < fill->height; row++) {
         for (uint64_t done = 0; done < fill->width;) {
-            if (context_is_over(ctx))
+            if (context_is_over(ctx)) {
                 return CUDA_SUCCESS;
+            }
             uint64_t elements = fill->width - done;
-            if (elements > TRANSFER_CHUNK_BYTES / fill->element_bytes)
+            if (elements > TRANSFER_CHUNK_BYTES / fill->element_bytes) {
                 elements = TRANSFER_CHUNK_BYTES / fill->element_bytes;
+            }
             uint64_t target = fill->target + row * fill->pitch + done * fill->element_bytes;
             uint64_t bytes = elements * fill->element_bytes;
             ranges_hold();
             bool allowed = ranges_allow(target, bytes, ctx->device, true) ||
                            ranges_allow(target, bytes, device, true);
-            if (allowed)
+            if (allowed) {
                 pattern_write(pointer(target), fill, elements);
+            }
             ranges_let_go();
-            if (!allowed)
+            if (!allowed) {
                 return CUDA_ERROR_ILLEGAL_ADDRESS;
+            }
             done += elements;
         }
+    }
     return CUDA_SUCCESS;
 }

@@ -43,13 +43,15 @@ static size_t reservation_count, reservation_capacity;
 static uint64_t next_handle = 0x51c0000000000001;
 
 static struct physical *physical_find(uint64_t handle) {
-    size_t low = 0, high = physical_count;
+    size_t low = 0;
+    size_t high = physical_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (physicals[middle].handle < handle)
+        if (physicals[middle].handle < handle) {
             low = middle + 1;
-        else
+        } else {
             high = middle;
+        }
     }
     return low < physical_count && physicals[low].handle == handle ? &physicals[low] : NULL;
 }
@@ -60,8 +62,9 @@ static CUresult physical_add(const struct block *block, const CUmemAllocationPro
     if (physical_count == physical_capacity) {
         size_t wanted = physical_capacity == 0 ? 64 : physical_capacity * 2;
         struct physical *larger = realloc(physicals, wanted * sizeof *larger);
-        if (larger == NULL)
+        if (larger == NULL) {
             return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         physicals = larger;
         physical_capacity = wanted;
     }
@@ -72,8 +75,9 @@ static CUresult physical_add(const struct block *block, const CUmemAllocationPro
 }
 
 static void physical_settle(struct physical *physical) {
-    if (physical->references > 0 || physical->mappings > 0)
+    if (physical->references > 0 || physical->mappings > 0) {
         return;
+    }
     machine_block_close(&physical->block);
     size_t at = (size_t)(physical - physicals);
     physical_count--;
@@ -81,10 +85,12 @@ static void physical_settle(struct physical *physical) {
 }
 
 static struct reservation *reservation_find(uint64_t base, uint64_t size) {
-    for (size_t i = 0; i < reservation_count; i++)
+    for (size_t i = 0; i < reservation_count; i++) {
         if (reservations[i].base <= base &&
-            base + size <= reservations[i].base + reservations[i].size)
+            base + size <= reservations[i].base + reservations[i].size) {
             return &reservations[i];
+        }
+    }
     return NULL;
 }
 
@@ -108,16 +114,18 @@ unsigned vmm_handle_types(uint64_t handle) {
 }
 
 void vmm_close_descriptors(void) {
-    for (size_t i = 0; i < physical_count; i++)
+    for (size_t i = 0; i < physical_count; i++) {
         close(physicals[i].block.fd);
+    }
 }
 
 /* Where memory of these properties lies; false for what the simulator does not have. */
 static CUresult location_of(const CUmemAllocationProp *properties, int *device) {
     if (properties->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
         (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
-         properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+         properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     switch (properties->location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
         *device = properties->location.id;
@@ -135,15 +143,18 @@ static CUresult location_of(const CUmemAllocationProp *properties, int *device) 
 CUresult IMPL(cuMemGetAllocationGranularity)(size_t *granularity, const CUmemAllocationProp *prop,
                                              CUmemAllocationGranularity_flags option) {
     int device;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (granularity == NULL || prop == NULL ||
         (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
-         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+         option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = location_of(prop, &device);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *granularity = GRANULARITY_BYTES;
+    }
     return result;
 }
 
@@ -151,31 +162,39 @@ CUresult IMPL(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size,
                            const CUmemAllocationProp *prop, unsigned long long flags) {
     int device;
     struct block block;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (handle == NULL || prop == NULL || flags != 0 || size == 0 || size % GRANULARITY_BYTES != 0)
+    }
+    if (handle == NULL || prop == NULL || flags != 0 || size == 0 ||
+        size % GRANULARITY_BYTES != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = location_of(prop, &device);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS) {
         return result;
-    if (device != HOST_MEMORY && machine_is_lost(device))
+    }
+    if (device != HOST_MEMORY && machine_is_lost(device)) {
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    if (!machine_block_create(device, size, true, &block))
+    }
+    if (!machine_block_create(device, size, true, &block)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     uint64_t number = 0;
     pthread_mutex_lock(&lock);
     result = physical_add(&block, prop, &number);
     pthread_mutex_unlock(&lock);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *handle = number;
-    else
+    } else {
         machine_block_close(&block);
+    }
     return result;
 }
 
 CUresult IMPL(cuMemRelease)(CUmemGenericAllocationHandle handle) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     pthread_mutex_lock(&lock);
     struct physical *physical = physical_find(handle);
     bool held = physical != NULL && physical->references > 0;
@@ -191,11 +210,13 @@ CUresult IMPL(cuMemExportToShareableHandle)(void *shareableHandle,
                                             CUmemGenericAllocationHandle handle,
                                             CUmemAllocationHandleType handleType,
                                             unsigned long long flags) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (shareableHandle == NULL || flags != 0 ||
-        handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct physical *physical = physical_find(handle);
@@ -203,8 +224,9 @@ CUresult IMPL(cuMemExportToShareableHandle)(void *shareableHandle,
         physical->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         int fd = fcntl(physical->block.fd, F_DUPFD_CLOEXEC, 0);
         result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-        if (fd >= 0)
+        if (fd >= 0) {
             *(int *)shareableHandle = fd;
+        }
     }
     pthread_mutex_unlock(&lock);
     return result;
@@ -214,12 +236,15 @@ CUresult IMPL(cuMemExportToShareableHandle)(void *shareableHandle,
 CUresult IMPL(cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *handle, void *osHandle,
                                               CUmemAllocationHandleType shHandleType) {
     struct block block;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (handle == NULL || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    }
+    if (handle == NULL || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (!machine_block_adopt((int)(intptr_t)osHandle, &block))
+    }
+    if (!machine_block_adopt((int)(intptr_t)osHandle, &block)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUmemAllocationProp properties = {
         .type = CU_MEM_ALLOCATION_TYPE_PINNED,
         .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -230,33 +255,38 @@ CUresult IMPL(cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *hand
     pthread_mutex_lock(&lock);
     CUresult result = physical_add(&block, &properties, &number);
     pthread_mutex_unlock(&lock);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         *handle = number;
-    else
+    } else {
         machine_block_close(&block);
+    }
     return result;
 }
 
 CUresult IMPL(cuMemGetAllocationPropertiesFromHandle)(CUmemAllocationProp *prop,
                                                       CUmemGenericAllocationHandle handle) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     pthread_mutex_lock(&lock);
     struct physical *physical = physical_find(handle);
     bool held = prop != NULL && physical != NULL && physical->references > 0;
-    if (held)
+    if (held) {
         *prop = physical->properties;
+    }
     pthread_mutex_unlock(&lock);
     return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult IMPL(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *addr) {
     struct range range;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (handle == NULL || !ranges_find((uint64_t)(uintptr_t)addr, &range) ||
-        range.kind != RANGE_MAPPING)
+        range.kind != RANGE_MAPPING) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     pthread_mutex_lock(&lock);
     struct physical *physical = physical_find(range.handle);
     if (physical != NULL) {
@@ -269,13 +299,16 @@ CUresult IMPL(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle,
 
 CUresult IMPL(cuMemAddressReserve)(CUdeviceptr *ptr, size_t size, size_t alignment,
                                    CUdeviceptr addr, unsigned long long flags) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (ptr == NULL || flags != 0 || size == 0 || size % GRANULARITY_BYTES != 0 ||
-        (alignment & (alignment - 1)) != 0)
+        (alignment & (alignment - 1)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
-    if (alignment < GRANULARITY_BYTES)
+    }
+    if (alignment < GRANULARITY_BYTES) {
         alignment = GRANULARITY_BYTES;
+    }
     pthread_mutex_lock(&lock);
     if (reservation_count == reservation_capacity) {
         size_t wanted = reservation_capacity == 0 ? 16 : reservation_capacity * 2;
@@ -288,8 +321,9 @@ CUresult IMPL(cuMemAddressReserve)(CUdeviceptr *ptr, size_t size, size_t alignme
         reservation_capacity = wanted;
     }
     uint64_t base = address_reserve(size, alignment, addr);
-    if (base != 0)
+    if (base != 0) {
         reservations[reservation_count++] = (struct reservation){base, size};
+    }
     pthread_mutex_unlock(&lock);
     *ptr = base;
     return base != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -302,13 +336,15 @@ static CUresult refuse_any(struct range *range, void *data) {
 }
 
 CUresult IMPL(cuMemAddressFree)(CUdeviceptr ptr, size_t size) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct reservation *found = reservation_find(ptr, size);
-    if (found != NULL && found->base == ptr && found->size == size)
+    if (found != NULL && found->base == ptr && found->size == size) {
         result = ranges_edit(ptr, size, refuse_any, NULL);
+    }
     if (result == CUDA_SUCCESS) {
         munmap((void *)(uintptr_t)ptr, size); /* NOLINT(performance-no-int-to-ptr) reserved */
         *found = reservations[--reservation_count];
@@ -325,17 +361,20 @@ static bool address_blank(uint64_t base, uint64_t size) {
 
 CUresult IMPL(cuMemMap)(CUdeviceptr ptr, size_t size, size_t offset,
                         CUmemGenericAllocationHandle handle, unsigned long long flags) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (offset != 0 || flags != 0 || size == 0 || size % GRANULARITY_BYTES != 0 ||
-        ptr % GRANULARITY_BYTES != 0)
+        ptr % GRANULARITY_BYTES != 0) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&lock);
     struct physical *physical = physical_find(handle);
     if (physical != NULL && physical->references > 0 && size <= physical->block.bytes &&
-        reservation_find(ptr, size) != NULL)
+        reservation_find(ptr, size) != NULL) {
         result = ranges_edit(ptr, size, refuse_any, NULL);
+    }
     if (result == CUDA_SUCCESS) {
         void *there = (void *)(uintptr_t)ptr; /* NOLINT(performance-no-int-to-ptr) reserved */
         struct range range = {.base = ptr,
@@ -344,31 +383,36 @@ CUresult IMPL(cuMemMap)(CUdeviceptr ptr, size_t size, size_t offset,
                               .device = physical->block.device,
                               .handle = handle,
                               .block = {.fd = -1}};
-        if (mmap(there, size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->block.fd, 0) != there)
+        if (mmap(there, size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->block.fd, 0) != there) {
             result = CUDA_ERROR_MAP_FAILED;
-        else if (!ranges_add(&range))
+        } else if (!ranges_add(&range)) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
-        else
+        } else {
             physical->mappings++;
-        if (result == CUDA_SUCCESS)
+        }
+        if (result == CUDA_SUCCESS) {
             madvise(there, size, MADV_DONTFORK);
-        else
+        } else {
             address_blank(ptr, size);
+        }
     }
     pthread_mutex_unlock(&lock);
     return result;
 }
 
 CUresult IMPL(cuMemUnmap)(CUdeviceptr ptr, size_t size) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (size == 0 || !ranges_whole(ptr, size, 1u << RANGE_MAPPING))
+    }
+    if (size == 0 || !ranges_whole(ptr, size, 1U << RANGE_MAPPING)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     pthread_mutex_lock(&lock);
     struct range range;
     for (uint64_t at = ptr; at < ptr + size; at += range.size) {
-        if (!ranges_remove(at, 1u << RANGE_MAPPING, &range))
+        if (!ranges_remove(at, 1U << RANGE_MAPPING, &range)) {
             break;
+        }
         address_blank(range.base, range.size);
         struct physical *physical = physical_find(range.handle);
         physical->mappings--;
@@ -394,16 +438,18 @@ static CUresult access_set(struct range *range, void *data) {
     for (size_t i = 0; i < change->count; i++) {
         const CUmemAccessDesc *descriptor = &change->descriptors[i];
         unsigned char bits = access_bits(descriptor->flags);
-        if (descriptor->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        if (descriptor->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
             range->access[descriptor->location.id] = bits;
-        else if (range->device == HOST_MEMORY)
+        } else if (range->device == HOST_MEMORY) {
             range->host_access = bits;
-        else
+        } else {
             return CUDA_ERROR_INVALID_VALUE;
+        }
     }
     unsigned char all = range->host_access;
-    for (int device = 0; device < MAX_DEVICES; device++)
+    for (int device = 0; device < MAX_DEVICES; device++) {
         all |= range->access[device];
+    }
     int protection =
         (all & ACCESS_READ ? PROT_READ : 0) | (all == ACCESS_READ_WRITE ? PROT_WRITE : 0);
     /* NOLINTNEXTLINE(performance-no-int-to-ptr) a mapping made here */
@@ -414,16 +460,20 @@ static CUresult access_set(struct range *range, void *data) {
 
 CUresult IMPL(cuMemSetAccess)(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc,
                               size_t count) {
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (desc == NULL || count == 0 || size == 0 || !ranges_whole(ptr, size, 1u << RANGE_MAPPING))
+    }
+    if (desc == NULL || count == 0 || size == 0 || !ranges_whole(ptr, size, 1U << RANGE_MAPPING)) {
         return CUDA_ERROR_INVALID_VALUE;
-    for (size_t i = 0; i < count; i++)
+    }
+    for (size_t i = 0; i < count; i++) {
         if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
             CUresult result = device_check(desc[i].location.id);
-            if (result != CUDA_SUCCESS)
+            if (result != CUDA_SUCCESS) {
                 return result;
+            }
         }
+    }
     struct access_change change = {desc, count};
     return ranges_edit(ptr, size, access_set, &change);
 }
@@ -431,14 +481,17 @@ CUresult IMPL(cuMemSetAccess)(CUdeviceptr ptr, size_t size, const CUmemAccessDes
 CUresult IMPL(cuMemGetAccess)(unsigned long long *flags, const CUmemLocation *location,
                               CUdeviceptr ptr) {
     struct range range;
-    if (!driver_ready())
+    if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (flags == NULL || location == NULL || !ranges_find(ptr, &range) ||
-        range.kind != RANGE_MAPPING)
+        range.kind != RANGE_MAPPING) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
     bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (device && device_check(location->id) != CUDA_SUCCESS)
+    if (device && device_check(location->id) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_DEVICE;
+    }
     /* The bits 1 and 3 are the flags' own values. */
     *flags = device ? range.access[location->id] : range.host_access;
     return CUDA_SUCCESS;

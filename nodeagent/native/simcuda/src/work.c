@@ -14,8 +14,9 @@
 
 static void *duplicate(const void *from, size_t bytes) {
     void *to = malloc(bytes > 0 ? bytes : 1);
-    if (to != NULL && bytes > 0)
+    if (to != NULL && bytes > 0) {
         memcpy(to, from, bytes);
+    }
     return to;
 }
 
@@ -32,8 +33,9 @@ static bool launch_own(struct launch *launch) {
 struct work *work_copy(const struct work *work) {
     struct work *copy = duplicate(work, sizeof *work);
     bool whole = copy != NULL;
-    if (whole && work->kind == WORK_KERNEL)
+    if (whole && work->kind == WORK_KERNEL) {
         whole = launch_own(&copy->launch);
+    }
     if (whole && work->kind == WORK_MEMOPS) {
         copy->memops.operations = duplicate(work->memops.operations,
                                             work->memops.count * sizeof *work->memops.operations);
@@ -51,8 +53,9 @@ struct work *work_copy(const struct work *work) {
 }
 
 void work_free(struct work *work) {
-    if (work == NULL)
+    if (work == NULL) {
         return;
+    }
     switch (work->kind) {
     case WORK_KERNEL:
         free(work->launch.parameters);
@@ -63,8 +66,9 @@ void work_free(struct work *work) {
         free(work->memops.operations);
         break;
     case WORK_CHILD:
-        if (work->child != NULL)
+        if (work->child != NULL) {
             graph_free(work->child);
+        }
         break;
     case WORK_GRAPH:
         run_free(work->run);
