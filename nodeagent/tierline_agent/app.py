@@ -161,7 +161,7 @@ def _sole_agent(state_dir: Path, run_dir: Path) -> Iterator[None]:
         OSError: a folder cannot be made.
     """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = run_dir / "agent.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -83,7 +83,7 @@ class TaskServer:
         path = folder / SOCKET_NAME
         if task.name not in self._listeners:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            # who may open the folder is the administrator's choice; in it, every user of the task
+            # run_dir is the agent's alone; a pod gets this folder mounted, and runs as any user
             listener = listen(path, 0o666)
             self._listeners[task.name] = listener
             self._sessions.setdefault(task.name, set())

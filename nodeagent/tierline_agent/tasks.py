@@ -93,6 +93,8 @@ class Task:
     """By arena and layer: what clients measured."""
     profiled_workspace_bytes: int = 0
     notices: list[dict[str, Any]] = field(default_factory=list)
+    arena_owner: object = None
+    """The client that has the task's arenas: the plan holds for one process at a time."""
 
     @property
     def name(self) -> str:

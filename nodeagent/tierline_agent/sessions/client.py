@@ -14,7 +14,7 @@ from typing import Any
 from tierline_agent.arenas import Arena
 from tierline_agent.connection import Connection, Handler
 from tierline_agent.devices.base import Staging
-from tierline_agent.errors import ConnectionViolation
+from tierline_agent.errors import ConnectionViolation, QuotaExceeded
 from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
 from tierline_agent.policy.transfers import BACKGROUND_NS
@@ -101,6 +101,25 @@ class Client:
             self.connection.resume()
 
     # -- arenas
+
+    def own_arenas(self) -> None:
+        """Become the client that has the task's arenas.
+
+        Raises:
+            QuotaExceeded: another one has them; a second copy would take what others were granted.
+        """
+        owner = self.task.arena_owner
+        if isinstance(owner, Client) and owner is not self:
+            raise QuotaExceeded(
+                f"process {owner.process.pid} has the arenas of {self.task.name}; its plan is for "
+                "one process, register another task for a second one"
+            )
+        self.task.arena_owner = self
+
+    def disown_arenas(self) -> None:
+        """Let another client have the task's arenas, if this one had them."""
+        if self.task.arena_owner is self:
+            self.task.arena_owner = None
 
     def arena(self, index: int) -> Arena:
         """An arena of this client.

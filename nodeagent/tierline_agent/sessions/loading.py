@@ -102,6 +102,7 @@ class Loading:
         slots = min(plan.ring_extents, count - len(resident))
         check_pinned(message.pinned_bytes, extent_bytes, resident)
         check_span_fits(message.largest_span_extents, count, resident, slots)
+        client.own_arenas()
         residents, ring, words = self._take(len(resident), slots)
         return Arena(
             index=message.arena,
@@ -255,6 +256,7 @@ class Loading:
         arena.close(node.pool, node.storage, unmapped_by=client.process)
         if not client.arenas:
             node.pool.unmapped(arena.ring, client.process)
+            client.disown_arenas()
         client.reply(sequence, Freed(arena.index))
 
     def profile(self, sequence: int, message: Profile) -> None:

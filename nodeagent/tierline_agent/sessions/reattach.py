@@ -141,6 +141,7 @@ class Reattach:
             raise ConnectionViolation("an arena streams without a ring")
         if message.placement != place(count, frozenset(resident), message.ring_slots):
             raise ConnectionViolation(f"arena {message.arena} is placed as no agent places it")
+        client.own_arenas()
 
     def _adopt(
         self, offer: _Offer, kind: DescriptorKind, first: int, descriptors: list[int]

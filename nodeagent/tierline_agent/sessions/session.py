@@ -127,6 +127,7 @@ class Session:
             node.memory.forget_client(client.task.name, client.token)
             _log.info("%s disconnected", client)
         client.arenas.clear()
+        client.disown_arenas()
         self.closed = node.loop.create_task(self._give_up(arenas))
         self._on_closed(self)
 

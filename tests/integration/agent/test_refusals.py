@@ -204,6 +204,17 @@ def test_the_number_of_clients_is_bounded(shared_agent: AgentProcess) -> None:
     assert error_and_end(one_more) is p.ErrorCode.QUOTA
 
 
+def test_a_plan_is_for_one_process(shared_agent: AgentProcess) -> None:
+    shared_agent.register("task", plan(4, resident=(0,)))
+    first, second = shared_agent.client("task"), shared_agent.client("task")
+    first.load(content(1, 4))
+    with pytest.raises(RefusedError, match="one process") as refused:
+        second.reserve(4 * EXTENT_BYTES)
+    assert refused.value.code is p.ErrorCode.QUOTA
+    first.ask(p.Free(0), p.Freed)
+    second.load(content(1, 4))
+
+
 def test_a_client_that_does_not_read_is_closed(shared_agent: AgentProcess) -> None:
     shared_agent.register("task", plan(4))
     client = shared_agent.client("task")
