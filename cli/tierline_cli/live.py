@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +12,9 @@ from tierline_cli.results import TaskResult
 
 def shown_time(seconds: float) -> str:
     """Seconds as a person reads them here."""
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"
 
 
 def shown_size(size_bytes: float) -> str:
@@ -27,9 +28,8 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
     Responses stand beside `bound`, the worst that admission proved, and `alone`, a job without
     Tierline on the quiet device. `streamed` is per job.
     """
-    table = Table(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1)
-    )
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table.padding = (0, 1, 0, 0)
     table.add_column("task", no_wrap=True)
     for column in ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -75,9 +75,22 @@ def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
     return Text("\n".join(lines), style="dim")
 
 
+def notice_lines(snapshot: Mapping[str, Any]) -> RenderableType:
+    """What the programs reported: weights that stay resident and why, changes of order."""
+    return Text(
+        "\n".join(
+            f"{task['name']}: {notice['kind'].replace('_', ' ')}"
+            f" ({shown_size(notice['bytes'])}): {notice['text']}"
+            for task in snapshot["tasks"]
+            for notice in task["notices"]
+        ),
+        style="yellow",
+    )
+
+
 def screen(results: Sequence[TaskResult], snapshot: Mapping[str, Any], title: str) -> Group:
     """The whole live view."""
-    return Group(task_table(results, title), memory_lines(snapshot))
+    return Group(task_table(results, title), memory_lines(snapshot), notice_lines(snapshot))
 
 
 def console() -> Console:

@@ -24,7 +24,7 @@ from tierline_api.plan import Tier
 from tierline_api.quantities import format_quantity
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
-from tierline_cli.live import console, memory_lines, screen, task_table
+from tierline_cli.live import console, screen
 from tierline_cli.local_run import LocalRun, RunOptions
 from tierline_cli.options import QUANTITY, files_argument, margin_option
 from tierline_operator.planning.answer import Infeasible
@@ -132,16 +132,23 @@ def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
     with where.status("comparing outputs"):
         snapshot = run.finish()
     results = run.results(final=True)
-    where.print(task_table(results, "summary"))
-    where.print(memory_lines(snapshot))
+    where.print(screen(results, snapshot, "summary"))
     return {
         "device": snapshot["device"],
         "fast_memory_limit_bytes": snapshot["fast_limit_bytes"],
         "fast_memory_peak_bytes": snapshot["fast_peak_bytes"],
         "weights_bytes": run.measured.weights_bytes,
         "links": snapshot["links"],
-        "tasks": [asdict(result) for result in results],
+        "tasks": [
+            {**asdict(result), "notices": task["notices"]}
+            for result, task in zip(results, _in_order(run, snapshot), strict=True)
+        ],
     }
+
+
+def _in_order(run: LocalRun, snapshot: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    by_name = {task["name"]: task for task in snapshot["tasks"]}
+    return [by_name[task.name] for task in run.tasks]
 
 
 def _progress(where: Console, last: ProgressColumn) -> Progress:

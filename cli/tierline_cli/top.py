@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tierline_cli.admin_client import AdminClient
-from tierline_cli.live import memory_lines, shown_size, shown_time
+from tierline_cli.live import memory_lines, notice_lines, shown_size, shown_time
 
 
 @click.command(name="top")
@@ -57,4 +57,4 @@ def _screen(snapshot: Mapping[str, Any]) -> Group:
             shown_size(task["streamed_bytes"]),
             shown_size(task["stored_bytes"]),
         )
-    return Group(table, memory_lines(snapshot))
+    return Group(table, memory_lines(snapshot), notice_lines(snapshot))
