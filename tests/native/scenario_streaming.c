@@ -71,6 +71,7 @@ static void leaving_early(const char *socket_path) {
         run_layer(&model, 0);
         OK(tierline_layer_begin(model.client, 0, 1)); /* begun, never ended */
         OK(tierline_job_end(model.client, job, 0));
+        expect_layer(&model, 1); /* the ring is somebody else's now */
     }
     EXPECT(run_job(&model).fetched_bytes == 0);
     tierline_close(model.client);
