@@ -28,8 +28,9 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
     Responses stand beside `bound`, the worst that admission proved, and `alone`, a job without
     Tierline on the quiet device. `streamed` is per job.
     """
-    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    table.padding = (0, 1, 0, 0)
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0)
+    )
     table.add_column("task", no_wrap=True)
     for column in ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed"):
         table.add_column(column, justify="right", no_wrap=True)
