@@ -124,7 +124,7 @@ static void gates_are_added_to_a_captured_graph(void) {
     wait.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
     CUDA_BATCH_MEM_OP_NODE_PARAMS params = {ctx, 1, &wait, 0};
     for (uint32_t i = 0; i < 2; i++) {
-        CUgraphNode kernel = nodes[2 * i];
+        CUgraphNode kernel = nodes[(size_t)2 * i];
         CUgraphNode before[4];
         CUgraphEdgeData data[4];
         size_t depends = 4;

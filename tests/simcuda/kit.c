@@ -15,8 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum { CHILD_SOCKET = 9, PAGE_BYTES = 4096 };
 
 static char machine_folder[128];

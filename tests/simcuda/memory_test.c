@@ -5,7 +5,7 @@
 
 #include "kit.h"
 
-enum { MIB = 1 << 20 };
+static const size_t MIB = 1 << 20;
 
 static void small_allocations_share_a_slab(void) {
     size_t before = kit_free_bytes();

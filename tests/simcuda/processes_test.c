@@ -8,7 +8,7 @@
 
 #include "kit.h"
 
-enum { MIB = 1 << 20, EXTENT = 4 * MIB, CONTEXT = 8 * MIB };
+static const size_t MIB = 1 << 20, EXTENT = 4 << 20, CONTEXT = 8 << 20;
 
 /* Imports what comes over the socket, maps it twice, writes, and stands until it is killed or told
  * to go. */

@@ -19,7 +19,8 @@
 
 #include "kit.h"
 
-enum { EXTENT = 2 << 20, EXTENTS = 12, SLOTS = 3, LINK = 300 << 20, COMPUTE_NS = 2000000 };
+enum { EXTENTS = 12, SLOTS = 3, LINK = 300 << 20, COMPUTE_NS = 2000000 };
+static const size_t EXTENT = 2 << 20;
 enum { PUBLISHED = 0, CONSUMED = 16 }; /* words of the page */
 
 static CUdeviceptr word(uint32_t *flags, size_t index) {
@@ -29,9 +30,9 @@ static CUdeviceptr word(uint32_t *flags, size_t index) {
 static void client_enqueue(CUstream stream, CUfunction gemm, CUdeviceptr arena, CUdeviceptr chain,
                            uint32_t *flags) {
     for (uint32_t j = 0; j < EXTENTS; j++) {
-        uint64_t weights = arena + (uint64_t)j * EXTENT;
+        uint64_t weights = arena + j * EXTENT;
         uint64_t bytes = EXTENT;
-        uint64_t in = chain + 8 * j;
+        uint64_t in = chain + 8ULL * j;
         uint64_t out = in + 8;
         uint64_t duration_ns = COMPUTE_NS;
         OK(cuStreamWaitValue32(stream, word(flags, PUBLISHED), j + 1, CU_STREAM_WAIT_VALUE_GEQ));
@@ -60,12 +61,12 @@ static int role_client(int socket) {
     uint32_t *flags = kit_map_flags(page);
     close(page);
     OK(cuMemHostRegister(flags, 4096, CU_MEMHOSTREGISTER_PORTABLE));
-    OK(cuMemAddressReserve(&arena, (size_t)EXTENTS * EXTENT, 0, 0, 0));
+    OK(cuMemAddressReserve(&arena, EXTENTS * EXTENT, 0, 0, 0));
     for (uint64_t j = 0; j < EXTENTS; j++) {
         OK(cuMemMap(arena + j * EXTENT, EXTENT, 0, slots[j % SLOTS], 0));
     }
-    OK(kit_allow(arena, (size_t)EXTENTS * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
-    OK(cuMemAlloc(&chain, 8 * (EXTENTS + 1)));
+    OK(kit_allow(arena, EXTENTS * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READ));
+    OK(cuMemAlloc(&chain, 8ULL * (EXTENTS + 1)));
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CUfunction gemm = kit_function("sim_gemm_like");
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -75,7 +76,7 @@ static int role_client(int socket) {
     for (int round = 0; round < 2; round++) {
         uint64_t seed = (uint64_t)round + 1;
         kit_receive(socket, &go, 1);
-        OK(cuMemsetD8(chain, 0, 8 * (EXTENTS + 1)));
+        OK(cuMemsetD8(chain, 0, 8ULL * (EXTENTS + 1)));
         OK(cuMemcpyHtoD(chain, &seed, 8));
         if (round == 0) {
             client_enqueue(stream, gemm, arena, chain, flags);
@@ -84,7 +85,7 @@ static int role_client(int socket) {
         }
         kit_send(socket, "b", 1);
         OK(cuStreamSynchronize(stream));
-        OK(cuMemcpyDtoH(&result, chain + 8 * EXTENTS, 8));
+        OK(cuMemcpyDtoH(&result, chain + 8ULL * EXTENTS, 8));
         kit_send(socket, &result, sizeof result);
     }
     return 0;
@@ -97,8 +98,7 @@ static void agent_enqueue(CUstream stream, CUdeviceptr ring, const unsigned char
             OK(cuStreamWaitValue32(stream, word(flags, CONSUMED), j - SLOTS + 1,
                                    CU_STREAM_WAIT_VALUE_GEQ));
         }
-        OK(cuMemcpyHtoDAsync(ring + (uint64_t)(j % SLOTS) * EXTENT, weights + (size_t)j * EXTENT,
-                             EXTENT, stream));
+        OK(cuMemcpyHtoDAsync(ring + (j % SLOTS) * EXTENT, weights + j * EXTENT, EXTENT, stream));
         OK(cuStreamWriteValue32(stream, word(flags, PUBLISHED), j + 1, 0));
     }
 }
@@ -113,12 +113,12 @@ static void agent(void) {
     uint32_t *flags = kit_flags(&page);
     struct peer peer = kit_spawn("client");
     OK(cuMemHostRegister(flags, 4096, CU_MEMHOSTREGISTER_PORTABLE));
-    OK(cuMemHostAlloc(&pinned, (size_t)EXTENTS * EXTENT, 0));
+    OK(cuMemHostAlloc(&pinned, EXTENTS * EXTENT, 0));
     uint64_t *weights = pinned;
-    for (size_t i = 0; i < (size_t)EXTENTS * EXTENT / 8; i++) {
+    for (size_t i = 0; i < EXTENTS * EXTENT / 8; i++) {
         weights[i] = i * 0x2545f4914f6cdd1dU;
     }
-    OK(cuMemAddressReserve(&ring, (size_t)SLOTS * EXTENT, 0, 0, 0));
+    OK(cuMemAddressReserve(&ring, SLOTS * EXTENT, 0, 0, 0));
     for (uint64_t i = 0; i < SLOTS; i++) {
         CUmemGenericAllocationHandle handle = kit_create(0, EXTENT);
         int fd;
@@ -127,7 +127,7 @@ static void agent(void) {
         kit_send_fd(peer.socket, fd);
         close(fd);
     }
-    OK(kit_allow(ring, (size_t)SLOTS * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    OK(kit_allow(ring, SLOTS * EXTENT, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     kit_send_fd(peer.socket, page);
     close(page);
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -147,16 +147,16 @@ static void agent(void) {
         OK(cuStreamWaitValue32(stream, word(flags, CONSUMED), EXTENTS, CU_STREAM_WAIT_VALUE_GEQ));
         OK(cuEventRecord(end, stream));
         kit_receive(peer.socket, &result, sizeof result);
-        CHECK(result == simcuda_hash((uint64_t)round + 1, pinned, (size_t)EXTENTS * EXTENT));
+        CHECK(result == simcuda_hash((uint64_t)round + 1, pinned, EXTENTS * EXTENT));
         OK(cuEventSynchronize(end));
         OK(cuEventElapsedTime(&milliseconds, start, end));
-        double link_ms = 1e3 * EXTENTS * EXTENT / LINK;
+        double link_ms = 1e3 * (double)(EXTENTS * EXTENT) / LINK;
         CHECK(milliseconds >= link_ms * 0.999);
         printf("%s: %.1f ms, the link alone %.1f ms, ratio %.3f, %d of %d extents held\n",
                round == 0 ? "eager" : "graph", (double)milliseconds, link_ms,
                (double)milliseconds / link_ms, SLOTS, EXTENTS);
     }
-    CHECK(simcuda_moved_bytes(0, 0) >= 2ULL * EXTENTS * EXTENT);
+    CHECK(simcuda_moved_bytes(0, 0) >= 2 * EXTENTS * EXTENT);
     kit_reap(peer, 0);
 }
 

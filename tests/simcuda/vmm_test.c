@@ -4,7 +4,7 @@
 
 #include "kit.h"
 
-enum { MIB = 1 << 20, EXTENT = 2 * MIB };
+static const size_t MIB = 1 << 20, EXTENT = 2 << 20;
 
 static void rules(void) {
     CUmemAllocationProp properties = kit_properties(0);

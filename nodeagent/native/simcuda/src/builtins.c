@@ -16,8 +16,7 @@
 enum { PIECE_BYTES = 256 << 10, PHASES = 4 };
 
 static void *pointer(uint64_t address) {
-    return (
-        void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) addresses are pointers */
+    return (void *)(uintptr_t)address;
 }
 
 static uint64_t word_at(const unsigned char *parameters, size_t offset) {
@@ -27,14 +26,14 @@ static uint64_t word_at(const unsigned char *parameters, size_t offset) {
 }
 
 static void compute(CUcontext ctx, uint64_t duration_ns) {
-    uint64_t left = machine_compute_ns(ctx->device, duration_ns);
-    uint64_t end_ns = 0;
-    while (left > 0 && !context_is_over(ctx)) {
-        uint64_t slice = machine_config()->timeslice_ns;
-        slice = left < slice ? left : slice;
-        end_ns = machine_engine_take(ctx->device, ENGINE_COMPUTE, slice, end_ns);
-        machine_sleep_until(end_ns);
-        left -= slice;
+    uint64_t left_ns = machine_compute_ns(ctx->device, duration_ns);
+    uint64_t over_at = 0;
+    while (left_ns > 0 && !context_is_over(ctx)) {
+        uint64_t slice_ns = machine_config()->timeslice_ns;
+        slice_ns = left_ns < slice_ns ? left_ns : slice_ns;
+        over_at = machine_engine_take(ctx->device, ENGINE_COMPUTE, slice_ns, over_at);
+        machine_sleep_until(over_at);
+        left_ns -= slice_ns;
     }
 }
 

@@ -12,8 +12,6 @@
 
 #include "entry.h"
 
-extern char **environ;
-
 const char *const engine_names[ENGINE_COUNT] = {"h2d", "d2h", "d2d", "peer", "compute"};
 
 /* Settings that other modules read themselves. */

@@ -90,7 +90,7 @@ CUresult context_check(CUcontext ctx) {
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (!object_is(ctx, OBJECT_CONTEXT)) {
+    if (ctx == NULL || !object_is(ctx, OBJECT_CONTEXT)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     return context_health(ctx);
@@ -260,7 +260,7 @@ CUresult IMPL(cuCtxPushCurrent_v2)(CUcontext ctx) {
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (!object_is(ctx, OBJECT_CONTEXT)) {
+    if (ctx == NULL || !object_is(ctx, OBJECT_CONTEXT)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (depth == STACK_DEPTH) {
@@ -292,7 +292,7 @@ CUresult IMPL(cuCtxSetCurrent)(CUcontext ctx) {
         depth -= depth > 0;
         return CUDA_SUCCESS;
     }
-    if (!object_is(ctx, OBJECT_CONTEXT)) {
+    if (ctx == NULL || !object_is(ctx, OBJECT_CONTEXT)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (depth == 0) {
@@ -320,7 +320,7 @@ CUresult IMPL(cuCtxGetDevice_v2)(CUdevice *device, CUcontext ctx) {
     if (ctx == NULL && depth > 0) {
         ctx = stack[depth - 1];
     }
-    if (!object_is(ctx, OBJECT_CONTEXT)) {
+    if (ctx == NULL || !object_is(ctx, OBJECT_CONTEXT)) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (device == NULL) {
@@ -341,7 +341,7 @@ CUresult IMPL(cuCtxGetId)(CUcontext ctx, unsigned long long *ctxId) {
     if (ctx == NULL && depth > 0) {
         ctx = stack[depth - 1];
     }
-    if (!object_is(ctx, OBJECT_CONTEXT)) {
+    if (ctx == NULL || !object_is(ctx, OBJECT_CONTEXT)) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     if (ctxId == NULL) {

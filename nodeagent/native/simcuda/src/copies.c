@@ -145,10 +145,8 @@ void box_from_copy(const struct copy *copy, CUDA_MEMCPY3D *box) {
     memset(box, 0, sizeof *box);
     box->srcMemoryType = copy->source_on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     box->dstMemoryType = copy->target_on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-    /* NOLINTBEGIN(performance-no-int-to-ptr) addresses are pointers */
     box->srcHost = copy->source_on_host ? (const void *)(uintptr_t)copy->source : NULL;
     box->dstHost = copy->target_on_host ? (void *)(uintptr_t)copy->target : NULL;
-    /* NOLINTEND(performance-no-int-to-ptr) */
     box->srcDevice = copy->source_on_host ? 0 : copy->source;
     box->dstDevice = copy->target_on_host ? 0 : copy->target;
     box->srcPitch = copy->source_pitch;

@@ -86,7 +86,6 @@ static bool host_mapped(uint64_t base, uint64_t size) {
     unsigned char resident[256];
     for (uint64_t at = first; at < end; at += page * sizeof resident) {
         uint64_t piece = end - at < page * sizeof resident ? end - at : page * sizeof resident;
-        /* NOLINTNEXTLINE(performance-no-int-to-ptr) an address the caller named */
         if (mincore((void *)(uintptr_t)at, piece, resident) != 0) {
             return false;
         }

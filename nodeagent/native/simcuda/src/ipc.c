@@ -63,7 +63,7 @@ CUresult IMPL(cuIpcOpenMemHandle_v2)(CUdeviceptr *pdptr, CUipcMemHandle handle,
         return CUDA_ERROR_INVALID_VALUE;
     }
     uint64_t base = address_reserve(ticket.block_bytes, GRANULARITY_BYTES, 0);
-    void *there = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) reserved */
+    void *there = (void *)(uintptr_t)base;
     if (base == 0 || mmap(there, ticket.block_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                           range.block.fd, 0) != there) {
         machine_block_close(&range.block);

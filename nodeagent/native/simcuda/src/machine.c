@@ -50,7 +50,7 @@ uint64_t machine_now_ns(void) {
 void machine_sleep_until(uint64_t time_ns) {
     struct timespec until = {(time_t)(time_ns / 1000000000U), (long)(time_ns % 1000000000U)};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
-        continue;
+        /* a signal: go on */
     }
 }
 
@@ -155,7 +155,7 @@ bool machine_join(void) {
         return false;
     }
     while (flock(entrance, LOCK_EX) != 0 && errno == EINTR) {
-        continue;
+        /* a signal: go on */
     }
     snprintf(path, sizeof path, "%.4000s/segment", folder);
     int fd = open_or_complain(path, O_RDWR | O_CREAT);

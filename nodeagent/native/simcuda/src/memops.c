@@ -78,10 +78,8 @@ CUresult memops_check(CUcontext ctx, const CUstreamBatchMemOpParams *operations,
 }
 
 static uint64_t word_load(const struct operation *operation) {
-    /* NOLINTBEGIN(performance-no-int-to-ptr) addresses are pointers */
     return operation->wide ? atomic_load((_Atomic uint64_t *)(uintptr_t)operation->address)
                            : atomic_load((_Atomic uint32_t *)(uintptr_t)operation->address);
-    /* NOLINTEND(performance-no-int-to-ptr) */
 }
 
 static bool satisfied(const struct operation *operation) {
@@ -105,7 +103,6 @@ static bool satisfied(const struct operation *operation) {
 }
 
 static void word_store(const struct operation *operation) {
-    /* NOLINTBEGIN(performance-no-int-to-ptr) addresses are pointers */
     if (operation->wide) {
         atomic_store((_Atomic uint64_t *)(uintptr_t)operation->address, operation->value);
     } else {
@@ -113,7 +110,6 @@ static void word_store(const struct operation *operation) {
     }
     syscall(SYS_futex, (uint32_t *)(uintptr_t)operation->address, FUTEX_WAKE, 0x7fffffff, NULL,
             NULL, 0);
-    /* NOLINTEND(performance-no-int-to-ptr) */
 }
 
 CUresult memops_advance(CUcontext ctx, const struct memops *memops, unsigned *next) {
@@ -152,7 +148,6 @@ void memops_sleep(const struct memops *memops, unsigned next, uint64_t longest_n
     ranges_let_go();
     /* If the memory goes in this moment the kernel says EFAULT, and the next look finds it gone. */
     if (waiting) {
-        /* NOLINTNEXTLINE(performance-no-int-to-ptr) addresses are pointers */
         syscall(SYS_futex, (uint32_t *)(uintptr_t)operation.address, FUTEX_WAIT, (uint32_t)word,
                 &pause, NULL, 0);
     }

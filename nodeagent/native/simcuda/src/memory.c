@@ -27,7 +27,7 @@ static struct slab *slabs;
 
 uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t wish) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void *wished = (void *)(uintptr_t)wish; /* NOLINT(performance-no-int-to-ptr) a device pointer */
+    void *wished = (void *)(uintptr_t)wish;
     if (wish != 0 && wish % alignment == 0) {
         void *there = mmap(wished, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == wished) {
@@ -46,7 +46,6 @@ uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t wish) {
     if (base > start) {
         munmap(wide, base - start);
     }
-    /* NOLINTNEXTLINE(performance-no-int-to-ptr) the end of the mapping just made */
     munmap((void *)(uintptr_t)(base + bytes), start + alignment - base);
     return base;
 }
@@ -57,7 +56,7 @@ static uint64_t block_map(const struct block *block) {
     if (base == 0) {
         return 0;
     }
-    void *there = (void *)(uintptr_t)base; /* NOLINT(performance-no-int-to-ptr) a device pointer */
+    void *there = (void *)(uintptr_t)base;
     if (mmap(there, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block->fd, 0) !=
         there) {
         munmap(there, block->bytes);
@@ -68,7 +67,7 @@ static uint64_t block_map(const struct block *block) {
 }
 
 static void address_unmap(uint64_t base, uint64_t bytes) {
-    munmap((void *)(uintptr_t)base, bytes); /* NOLINT(performance-no-int-to-ptr) a device pointer */
+    munmap((void *)(uintptr_t)base, bytes);
 }
 
 /* First fit in a slab; SLAB_GRANULES when it is too full. */

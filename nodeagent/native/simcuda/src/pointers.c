@@ -18,7 +18,7 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
     void *address = NULL;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: /* NULL for memory by handle, which no context owns */
-        memcpy(data, &range->ctx, sizeof range->ctx);
+        memcpy(data, &range->ctx, sizeof(void *));
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         number = on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;

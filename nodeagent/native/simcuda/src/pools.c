@@ -198,7 +198,7 @@ CUresult IMPL(cuMemAllocFromPoolAsync)(CUdeviceptr *dptr, size_t bytesize, CUmem
     uint64_t used = atomic_fetch_add(&pool->used, bytesize) + bytesize;
     uint64_t high = atomic_load(&pool->high);
     while (used > high && !atomic_compare_exchange_weak(&pool->high, &high, used)) {
-        continue;
+        /* high is what another thread made it */
     }
     *dptr = address;
     return CUDA_SUCCESS;

@@ -19,8 +19,7 @@ struct path {
 };
 
 static void *pointer(uint64_t address) {
-    return (
-        void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) addresses are pointers */
+    return (void *)(uintptr_t)address;
 }
 
 /* Where an address lies: a device, or HOST_MEMORY. *known is false for memory the driver never

@@ -346,7 +346,7 @@ CUresult IMPL(cuMemAddressFree)(CUdeviceptr ptr, size_t size) {
         result = ranges_edit(ptr, size, refuse_any, NULL);
     }
     if (result == CUDA_SUCCESS) {
-        munmap((void *)(uintptr_t)ptr, size); /* NOLINT(performance-no-int-to-ptr) reserved */
+        munmap((void *)(uintptr_t)ptr, size);
         *found = reservations[--reservation_count];
     }
     pthread_mutex_unlock(&lock);
@@ -355,7 +355,7 @@ CUresult IMPL(cuMemAddressFree)(CUdeviceptr ptr, size_t size) {
 
 /* Puts an address back to what a reservation without a mapping is. */
 static bool address_blank(uint64_t base, uint64_t size) {
-    return mmap((void *)(uintptr_t)base, size, PROT_NONE, /* NOLINT(performance-no-int-to-ptr) */
+    return mmap((void *)(uintptr_t)base, size, PROT_NONE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -376,7 +376,7 @@ CUresult IMPL(cuMemMap)(CUdeviceptr ptr, size_t size, size_t offset,
         result = ranges_edit(ptr, size, refuse_any, NULL);
     }
     if (result == CUDA_SUCCESS) {
-        void *there = (void *)(uintptr_t)ptr; /* NOLINT(performance-no-int-to-ptr) reserved */
+        void *there = (void *)(uintptr_t)ptr;
         struct range range = {.base = ptr,
                               .size = size,
                               .kind = RANGE_MAPPING,
@@ -452,7 +452,6 @@ static CUresult access_set(struct range *range, void *data) {
     }
     int protection =
         (all & ACCESS_READ ? PROT_READ : 0) | (all == ACCESS_READ_WRITE ? PROT_WRITE : 0);
-    /* NOLINTNEXTLINE(performance-no-int-to-ptr) a mapping made here */
     return mprotect((void *)(uintptr_t)range->base, range->size, protection) == 0
                ? CUDA_SUCCESS
                : CUDA_ERROR_OPERATING_SYSTEM;
