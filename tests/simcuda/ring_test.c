@@ -156,7 +156,7 @@ static void agent(void) {
                round == 0 ? "eager" : "graph", (double)milliseconds, link_ms,
                (double)milliseconds / link_ms, SLOTS, EXTENTS);
     }
-    CHECK(simcuda_moved_bytes(0, 0) >= 2 * EXTENTS * EXTENT);
+    CHECK(simcuda_moved_bytes(0, 0) >= EXTENT * 2 * EXTENTS);
     kit_reap(peer, 0);
 }
 

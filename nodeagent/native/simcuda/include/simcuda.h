@@ -74,7 +74,7 @@ static inline uint64_t simcuda_hash(uint64_t seed, const void *data, size_t byte
     for (size_t done = 0; done < bytes; done += 8) {
         uint64_t word = 0;
         memcpy(&word, at + done, bytes - done < 8 ? bytes - done : 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15U;
         hash ^= hash >> 29;
     }
     return hash;
