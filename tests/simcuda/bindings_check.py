@@ -1,6 +1,6 @@
 """A small agent and its client, both in Python, on the simulated driver through cuda-bindings.
 
-Run with LD_LIBRARY_PATH naming the folder of the simulated `libcuda.so.1` (test_simcuda.py does).
+Run with LD_LIBRARY_PATH naming the folder of the simulated libraries (test_simcuda.py does so).
 The agent owns two extents and streams six through them; the client, another process, maps them
 aliased and read-only, and hashes each on the device as it is published.
 """
@@ -15,7 +15,7 @@ import socket
 import struct
 from typing import Any
 
-from cuda.bindings import driver
+from cuda.bindings import driver, nvml
 
 EXTENT, SLOTS, COUNT = 2 << 20, 2, 6
 CONSUMED = 64  # offset of the client's flag word; the agent's is at 0
@@ -61,6 +61,22 @@ def flag_page(descriptor: int) -> int:
 
 
 KEPT: list[mmap.mmap] = []  # pages stay mapped for as long as a stream may look at them
+
+
+def check_gauge(used: int) -> None:
+    """NVML tells the same devices and the same bytes as the driver."""
+    nvml.init_v2()
+    assert nvml.device_get_count_v2() == 2
+    handle = nvml.device_get_handle_by_index_v2(0)
+    memory = nvml.device_get_memory_info_v2(handle)
+    assert (memory.total, memory.used, memory.free) == (64 << 20, used, (64 << 20) - used)
+    assert nvml.device_get_name(handle) == "Simulated GPU"
+    uuid = bytes(ok(driver.cuDeviceGetUuid(ok(driver.cuDeviceGet(0)))).bytes)
+    assert nvml.device_get_uuid(handle).replace("-", "") == "GPU" + uuid.hex()
+    bus = nvml.device_get_pci_info_v3(handle).bus_id
+    found = nvml.device_get_handle_by_pci_bus_id_v2(bus)
+    assert nvml.device_get_index(found) == 0
+    nvml.shutdown()
 
 
 def client(channel: socket.socket) -> None:
@@ -124,6 +140,7 @@ def agent(channel: socket.socket) -> None:
         descriptors.append(ok(driver.cuMemExportToShareableHandle(handle, POSIX_FD, 0)))
     allow(ring, SLOTS * EXTENT, driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     assert ok(driver.cuMemGetInfo())[0] == before - SLOTS * EXTENT
+    check_gauge(SLOTS * EXTENT)
     socket.send_fds(channel, [b"x"], [*descriptors, page])
     host = int(ok(driver.cuMemHostAlloc(COUNT * EXTENT, 0)))
     for j in range(COUNT):

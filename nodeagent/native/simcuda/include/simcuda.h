@@ -1,5 +1,8 @@
 /* What a test asks of the simulated driver beside CUDA's own calls.
  *
+ * Put the build folder first on LD_LIBRARY_PATH and a program finds this libcuda.so.1, and a small
+ * libnvidia-ml.so.1 (inventory and memory) of the same machine.
+ *
  * Settings (environment, or `key = value` lines of the file that SIMCUDA_CONFIG names; an unknown
  * key or a value that differs from that of the machine already running makes cuInit fail with a
  * sentence):
