@@ -33,7 +33,8 @@ from tierline_api.plan import Tier as TierName
 def describe_node(node: Node, name: str) -> MemNode:
     """This node as a MemNode object named `name`."""
     device = node.device
-    tiers = tuple(_tier_status(tier) for tier in node.storage.tiers.values())
+    planned = node.registry.planned_homes()
+    tiers = tuple(_tier_status(tier, planned[tier.name]) for tier in node.storage.tiers.values())
     links = tuple(
         described
         for link in node.storage.links
@@ -62,13 +63,17 @@ def describe_node(node: Node, name: str) -> MemNode:
     )
 
 
-def _tier_status(tier: Tier) -> TierStatus:
-    statistics = tier.store.statistics()
+def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
+    """What of a tier is spoken for: content in use or, before it is loaded, planned to be.
+
+    Content that nobody refers to is not counted: it goes when its place is needed.
+    """
+    statistics, extent_bytes = tier.store.statistics(), tier.store.extent_bytes
     sound = statistics.unsound == 0 and statistics.retired == 0
     return TierStatus(
         name=TierName(tier.name),
-        capacity_bytes=statistics.slots * tier.store.extent_bytes,
-        used_bytes=statistics.stored_bytes,
+        capacity_bytes=(statistics.slots - statistics.retired) * extent_bytes,
+        used_bytes=max(statistics.referenced, planned_extents) * extent_bytes,
         health=Health.HEALTHY if sound else Health.DEGRADED,
     )
 

@@ -226,6 +226,10 @@ class TaskRegistry:
         """Fast memory that the registered plans take together."""
         return self._fast_bytes(task.registration for task in self._tasks.values())
 
+    def planned_homes(self) -> Counter[str]:
+        """Extents that the registered plans keep in each tier."""
+        return _homes(task.registration for task in self._tasks.values())
+
     def _fast_bytes(self, registrations: Iterable[Registration]) -> int:
         resident = workspace = 0
         rings: dict[str, int] = {}
@@ -254,11 +258,7 @@ class TaskRegistry:
                 f"and there are {self._capacity.fast_bytes}; "
                 f"{needed - self._capacity.fast_bytes} bytes are missing"
             )
-        homes: Counter[str] = Counter()
-        for planned in together:
-            for home in planned.plan.homes:
-                homes[home.tier.value] += home.extents
-        for tier, extents in homes.items():
+        for tier, extents in _homes(together).items():
             slots = self._capacity.tier_slots.get(tier)
             if slots is None:
                 raise QuotaExceeded(
@@ -280,3 +280,11 @@ class TaskRegistry:
             else {"epoch_ns": self.start.epoch_ns, "until_ns": self.start.until_ns},
         }
         state.write_json(self._path, value, durable=True)
+
+
+def _homes(registrations: Iterable[Registration]) -> Counter[str]:
+    homes: Counter[str] = Counter()
+    for registration in registrations:
+        for home in registration.plan.homes:
+            homes[home.tier.value] += home.extents
+    return homes
