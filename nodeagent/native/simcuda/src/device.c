@@ -33,24 +33,21 @@ static void driver_forked(void) {
 }
 
 CUresult IMPL(cuInit)(unsigned int Flags) {
-    static bool joined;
-    static pid_t joined_by;
+    static pid_t started_by;
     if (Flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&init_lock);
     CUresult result = CUDA_SUCCESS;
-    if (!joined) {
-        joined_by = getpid();
-        joined = machine_join();
-        if (!joined || !faults_start()) {
-            result = CUDA_ERROR_INVALID_VALUE;
-        } else {
+    pthread_mutex_lock(&init_lock);
+    if (started_by == 0) {
+        if (machine_join() && faults_start()) {
+            started_by = getpid();
             pthread_atfork(NULL, NULL, driver_forked);
+        } else {
+            result = CUDA_ERROR_INVALID_VALUE;
         }
-    }
-    /* As with the real driver, a child of a process that used CUDA cannot use it. */
-    if (joined && joined_by != getpid()) {
+    } else if (started_by != getpid()) {
+        /* As with the real driver, a child of a process that used CUDA cannot use it. */
         result = CUDA_ERROR_NOT_INITIALIZED;
     }
     if (result == CUDA_SUCCESS) {
