@@ -6,6 +6,7 @@ agent talks to the driver through `cuda-bindings`, so one more test drives the l
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -48,7 +49,9 @@ def run(*command: str, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
+@functools.cache
 def build(flavour: str) -> Path:
+    """Build once a session; the build folder."""
     folder = ROOT / "build" / f"simcuda-{flavour}"
     run(
         *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
@@ -102,3 +105,57 @@ def test_nvidias_bindings_drive_the_library(machine_folder: Path) -> None:
     assert len(lines) == 2, "the agent and its client each write a line"
     assert all(line["unsupported"] == [] for line in lines)
     assert all(line["calls"]["cuStreamWaitValue32_v2"] > 0 for line in lines)
+
+
+TOTAL_MEMORY = """
+import ctypes, sys
+library, total = ctypes.CDLL(sys.argv[1]), ctypes.c_size_t()
+library.cuInit(0)  # the second call must answer as the first
+answer = library.cuInit(0) or library.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+print(answer, total.value)
+"""
+
+
+def total_memory(folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Ask a fresh process for the device's memory: 'CUresult bytes'."""
+    return subprocess.run(
+        [sys.executable, "-c", TOTAL_MEMORY, str(folder / "libcuda.so.1")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **env},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        pytest.param({"SIMCUDA_BANDWIDTH": "1"}, "no setting 'BANDWIDTH'", id="unknown key"),
+        pytest.param({"SIMCUDA_H2D": "fast"}, "'fast' is not a count", id="no number"),
+        pytest.param({"SIMCUDA_DEVICES": "99"}, "between 1 and 8", id="out of range"),
+        pytest.param({"SIMCUDA_CONFIG": "/nonexistent"}, "cannot read", id="missing file"),
+        pytest.param({"SIMCUDA_FAULTS": "call cuNo 1 UNKNOWN"}, "the fault", id="unknown call"),
+        pytest.param({"SIMCUDA_FAULTS": "link h2d 0 0"}, "the fault", id="stopped link"),
+    ],
+)
+def test_wrong_settings_are_refused_with_a_sentence(
+    settings: dict[str, str], sentence: str, machine_folder: Path
+) -> None:
+    env = {"SIMCUDA_STATE": str(machine_folder / "machine"), **settings}
+    done = total_memory(build("plain"), env)
+    assert done.stdout.split()[0] == "1", "cuInit answers CUDA_ERROR_INVALID_VALUE"
+    assert sentence in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_settings_come_from_a_file_and_the_environment_wins(machine_folder: Path) -> None:
+    settings = machine_folder / "settings"
+    settings.write_text("# a small device\nmemory = 32Mi\nname = From a file\n")
+    folder = build("plain")
+    env = {"SIMCUDA_STATE": str(machine_folder / "machine"), "SIMCUDA_CONFIG": str(settings)}
+    assert total_memory(folder, env).stdout.split() == ["0", str(32 << 20)]
+    env["SIMCUDA_MEMORY"] = "48Mi"
+    assert total_memory(folder, env).stdout.split() == ["0", str(48 << 20)]
