@@ -34,6 +34,7 @@ from tierline_agent.leases import LeaseManager
 from tierline_agent.links import Link
 from tierline_agent.metrics import Metrics
 from tierline_agent.node import Node
+from tierline_agent.readiness import Readiness
 from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
@@ -104,6 +105,8 @@ async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo:
 
     pool = ExtentPool(device, extents_changed)
     pool.expect(lent.read(_parse_lent) or {})
+    readiness = Readiness(loop)
+    undo.callback(readiness.close)
     watch = ProcessWatch(loop)
     undo.callback(watch.close)
     mark = LeaseMark(run_dir / f"lease-{device.kind}")
@@ -133,6 +136,7 @@ async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo:
     return Node(
         config=config,
         loop=loop,
+        readiness=readiness,
         device=device,
         pool=pool,
         storage=storage,

@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tierline_agent.errors import ConnectionViolation
 from tierline_agent.protocol import Decoder, Message, ProtocolError, encode
+from tierline_agent.readiness import Readiness
 
 _READ_BYTES = 64 << 10
 _DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
@@ -49,6 +50,7 @@ class Connection:
         self,
         connection: socket.socket,
         loop: asyncio.AbstractEventLoop,
+        readiness: Readiness,
         handler: Handler,
         outgoing_limit_bytes: int,
     ) -> None:
@@ -56,6 +58,7 @@ class Connection:
         self._socket = connection
         self._descriptor = connection.fileno()
         self._loop = loop
+        self._readiness = readiness
         self._handler = handler
         self._outgoing_limit_bytes = outgoing_limit_bytes
         self._decoder = Decoder()
@@ -85,7 +88,7 @@ class Connection:
         if len(self._outgoing) == 1:
             self._write()
             if self._outgoing:
-                self._loop.add_writer(self._descriptor, self._writable)
+                self._readiness.set_writer(self._descriptor, self._writable)
         if self._outgoing_bytes > self._outgoing_limit_bytes:
             self.close()
 
@@ -105,14 +108,14 @@ class Connection:
         """Read nothing more until `resume`."""
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._descriptor)
+            self._readiness.set_reader(self._descriptor, None)
 
     def resume(self) -> None:
         """Read, after first delivering what had arrived before `pause`."""
         if self.closed or self._reading:
             return
         self._reading = True
-        self._loop.add_reader(self._descriptor, self._readable)
+        self._readiness.set_reader(self._descriptor, self._readable)
         if self._decoder.buffered_bytes and not self._delivering:
             self._loop.call_soon(self._deliver)
 
@@ -122,7 +125,7 @@ class Connection:
             return
         self.closed = True
         self.pause()
-        self._loop.remove_writer(self._descriptor)
+        self._readiness.set_writer(self._descriptor, None)
         self._socket.close()
         self._descriptor = -1
         _close_all(self._received)
@@ -177,7 +180,7 @@ class Connection:
     def _writable(self) -> None:
         self._write()
         if not self._outgoing and not self.closed:
-            self._loop.remove_writer(self._descriptor)
+            self._readiness.set_writer(self._descriptor, None)
 
     def _write(self) -> None:
         while self._outgoing:

@@ -16,6 +16,7 @@ from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.identity import Process, ProcessWatch
 from tierline_agent.metrics import Metrics
+from tierline_agent.readiness import Readiness
 from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import TaskRegistry
@@ -27,6 +28,7 @@ class Node:
 
     config: AgentConfig
     loop: asyncio.AbstractEventLoop
+    readiness: Readiness
     device: Device
     pool: ExtentPool
     storage: Storage

@@ -43,7 +43,11 @@ class Client:
         self.job_arena: Arena | None = None
         """The arena of its job in progress."""
         self.connection = Connection(
-            connection, node.loop, handler, node.config.limits.outgoing_bytes
+            connection,
+            node.loop,
+            node.readiness,
+            handler,
+            node.config.limits.outgoing_bytes,
         )
 
     @property

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tierline_agent.errors import ConnectionViolation, NotAdmitted
-from tierline_agent.identity import Peer
+from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
 from tierline_agent.protocol import (
     Ack,
@@ -93,6 +93,8 @@ class Session:
             Fds: self._reattach.descriptors,
             Error: self._client_error,
         }
+        # a descriptor that leaked into another process keeps the connection open: see the process
+        self._death = node.watch.on_death(peer.process, self._process_died)
         self.client.connection.resume()
 
     # -- what the connection reports
@@ -116,6 +118,7 @@ class Session:
     def on_closed(self) -> None:
         """Let the lease go on; give up the rest when it is quiet."""
         client, node = self.client, self.client.node
+        node.watch.forget(client.process, self._death)
         if node.stopping:
             return
         self._reattach.close()
@@ -189,6 +192,9 @@ class Session:
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
         _log.info("%s %s", client, "is back" if known else "connected")
         node.recovery.attached(client.token, 0)
+
+    def _process_died(self, _process: Process) -> None:
+        self.client.connection.close()
 
     def _client_error(self, _sequence: int, message: Error) -> None:
         _log.warning("%s reports: %s", self.client, message.reason)

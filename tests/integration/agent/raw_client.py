@@ -189,6 +189,10 @@ class RawClient:
                 self.send(p.Fds(loaded.arena, kind, first, len(part)), part)
         assert self.expect(p.Attached).arena == loaded.arena
 
+    def wait_readable(self) -> None:
+        """Wait until a message is there, and leave it."""
+        self.socket.recv(1, socket.MSG_PEEK)
+
     def close(self) -> None:
         self.socket.close()
         for descriptor in self._descriptors:

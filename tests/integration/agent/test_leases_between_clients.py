@@ -91,6 +91,20 @@ def test_a_waiting_client_that_leaves_is_forgotten(shared_agent: AgentProcess) -
     assert shared_agent.task("leaver")["broken"] == 0
 
 
+def test_a_client_that_leaves_with_unread_messages_loses_the_lease(
+    shared_agent: AgentProcess,
+) -> None:
+    for name in ("leaver", "waiter"):
+        shared_agent.register(name, plan(2))
+    leaver, waiter = shared_agent.client("leaver"), shared_agent.client("waiter")
+    leaver.begin(p.NO_ARENA)
+    leaver.send(p.Stats())
+    job = waiter.begin(p.NO_ARENA, wait=False)
+    leaver.wait_readable()
+    leaver.close()
+    assert waiter.expect(p.Grant).job == job
+
+
 def test_jobs_are_recorded_with_their_outputs(agent: AgentProcess) -> None:
     agent.register("camera", plan(2), record_outputs=True)
     client = agent.client("camera")

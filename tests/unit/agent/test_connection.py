@@ -12,6 +12,7 @@ from tests.unit.agent.loops import in_loop
 from tierline_agent import protocol as p
 from tierline_agent.connection import Connection
 from tierline_agent.errors import ConnectionViolation
+from tierline_agent.readiness import Readiness
 
 LIMIT_BYTES = 1 << 17
 
@@ -29,7 +30,9 @@ class Peer:
         self.client, ours = socket.socketpair()
         ours.setblocking(False)
         self.changed = asyncio.Event()
-        self.connection = Connection(ours, asyncio.get_running_loop(), self, LIMIT_BYTES)
+        loop = asyncio.get_running_loop()
+        self.readiness = Readiness(loop)
+        self.connection = Connection(ours, loop, self.readiness, self, LIMIT_BYTES)
         self.connection.resume()
 
     def on_message(self, _sequence: int, message: p.Message) -> None:
@@ -55,6 +58,7 @@ class Peer:
     def end(self) -> None:
         self.connection.close()
         self.client.close()
+        self.readiness.close()
 
 
 def open_descriptors() -> int:
@@ -95,6 +99,7 @@ async def test_descriptors_are_closed_whoever_ends_the_connection() -> None:
     await peer.until(lambda: peer.closed)
     for descriptor in taken:
         os.close(descriptor)
+    peer.end()
     assert open_descriptors() == before
     assert peer.closed == 1
 
@@ -155,4 +160,26 @@ async def test_nothing_is_read_after_a_violation() -> None:
     await asyncio.sleep(0)
     assert peer.messages == []
     assert len(peer.violations) == 1
+    peer.end()
+
+
+@in_loop
+async def test_the_death_of_a_client_with_unread_messages_is_noticed() -> None:
+    peer = Peer()
+    peer.connection.send(p.Ended(1), 1)
+    peer.client.close()  # with unread data: the kernel reports an error, not an end
+    await peer.until(lambda: peer.closed)
+    peer.end()
+
+
+@in_loop
+async def test_it_is_noticed_also_after_a_pause() -> None:
+    peer = Peer()
+    peer.connection.send(p.Ended(1), 1)
+    peer.connection.pause()
+    peer.client.close()
+    await asyncio.sleep(0)
+    assert not peer.closed
+    peer.connection.resume()
+    await peer.until(lambda: peer.closed)
     peer.end()
