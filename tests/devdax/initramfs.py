@@ -23,7 +23,7 @@ CACHE = REPOSITORY / ".cache" / "devdax"
 PACKAGES = "qemu-system-x86 linux-image-cloud-amd64 busybox cpio kmod python3"
 
 _MODULES = ["virtio_pci", "virtio_blk", "nfit", "nd_pmem", "dax_pmem", "device_dax"]
-_WHEELS = ["blake3", "prometheus-client", "psutil", "pydantic", "pyyaml", "uvloop"]
+_WHEELS = ["blake3", "prometheus-client", "psutil", "pydantic", "pyyaml", "uvloop", "xxhash"]
 _NOT_NEEDED = (
     "__pycache__",
     "lib2to3",

@@ -91,6 +91,23 @@ def test_a_flipped_bit_of_content_is_found_by_its_digest(kind: Kind, path: Path)
 
 
 @pytest.mark.parametrize(("kind", "path"), PLACES, indirect=["path"])
+def test_a_bit_that_flips_after_a_good_read_is_found_by_its_checksum(
+    kind: Kind, path: Path
+) -> None:
+    digest, data = next(iter(_fill(kind, path).items()))
+    target = scratch(EXTENT_BYTES)
+    store = _open(kind, path)
+    for _ in range(2):
+        assert store.read_into(digest, KEY, target) == data.nbytes
+    _flip(path, 8 * (_geometry().slot_offset(0) + 5000) + 3)
+    with pytest.raises(CorruptExtent):
+        store.read_into(digest, KEY, target)
+    store.put(KEY, data)
+    assert target[: store.read_into(digest, KEY, target)] == data
+    store.close()
+
+
+@pytest.mark.parametrize(("kind", "path"), PLACES, indirect=["path"])
 def test_a_flipped_bit_of_a_record_hides_its_content_and_no_other(kind: Kind, path: Path) -> None:
     filled = _fill(kind, path)
     digests = list(filled)

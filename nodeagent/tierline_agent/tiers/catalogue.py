@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from tierline_agent.tiers.digest import Digest
+from tierline_agent.tiers.digest import Checksum, Digest
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +23,7 @@ class Entry:
     """One content. `length` in bytes; `slot` is None when unsound content has lost its slot.
 
     `sound` is False from the moment a read finds wrong bytes (`corrupt`) or none at all.
+    `checksum` is what a read that verified the digest in this process found, None before.
     """
 
     digest: Digest
@@ -33,6 +34,7 @@ class Entry:
     pins: int = 0
     sound: bool = True
     corrupt: bool = False
+    checksum: Checksum | None = None
 
     @property
     def held(self) -> bool:

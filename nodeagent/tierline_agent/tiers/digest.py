@@ -1,5 +1,8 @@
 """The name of content: a BLAKE3 digest, keyed by the trust domain in which it may be shared.
 
+Beside it a checksum, four times as fast, by which content whose digest was verified once is told
+from damaged content at every later read of the same process.
+
 Equal content of two domains has different digests, so it is never shared between them, and one
 domain cannot ask by digest whether another holds some content. A domain's name is no secret: the
 key separates domains, it does not authenticate anybody.
@@ -7,16 +10,23 @@ key separates domains, it does not authenticate anybody.
 
 from __future__ import annotations
 
+import secrets
 from typing import Final, TypeAlias
 
 from blake3 import blake3
+from xxhash import xxh3_128_digest
 
 Digest: TypeAlias = bytes
 """32 bytes."""
 
+Checksum: TypeAlias = bytes
+"""16 bytes, meaningful in this process only."""
+
 DIGEST_BYTES: Final = 32
 TAG_BYTES: Final = 16
 _CONTEXT: Final = "tierline trust domain"
+_SEED: Final = secrets.randbits(64)
+"""Drawn anew in every process: who changes a medium on purpose cannot aim at equal checksums."""
 
 
 def domain_key(domain: str) -> bytes:
@@ -32,3 +42,8 @@ def digest_of(key: bytes, content: memoryview) -> Digest:
 def domain_tag(key: bytes) -> bytes:
     """What a record keeps of a key, to tell domains apart without storing the key itself."""
     return blake3(key).digest(TAG_BYTES)
+
+
+def checksum_of(content: memoryview) -> Checksum:
+    """Checksum of `content`; long content is read without Python's lock."""
+    return xxh3_128_digest(content, _SEED)

@@ -11,7 +11,8 @@ written is claimed, one being read is pinned, and one content is written by one 
 
 Invariants: content that `put` has acknowledged is readable until it is released and evicted, also
 after a crash; `read_into` returns only after the bytes in the caller's memory had the right
-digest; content once found corrupt is never used again until it has been written anew.
+digest, or the checksum of bytes that had it; content once found corrupt is never used again until
+it has been written anew.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import threading
 from dataclasses import dataclass, replace
 
 from tierline_agent.tiers.catalogue import Catalogue, Claim, Entry
-from tierline_agent.tiers.digest import DIGEST_BYTES, Digest, digest_of, domain_tag
+from tierline_agent.tiers.digest import DIGEST_BYTES, Digest, checksum_of, digest_of, domain_tag
 from tierline_agent.tiers.errors import (
     CorruptExtent,
     MediumFailure,
@@ -230,8 +231,9 @@ class Store:
     def read_into(self, digest: Digest, key: bytes, target: memoryview) -> int:
         """Copy content to the start of `target` (page-aligned), verify it, return its length.
 
-        The digest is computed over the caller's memory after the copy. If it does not match,
-        the medium itself is looked at again: wrong bytes there are quarantined for good
+        The caller's memory is checked after the copy: by digest the first time in this process,
+        then by the checksum found on that occasion. If it does not match, the medium itself is
+        looked at again, by digest: wrong bytes there are quarantined for good
         (CorruptExtent); right ones mean that somebody wrote to `target` (MemoryChanged).
         After any error the bytes in `target` must not be used. Raises also UnknownExtent,
         MediumFailure; ValueError if `target` is too small.
@@ -247,7 +249,7 @@ class Store:
         try:
             place = target[: entry.length]
             self._volume.read_content(slot, place)
-            if digest_of(key, place) != digest:
+            if not self._is_right(entry, key, place):
                 self._look_again(entry, slot, key)
         except MediumFailure:
             with self._changed:
@@ -266,6 +268,17 @@ class Store:
             with self._changed:
                 self._catalogue.unpin(entry)
                 self._changed.notify_all()
+
+    def _is_right(self, entry: Entry, key: bytes, place: memoryview) -> bool:
+        # The checksum before the digest: whatever scribbles into `place` in between, a checksum
+        # that is kept and wrong only costs a digest at the next read, which replaces it.
+        checksum = checksum_of(place)
+        if checksum == entry.checksum:
+            return True
+        if digest_of(key, place) != entry.digest:
+            return False
+        entry.checksum = checksum
+        return True
 
     def _look_again(self, entry: Entry, slot: int, key: bytes) -> None:
         """Raise the reason for a digest that does not match, and quarantine if it is the medium."""
