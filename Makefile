@@ -4,15 +4,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-NATIVE := $(shell find nodeagent/native -name '*.[ch]' -o -name 'CMakeLists.txt' -o -name '*.map')
+NATIVE := $(shell find nodeagent/native/src nodeagent/native/include -type f) nodeagent/native/CMakeLists.txt
 
-.PHONY: help venv demo verify test bench clean
+.PHONY: help venv demo verify test fuzz bench clean
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 venv: $(STAMP) ## make .venv with tierline and everything its tests need
 
-$(STAMP): pyproject.toml $(NATIVE)
+$(STAMP): pyproject.toml $(NATIVE) Makefile
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	touch $@
@@ -34,6 +34,10 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 test: $(STAMP) ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev qemu-system-x86 linux-image-cloud-amd64 busybox cpio kmod python3
 	$(BIN)/python -m pytest
+
+fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found
+	tests/packages.sh clang libclang-rt-14-dev
+	tests/fuzz/run.sh 600
 
 bench: $(STAMP) ## figures: streaming against the link, grants and round trips, admission against simulation
 	$(BIN)/python -m tests.bench.streaming

@@ -1,6 +1,8 @@
 """The host as a device: extents are memfds, and a link reads straight into them.
 
-There is no copy beside the tier's own: `fill` hands the extent's mapping to the read.
+There is no copy beside the tier's own: `fill` hands the extent's mapping to the read. Huge pages
+come with the first full content, in the thread of the link that brings it: collapsing takes some
+milliseconds, which the event loop does not have.
 """
 
 from __future__ import annotations
@@ -119,8 +121,12 @@ class CpuDevice:
         return _memory(extent).export(writable=False)
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
-        """Let `read` write into the extent itself."""
-        return read(_memory(extent).view)
+        """Let `read` write into the extent itself; the first time, put huge pages under it."""
+        memory = _memory(extent)
+        moved = read(memory.view)
+        if moved == self.extent_bytes:
+            memory.use_huge_pages()
+        return moved
 
     def create_words(self) -> CpuWords:
         """Make a control page."""

@@ -16,6 +16,7 @@ import mmap
 import os
 import stat
 
+from tierline_agent.devices import hugepages
 from tierline_agent.devices.base import Identity
 from tierline_agent.errors import DescriptorRefused
 
@@ -28,6 +29,7 @@ class SharedMemory:
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         """Take over `descriptor`, also if this raises OSError."""
         self._descriptor = descriptor
+        self._collapsed = False
         self.size_bytes = size_bytes
         try:
             about = os.fstat(descriptor)
@@ -74,6 +76,12 @@ class SharedMemory:
         """Return a fresh descriptor that the caller owns."""
         mode = os.O_RDWR if writable else os.O_RDONLY
         return os.open(f"/proc/self/fd/{self._descriptor}", mode | os.O_CLOEXEC)
+
+    def use_huge_pages(self) -> None:
+        """Ask for huge pages, once; all of it should have been written before."""
+        if not self._collapsed:
+            self._collapsed = True
+            hugepages.collapse(self._descriptor, self.size_bytes)
 
     @property
     def mapped(self) -> bool:
