@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -35,12 +36,55 @@ spec:
 _FAST_BYTES = 4 << 20
 
 
+@dataclass
+class Runs:
+    """Runs of the command in a folder of their own, and what they leave behind."""
+
+    folder: Path
+    before: frozenset[Path]
+    processes: list["subprocess.Popen[str]"]
+
+    def start(self, path: Path, *arguments: str) -> "subprocess.Popen[str]":
+        """The command on small extents."""
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tierline_cli", "run", str(path), "--json"),
+                *("--fast-memory", "4Mi", "--extent-size", "64Ki", "--profile-jobs", "4"),
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, "TMPDIR": str(self.folder)},
+        )
+        self.processes.append(process)
+        return process
+
+    def left_behind(self) -> list[str]:
+        """Files that the runs made, here and in tmpfs, and processes that they started."""
+        files = [path for path in self.folder.iterdir() if path.name.startswith("tierline-")]
+        children = psutil.Process().children(recursive=True)
+        return [
+            *map(str, [*files, *(_stores() - self.before)]),
+            *(" ".join(child.cmdline()) for child in children),
+        ]
+
+
+def _stores() -> frozenset[Path]:
+    return frozenset(Path("/dev/shm").glob("tierline-run-*"))  # noqa: S108 - dram is a tmpfs
+
+
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder with a name short enough for sockets below it."""
-    path = Path(tempfile.mkdtemp(prefix="tl-"))
-    yield path
-    shutil.rmtree(path)
+def runs() -> Iterator[Runs]:
+    """Runs in a folder with a name short enough for sockets below it."""
+    runs = Runs(Path(tempfile.mkdtemp(prefix="tl-")), _stores(), [])
+    yield runs
+    for process in runs.processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+    shutil.rmtree(runs.folder)
 
 
 def manifest(folder: Path, period: str) -> Path:
@@ -56,32 +100,8 @@ def manifest(folder: Path, period: str) -> Path:
     return path
 
 
-def start(path: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """The command on small extents."""
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tierline_cli", "run", str(path), "--json"),
-            *("--fast-memory", "4Mi", "--extent-size", "64Ki", "--profile-jobs", "4"),
-            *arguments,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=path.parent,
-        env={**os.environ, "TMPDIR": str(path.parent)},
-    )
-
-
-def left_behind(folder: Path) -> list[str]:
-    """Files in `folder` and in tmpfs that the run made, and processes that it started."""
-    files = [str(entry) for entry in folder.iterdir() if entry.name.startswith("tierline-")]
-    shared = [str(entry) for entry in Path("/dev/shm").glob("tierline-run-*")]  # noqa: S108 - tmpfs
-    children = psutil.Process().children(recursive=True)
-    return [*files, *shared, *(" ".join(child.cmdline()) for child in children)]
-
-
-def test_two_tasks_larger_than_their_fast_memory(folder: Path) -> None:
-    output, errors = start(manifest(folder, "500ms"), "--duration", "4").communicate()
+def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
+    output, errors = runs.start(manifest(runs.folder, "500ms"), "--duration", "4").communicate()
     assert output, errors
     report = json.loads(output)
     assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"] == _FAST_BYTES
@@ -93,24 +113,24 @@ def test_two_tasks_larger_than_their_fast_memory(folder: Path) -> None:
         assert task["streamed_bytes_per_job"] > 1 << 20
         assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
     assert "summary" in errors
-    assert not left_behind(folder)
+    assert not runs.left_behind()
 
 
-def test_an_infeasible_set_is_explained_and_exits_3(folder: Path) -> None:
-    process = start(manifest(folder, "100us"))
+def test_an_infeasible_set_is_explained_and_exits_3(runs: Runs) -> None:
+    process = runs.start(manifest(runs.folder, "100us"))
     output, errors = process.communicate()
     assert process.returncode == 3
     verdict = json.loads(output)
     assert verdict["admitted"] is False
     assert verdict["message"] in " ".join(errors.split())
-    assert not left_behind(folder)
+    assert not runs.left_behind()
 
 
-def test_ctrl_c_ends_cleanly_and_still_sums_up(folder: Path) -> None:
-    process = start(manifest(folder, "500ms"))
+def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
+    process = runs.start(manifest(runs.folder, "500ms"))
     assert process.stderr is not None
     assert any("running; Ctrl-C ends" in line for line in process.stderr)
-    (admin_path,) = folder.glob("tierline-*/run/admin.sock")
+    (admin_path,) = runs.folder.glob("tierline-*/run/admin.sock")
     with AdminClient(admin_path) as admin:
         while not all(task["jobs"] for task in admin.call("snapshot")["snapshot"]["tasks"]):
             assert process.poll() is None
@@ -118,4 +138,4 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(folder: Path) -> None:
     output, _ = process.communicate()
     assert process.returncode == 0
     assert all(task["outputs_identical"] for task in json.loads(output)["tasks"])
-    assert not left_behind(folder)
+    assert not runs.left_behind()
