@@ -79,7 +79,10 @@ def _stores() -> frozenset[Path]:
 def runs() -> Iterator[Runs]:
     """Runs in a folder with a name short enough for sockets below it."""
     runs = Runs(Path(tempfile.mkdtemp(prefix="tl-")), _stores(), [])
+    # a shell without job control starts what is in its background with SIGINT ignored, for good
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield runs
+    signal.signal(signal.SIGINT, inherited)
     for process in runs.processes:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
