@@ -8,17 +8,18 @@
 #define SAME_PLACE(own, member, theirs, their_member)                                              \
     _Static_assert(offsetof(own, member) == offsetof(theirs, their_member), #own "." #member)
 
-_Static_assert(ABI_INVALID_VALUE == CUDA_ERROR_INVALID_VALUE, "value");
-_Static_assert(ABI_OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY, "value");
-_Static_assert(ABI_NOT_INITIALIZED == CUDA_ERROR_NOT_INITIALIZED, "value");
-_Static_assert(ABI_NOT_FOUND == CUDA_ERROR_NOT_FOUND, "value");
-_Static_assert(ABI_NOT_SUPPORTED == CUDA_ERROR_NOT_SUPPORTED, "value");
-_Static_assert(ABI_LOCATION_DEVICE == CU_MEM_LOCATION_TYPE_DEVICE, "value");
-_Static_assert(ABI_CAPTURE_ACTIVE == CU_STREAM_CAPTURE_STATUS_ACTIVE, "value");
-_Static_assert(ABI_NODE_KERNEL == CU_GRAPH_NODE_TYPE_KERNEL, "value");
-_Static_assert(ABI_NODE_CHILD_GRAPH == CU_GRAPH_NODE_TYPE_GRAPH, "value");
-_Static_assert(ABI_NODE_ALLOCATION == CU_GRAPH_NODE_TYPE_MEM_ALLOC, "value");
-_Static_assert(ABI_PER_THREAD_STREAM == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, "value");
+_Static_assert((int)ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE, "value");
+_Static_assert((int)ABI_OUT_OF_MEMORY == (int)CUDA_ERROR_OUT_OF_MEMORY, "value");
+_Static_assert((int)ABI_NOT_INITIALIZED == (int)CUDA_ERROR_NOT_INITIALIZED, "value");
+_Static_assert((int)ABI_NOT_FOUND == (int)CUDA_ERROR_NOT_FOUND, "value");
+_Static_assert((int)ABI_NOT_SUPPORTED == (int)CUDA_ERROR_NOT_SUPPORTED, "value");
+_Static_assert((int)ABI_LOCATION_DEVICE == (int)CU_MEM_LOCATION_TYPE_DEVICE, "value");
+_Static_assert((int)ABI_CAPTURE_ACTIVE == (int)CU_STREAM_CAPTURE_STATUS_ACTIVE, "value");
+_Static_assert((int)ABI_NODE_KERNEL == (int)CU_GRAPH_NODE_TYPE_KERNEL, "value");
+_Static_assert((int)ABI_NODE_CHILD_GRAPH == (int)CU_GRAPH_NODE_TYPE_GRAPH, "value");
+_Static_assert((int)ABI_NODE_ALLOCATION == (int)CU_GRAPH_NODE_TYPE_MEM_ALLOC, "value");
+_Static_assert((int)ABI_PER_THREAD_STREAM == (int)CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+               "value");
 
 SAME_SIZE(struct abi_ipc_handle, CUipcMemHandle);
 SAME_SIZE(struct abi_location, CUmemLocation);

@@ -1,9 +1,10 @@
 /* The driver, reached in one of the ways in which programs reach it.
  *
- * A test says D(cuMemAlloc)(...). The way is the environment's ACCESS: "dlsym" looks every symbol up
- * in libcuda.so.1; "proc_address" and "proc_address_v1" look up cuGetProcAddress alone, ask it for
- * itself, and ask the answer for the rest, as a static CUDA runtime does; "linked" is for programs
- * that are linked against the driver. ACCESS_PER_THREAD asks for per-thread default streams.
+ * A test says D(cuMemAlloc)(...). The way is the environment's ACCESS: "dlsym" looks every symbol
+ * up in libcuda.so.1; "proc_address" and "proc_address_v1" look up cuGetProcAddress alone, ask it
+ * for itself, and ask the answer for the rest, as a static CUDA runtime does; "linked" is for
+ * programs that are linked against the driver. ACCESS_PER_THREAD asks for per-thread default
+ * streams.
  */
 #pragma once
 
@@ -20,7 +21,6 @@
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \
     X(cuCtxSetCurrent)                                                                             \
-    X(cuCtxSynchronize)                                                                            \
     X(cuMemAlloc)                                                                                  \
     X(cuMemAllocPitch)                                                                             \
     X(cuMemFree)                                                                                   \

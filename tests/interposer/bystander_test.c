@@ -1,6 +1,6 @@
-/* A program that has nothing to do with CUDA. Checks that dlsym behaves as ever, through both of its
- * symbol versions, and prints what could show that somebody was here: descriptors, threads, bytes
- * allocated, libraries loaded (all but the interposer and its dependencies). */
+/* A program that has nothing to do with CUDA. Checks that dlsym behaves as ever, through both of
+ * its symbol versions, and prints what could show that somebody was here: descriptors, threads,
+ * bytes allocated, libraries loaded (all but the interposer and its dependencies). */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <malloc.h>

@@ -121,11 +121,11 @@ static void every_launch(void) {
     D(tierline_observer_restart)();
     launch(5, NULL);
     expect_order((const uint32_t[]){5}, 1);
-    OK(D(cuCtxSynchronize)());
+    OK(D(cuStreamSynchronize)(NULL));
     EQUAL(D(tierline_observer_watch)(NULL, 0), 0);
     launch(5, NULL);
     EQUAL(totals().launches, 0);
-    OK(D(cuCtxSynchronize)());
+    OK(D(cuStreamSynchronize)(NULL));
 }
 
 static void bad_ranges(void) {
@@ -138,7 +138,7 @@ static void bad_ranges(void) {
     CHECK(D(tierline_observer_watch)(list, 2) < 0);
     launch(1, NULL);
     EQUAL(totals().launches, 0);
-    OK(D(cuCtxSynchronize)());
+    OK(D(cuStreamSynchronize)(NULL));
 }
 
 static void copies(void) {
@@ -162,14 +162,13 @@ static void unloaded_module(void) {
     watch();
     for (int i = 0; i < 20; i++) {
         CUmodule other;
-        CUfunction function =
-            access_function(&other, i % 2 == 0 ? "sim_gemm_like" : "sim_spin");
+        CUfunction function = access_function(&other, i % 2 == 0 ? "sim_gemm_like" : "sim_spin");
         struct gemm_parameters p;
         uint64_t none = 0;
         void *one[] = {&none};
         OK(D(cuLaunchKernel)(function, 1, 1, 1, 32, 1, 1, 0, NULL,
                              i % 2 == 0 ? gemm_of(&p, i / 2 % WEIGHTS) : one, NULL));
-        OK(D(cuCtxSynchronize)());
+        OK(D(cuStreamSynchronize)(NULL));
         OK(D(cuModuleUnload)(other));
     }
     EQUAL(totals().launches, 20);

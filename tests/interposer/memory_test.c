@@ -259,14 +259,10 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } scenarios[] = {
-        {"budget", budget},
-        {"budget_of_two_threads", budget_of_two_threads},
-        {"bad_budget", bad_budget},
-        {"virtual_memory", virtual_memory},
-        {"kinds", kinds},
-        {"imported_handle", imported_handle},
-        {"turnover", turnover},
-        {"forked", forked},
+        {"budget", budget},         {"budget_of_two_threads", budget_of_two_threads},
+        {"bad_budget", bad_budget}, {"virtual_memory", virtual_memory},
+        {"kinds", kinds},           {"imported_handle", imported_handle},
+        {"turnover", turnover},     {"forked", forked},
         {"works", works},
     };
     CHECK(argc == 2);

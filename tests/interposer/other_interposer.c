@@ -46,7 +46,8 @@ EXPORT void *other_dlsym(void *handle, const char *name) {
 }
 __asm__(".symver other_dlsym, dlsym@GLIBC_2.2.5");
 __asm__(".symver other_dlsym_now, dlsym@@GLIBC_2.34");
-extern __typeof__(other_dlsym) other_dlsym_now __attribute__((alias("other_dlsym"), visibility("default")));
+extern __typeof__(other_dlsym) other_dlsym_now
+    __attribute__((alias("other_dlsym"), visibility("default")));
 
 __attribute__((destructor)) static void report(void) {
     fprintf(stderr, "other interposer: %d allocations\n", allocations);

@@ -63,9 +63,10 @@ typedef struct {
 } tierline_read;
 
 typedef struct {
-    uint64_t launches;        /* since the last restart, kernels of graphs among them */
-    uint64_t copies;          /* copies from weights */
-    uint64_t captured;        /* launches of weights that were only captured: shown to the gate, not learned */
+    uint64_t launches; /* since the last restart, kernels of graphs among them */
+    uint64_t copies;   /* copies from weights */
+    uint64_t
+        captured; /* launches of weights that were only captured: shown to the gate, not learned */
     uint64_t reads;           /* pairs of launch and weight */
     uint64_t words;           /* words of parameters looked at */
     uint64_t opaque_launches; /* whose parameters the driver does not describe */
@@ -91,10 +92,11 @@ void tierline_observer_totals(tierline_observed *out);
 /* A call that is about to reach the driver. Valid only during the gate. */
 struct tierline_call {
     const char *symbol;
-    void *stream;           /* CUstream; NULL is the default stream */
-    bool per_thread;        /* whether NULL means the thread's own default stream */
-    bool captured;          /* known for calls that name weights: it is captured, and runs later */
-    const uint32_t *weights; /* indexes of the watched weights that it names, each once, unordered */
+    void *stream;    /* CUstream; NULL is the default stream */
+    bool per_thread; /* whether NULL means the thread's own default stream */
+    bool captured;   /* known for calls that name weights: it is captured, and runs later */
+    const uint32_t
+        *weights; /* indexes of the watched weights that it names, each once, unordered */
     uint32_t weight_count;
 };
 

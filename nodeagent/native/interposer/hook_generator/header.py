@@ -30,7 +30,14 @@ SCALARS = {
     "CUipcMemHandle": "struct abi_ipc_handle",
     "CUmemLocation": "struct abi_location",
 }
-C_SCALARS = {"size_t", "int", "unsigned int", "unsigned char", "unsigned short", "unsigned long long"}
+C_SCALARS = {
+    "size_t",
+    "int",
+    "unsigned int",
+    "unsigned char",
+    "unsigned short",
+    "unsigned long long",
+}
 C_SCALARS |= {"float", "char", "void"}
 
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from hook_generator.header import Header
 
 TREATMENTS = ("serve", "gate", "count", "refuse")
-MOVES_MEMORY = re.compile(r"Alloc|Free|[cC]opy|cpy|Launch|Map|Export|Import|[mM]emset|Prefetch|Swap")
+MOVES_MEMORY = re.compile(
+    r"Alloc|Free|[cC]opy|cpy|Launch|Map|Export|Import|[mM]emset|Prefetch|Swap"
+)
 # "Map" also begins these words, which map nothing.
 HARMLESS = re.compile(r"Mipmap(?!pedArrayCreate|pedArrayDestroy)|AllocationGranularity")
 

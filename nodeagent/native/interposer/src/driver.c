@@ -44,24 +44,27 @@ hook_function *driver_next(int function) {
     if (found != NULL) {
         return found;
     }
-    intercept_dlsym *find = intercept_next();
-    if (find == NULL) {
+    void *own = function < HOOK_COUNT ? (void *)hook_functions[function] : NULL;
+    const char *name = hook_names[function];
+    /* Who is behind this library is what the C library says, called from here. Through another
+     * interposer's dlsym it would be who is behind that one. */
+    intercept_dlsym *direct = intercept_last();
+    intercept_dlsym *chained = intercept_next();
+    if (direct == NULL || chained == NULL) {
         return NULL;
     }
-    void *address = find(RTLD_NEXT, hook_names[function]);
-    if (address == NULL) {
-        dlerror();
-        void *driver = driver_library();
-        address = driver == NULL ? NULL : find(driver, hook_names[function]);
-        if (address == NULL) {
-            dlerror();
-            return NULL;
-        }
+    void *address = direct(RTLD_NEXT, name);
+    void *driver = address == NULL ? driver_library() : NULL;
+    if (address == NULL && driver != NULL) {
+        address = chained(driver, name);
+        /* One that answers with the first definition of a name answers with this library's. */
+        address = address == NULL || address == own ? direct(driver, name) : address;
+    }
+    if (address == NULL || address == own) {
+        dlerror(); /* the failure is not the program's */
+        return NULL;
     }
     found = (hook_function *)address;
-    if (function < HOOK_COUNT && found == hook_functions[function]) {
-        return NULL; /* an interposer that answers every question with the first of the name */
-    }
     hook_function *expected = NULL;
     return atomic_compare_exchange_strong(&functions[function], &expected, found) ? found
                                                                                   : expected;
@@ -69,7 +72,8 @@ hook_function *driver_next(int function) {
 
 void driver_learn(enum hook hook, hook_function *function) {
     hook_function *expected = NULL;
-    if (function != hook_functions[hook]) {
+    /* Only the driver's own: a function of an interposer in front would call back here for ever. */
+    if (intercept_is_driver((const void *)function)) {
         atomic_compare_exchange_strong(&functions[hook], &expected, function);
     }
 }

@@ -267,8 +267,7 @@ static const void *top_of(const void *exec, const void *node) {
 }
 
 void graphs_node_changed(void *exec, void *node, const void *parameters, bool has_kernel) {
-    replace_node(exec, node, false,
-                 read_kernel(node, top_of(exec, node), parameters, has_kernel));
+    replace_node(exec, node, false, read_kernel(node, top_of(exec, node), parameters, has_kernel));
 }
 
 void graphs_any_node_changed(void *exec, void *node, const void *parameters) {

@@ -5,9 +5,9 @@
  * RTLD_DEFAULT and RTLD_NEXT depend on who calls, so the exported dlsym is a few instructions of
  * assembly that jump, not call, to the real one with everything as it was.
  *
- * Invariants: no lock is held here, nothing is allocated, and a call that is not about a hooked name
- * reaches the real dlsym unchanged. This file is built without sanitizers: their runtimes call dlsym
- * before their own shadow memory exists.
+ * Invariants: no lock is held here, nothing is allocated, and a call that is not about a hooked
+ * name reaches the real dlsym unchanged. This file is built without sanitizers: their runtimes call
+ * dlsym before their own shadow memory exists.
  */
 #include "intercept.h"
 
@@ -61,7 +61,7 @@ __asm__(".text\n"
 extern void *dlvsym(void *handle, const char *name, const char *version) __attribute__((weak));
 extern int dlinfo(void *handle, int request, void *out) __attribute__((weak));
 
-static _Atomic(intercept_dlsym *) next_dlsym;
+static _Atomic(intercept_dlsym *) next_dlsym, last_dlsym;
 
 /* ---- the real dlsym without dlvsym: in the symbol tables of the objects loaded behind this one */
 
@@ -184,6 +184,25 @@ intercept_dlsym *intercept_next(void) {
     return found;
 }
 
+intercept_dlsym *intercept_last(void) {
+    intercept_dlsym *found = atomic_load_explicit(&last_dlsym, memory_order_relaxed);
+    if (found != NULL) {
+        return found;
+    }
+    void *libc = dlvsym != NULL ? dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (libc == NULL) {
+        return intercept_next();
+    }
+    /* Before 2.34 it was another library's, and libc.so.6 has none. */
+    found = (intercept_dlsym *)dlvsym(libc, "dlsym", "GLIBC_2.34");
+    dlclose(libc);
+    if (found == NULL) {
+        return intercept_next();
+    }
+    atomic_store_explicit(&last_dlsym, found, memory_order_relaxed);
+    return found;
+}
+
 /* ---- whose function is it */
 
 static bool is_driver(const char *path) {
@@ -209,7 +228,7 @@ static bool handle_is_driver(void *handle) {
            is_driver(map->l_name);
 }
 
-static bool address_is_driver(const void *address) {
+bool intercept_is_driver(const void *address) {
     Dl_info owner;
     return dladdr(address, &owner) != 0 && is_driver(owner.dli_fname);
 }
@@ -233,10 +252,10 @@ __attribute__((used)) struct intercept_verdict tierline_intercept_decide(void *h
     }
     void *found = next(handle, name);
     verdict.go_on = NULL;
-    if (found == own) {
-        found = next(RTLD_NEXT, name) != NULL ? own : NULL; /* the handle of the whole program */
-    } else if (found != NULL && (address_is_driver(found) || handle_is_driver(handle))) {
+    if (found != NULL && (handle_is_driver(handle) || intercept_is_driver(found))) {
         found = own;
+    } else if (found == own) {
+        found = next(RTLD_NEXT, name) != NULL ? own : NULL; /* the handle of the whole program */
     }
     verdict.answer = found;
     return verdict;

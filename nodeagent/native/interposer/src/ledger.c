@@ -93,7 +93,8 @@ static void erase(struct name *name) {
     used--;
     for (size_t i = (hole + 1) & (slots - 1); table[i].references != 0; i = (i + 1) & (slots - 1)) {
         size_t home = slot_of(table[i].key);
-        /* An entry may move into the hole unless its home lies behind the hole, on the way to it. */
+        /* An entry may move into the hole unless its home lies behind the hole, on the way to it.
+         */
         if (((i - home) & (slots - 1)) >= ((i - hole) & (slots - 1))) {
             table[hole] = table[i];
             table[i].references = 0;
@@ -195,7 +196,8 @@ void ledger_stay(struct ledger_leaving *leaving) {
     struct name *name = find(leaving->key);
     if (name != NULL && name->holding == leaving->holding) {
         name->references++;
-    } else if (name != NULL || !insert((struct name){
+    } else if (name != NULL ||
+               !insert((struct name){
                    .key = leaving->key, .references = 1, .holding = leaving->holding})) {
         let_go(leaving->holding, leaving->references);
         held.uncounted++;

@@ -2,8 +2,8 @@
  *
  * One name stands for several functions with different parameters. The version that the caller asks
  * for and the default stream choose among them as the driver's own rule does. A caller newer than
- * the table may get a function that the table has never heard of: then a hook is given only when the
- * driver's answer is exactly the function behind that hook.
+ * the table may get a function that the table has never heard of: then a hook is given only when
+ * the driver's answer is exactly the function behind that hook.
  */
 #include "proc_address.h"
 
@@ -24,7 +24,8 @@ static int find_version(const char *name, bool per_thread, int cuda_version) {
     }
     int best = NO_HOOK;
     int best_since = -1;
-    for (int i = low; i < HOOK_VERSION_COUNT && names_compare(hook_versions[i].name, name) == 0; i++) {
+    for (int i = low; i < HOOK_VERSION_COUNT && names_compare(hook_versions[i].name, name) == 0;
+         i++) {
         const struct hook_version *entry = &hook_versions[i];
         if (entry->per_thread == per_thread && entry->since <= cuda_version &&
             entry->since > best_since) {
