@@ -12,7 +12,7 @@
 
 #include "lookups.h"
 
-int lookups_marker(void) {
+__attribute__((visibility("default"))) int lookups_marker(void) {
     return 2; /* before the library's own in the order of search */
 }
 

@@ -1,8 +1,8 @@
 """Builds the interposer plain and sanitized, and preloads it into programs on the simulated driver.
 
-The scenarios and what they expect stand in the C files beside this one; here is how programs reach
-the driver (each way that real ones use), which interposers are preloaded, and what a process without
-CUDA may notice of it.
+The scenarios and what they expect stand in the C files beside this one; here is how programs
+reach the driver (each way that real ones use), which interposers are preloaded, and what a process
+without CUDA may notice of it.
 """
 
 from __future__ import annotations
@@ -210,3 +210,46 @@ def test_the_library_exports_hooks_and_its_api_only() -> None:
     )
     needed = run(tool("readelf"), "-d", library("plain")).stdout
     assert re.findall(r"NEEDED.*\[(.*?)\]", needed) == ["libc.so.6"]
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SOURCE / "generate_hooks.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_generated_files_are_those_of_the_table() -> None:
+    done = generate("--check")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        ("cuMemAllocTwice(CUdeviceptr *p)", "cuMemAllocTwice, which hooks.toml does not mention"),
+        ("cuCtxGetLaunchCount(int *n)", "cuCtxGetLaunchCount, which hooks.toml does not mention"),
+        ("cuBrandNew(void)", "cuBrandNew, which hooks.toml does not mention"),
+    ],
+    ids=["a new allocation", "a launch behind a star", "a new family"],
+)
+def test_a_newer_header_is_refused(declared: str, complaint: str, tmp_path: Path) -> None:
+    for name in ("cuda.h", "cudaTypedefs.h"):
+        shutil.copy(cuda_include() / name, tmp_path / name)
+    with (tmp_path / "cuda.h").open("a", encoding="utf-8") as header:
+        header.write(f"CUresult CUDAAPI {declared};\n")
+    done = generate("--check", "--include", str(tmp_path))
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_a_name_that_the_header_lacks_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "hooks.toml"
+    text = (SOURCE / "hooks.toml").read_text(encoding="utf-8")
+    table.write_text(text.replace('"cuMemAllocPitch", "cuMemFree"', '"cuMemFree", "cuMemGone"'))
+    done = generate("--check", "--table", str(table))
+    assert done.returncode == 1
+    assert "cuda.h has no cuMemGone" in done.stderr
+    assert "cuMemAllocPitch, which hooks.toml does not mention" in done.stderr

@@ -19,12 +19,13 @@ def markdown(table: Table, header: Header) -> str:
     symbols = hooked(table, header)
     names = header.plain_names()
     untouched = len(names) - len(table.treatment_of)
+    cuda = f"{header.version // 1000}.{header.version % 1000 // 10}"
     lines = [
         "# What the interposer does with the CUDA driver's functions",
         "",
-        "Made from `nodeagent/native/interposer/hooks.toml` by `generate_hooks.py`, checked against the",
-        f"`cuda.h` of CUDA {header.version // 1000}.{header.version % 1000 // 10}: of its {len(names)}",
-        f"functions {len(table.treatment_of)} are hooked (as {len(symbols)} symbols), {untouched} are not.",
+        "Made from `nodeagent/native/interposer/hooks.toml` by `generate_hooks.py`, checked against",
+        f"the `cuda.h` of CUDA {cuda}: of its {len(names)} functions {len(table.treatment_of)} are",
+        f"hooked (as {len(symbols)} symbols), {untouched} are not.",
         "",
         "| treatment | meaning |",
         "|---|---|",

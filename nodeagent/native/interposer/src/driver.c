@@ -2,7 +2,6 @@
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "budget.h"
@@ -11,6 +10,12 @@
 #include "ledger.h"
 #include "observer.h"
 #include "tierline/interposer.h"
+
+/* What glibc's pthread_atfork calls. musl lacks it, and must still load this library into programs
+ * that have no driver. */
+extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
+                             void *library) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
 
 enum { MAX_DEVICES = 64 };
 
@@ -170,8 +175,8 @@ int handle_init(enum hook hook, unsigned int flags) {
     depth++;
     int result = next(flags);
     if (result == ABI_SUCCESS && !atomic_load(&active)) {
-        if (!atomic_exchange(&fork_handled, true)) {
-            pthread_atfork(fork_before, fork_in_parent, fork_in_child);
+        if (__register_atfork != NULL && !atomic_exchange(&fork_handled, true)) {
+            __register_atfork(fork_before, fork_in_parent, fork_in_child, &__dso_handle);
         }
         if (budget_read_environment()) {
             atomic_store_explicit(&active, true, memory_order_release);
