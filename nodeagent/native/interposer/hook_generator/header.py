@@ -1,4 +1,4 @@
-"""What the CUDA headers declare: every symbol with its parameters, and since when each is handed out.
+"""What the CUDA headers declare: each symbol, its parameters, and since when it exists.
 
 Reads `cuda.h` through the C preprocessor and `cudaTypedefs.h` as text. Knows nothing of hooks.
 Types become those of the binary interface (an address is a uint64_t, an enum an int, a handle a
@@ -188,8 +188,10 @@ class Header:
                         name=name,
                         parameters=parameters,
                         narrow="CUdeviceptr_v1" in declared[name]
-                        or re.search(r"CUDA_\w+_v1\b", declared[name]) is not None
-                        and "NODE" not in declared[name],
+                        or (
+                            re.search(r"CUDA_\w+_v1\b", declared[name]) is not None
+                            and "NODE" not in declared[name]
+                        ),
                         plain=plain,
                         age=age,
                         per_thread=per_thread,

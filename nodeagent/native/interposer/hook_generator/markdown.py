@@ -23,8 +23,8 @@ def markdown(table: Table, header: Header) -> str:
     lines = [
         "# What the interposer does with the CUDA driver's functions",
         "",
-        "Made from `nodeagent/native/interposer/hooks.toml` by `generate_hooks.py`, checked against",
-        f"the `cuda.h` of CUDA {cuda}: of its {len(names)} functions {len(table.treatment_of)} are",
+        "Made from `nodeagent/native/interposer/hooks.toml` by `generate_hooks.py`, checked",
+        f"against the `cuda.h` of CUDA {cuda}: of its {len(names)} functions {len(table.treatment_of)} are",
         f"hooked (as {len(symbols)} symbols), {untouched} are not.",
         "",
         "| treatment | meaning |",
