@@ -10,7 +10,8 @@
 enum { WEIGHTS = 6, BYTES = 64 << 10, PIECE = 4096 };
 
 static CUdeviceptr weights[WEIGHTS];
-static CUdeviceptr scratch; /* where kernels write: no weight */
+static _Thread_local CUdeviceptr own_output; /* 0: just behind what is read */
+static CUdeviceptr scratch;                  /* where kernels write: no weight */
 static CUmodule module;
 static CUfunction gemm, gemm_struct, fill, spin;
 
@@ -43,7 +44,8 @@ struct gemm_parameters {
 };
 
 static void **gemm_of(struct gemm_parameters *p, int weight) {
-    *p = (struct gemm_parameters){weights[weight] + 8, PIECE, scratch, scratch + 8, 0, {0}};
+    *p = (struct gemm_parameters){
+        weights[weight] + 8, PIECE, scratch, own_output != 0 ? own_output : scratch + 8, 0, {0}};
     uint64_t *words[] = {&p->weights, &p->bytes, &p->in, &p->out, &p->duration};
     for (int i = 0; i < 5; i++) {
         p->pointers[i] = words[i];
@@ -311,7 +313,7 @@ static int gate(const struct tierline_call *call, void *context) {
         CUdeviceptr address;
         OK(D(cuMemAlloc)(&address, 64));
         OK(D(cuMemFree)(address));
-        OK(D(cuMemsetD8)(scratch, 0, 8));
+        OK(D(cuMemsetD8)(scratch + PIECE, 0, 8));
     }
     strncpy(seen->symbol, call->symbol, sizeof seen->symbol - 1);
     seen->stream = call->stream;
@@ -338,13 +340,13 @@ static void gated(void) {
     seen.stream = NULL;
     OK(D(cuLaunchKernelEx)(&config, gemm, gemm_of(&p, 1), NULL));
     CHECK(seen.stream == stream);
-    OK(D(cuMemsetD8)(scratch, 0, 8));
+    OK(D(cuMemsetD8)(scratch + PIECE, 0, 8));
     EQUAL(seen.calls, 3);
     /* A refusal reaches the program, and not the driver. */
     seen.answer = CUDA_ERROR_LAUNCH_TIMEOUT;
     FAILS(D(cuLaunchKernel)(gemm, 1, 1, 1, 32, 1, 1, 0, stream, gemm_of(&p, 2), NULL),
           CUDA_ERROR_LAUNCH_TIMEOUT);
-    FAILS(D(cuMemsetD8)(scratch, 0, 8), CUDA_ERROR_LAUNCH_TIMEOUT);
+    FAILS(D(cuMemsetD8)(scratch + PIECE, 0, 8), CUDA_ERROR_LAUNCH_TIMEOUT);
     FAILS(D(cuMemcpyHtoD)(scratch, &seen, 8), CUDA_ERROR_LAUNCH_TIMEOUT);
     expect_order((const uint32_t[]){3, 1}, 2);
     /* The driver functions that a gate calls are its own business. */
@@ -376,7 +378,7 @@ static CUcontext shared;
 static atomic_bool stop;
 
 static void *launch_many(void *context) {
-    (void)context;
+    own_output = scratch + 64 + (CUdeviceptr)(uintptr_t)context * 64;
     CUstream stream;
     OK(D(cuCtxSetCurrent)(shared));
     OK(D(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
@@ -414,7 +416,7 @@ static void many_threads(void) {
     watch();
     pthread_t threads[THREADS + 1];
     for (int i = 0; i < THREADS; i++) {
-        CHECK(pthread_create(&threads[i], NULL, launch_many, NULL) == 0);
+        CHECK(pthread_create(&threads[i], NULL, launch_many, (void *)(uintptr_t)i) == 0);
     }
     CHECK(pthread_create(&threads[THREADS], NULL, disturb, NULL) == 0);
     for (int i = 0; i < THREADS; i++) {

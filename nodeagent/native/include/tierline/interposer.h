@@ -106,7 +106,7 @@ typedef int tierline_gate(const struct tierline_call *call, void *context);
 
 /* Sets the gate; NULL takes it away. Calls under way may still be in the old one. Returns 0 or
  * -ENOMEM. */
-int tierline_gate_set(tierline_gate *gate, void *context);
+int tierline_gate_set(tierline_gate *function, void *context);
 
 #ifdef __cplusplus
 }

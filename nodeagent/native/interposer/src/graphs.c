@@ -126,6 +126,7 @@ static void sort_nodes(void *graph, void **nodes, size_t count) {
 }
 
 /* Appends the kernels of a graph, in order; returns where the next one goes. */
+/* NOLINTNEXTLINE(misc-no-recursion) child graphs nest, and DEEPEST bounds it */
 static struct kernel **read_graph(void *graph, const void *top, int depth, struct kernel **tail) {
     cuGraphGetNodes_function *list = (cuGraphGetNodes_function *)driver_next(USED_cuGraphGetNodes);
     cuGraphNodeGetType_function *type_of =

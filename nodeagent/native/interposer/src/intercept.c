@@ -58,8 +58,8 @@ __asm__(".text\n"
         ".symver tierline_dlsym_old, dlsym@GLIBC_2.2.5\n");
 
 /* musl has neither; an unresolved strong reference would end its process. */
-extern void *dlvsym(void *handle, const char *name, const char *version) __attribute__((weak));
-extern int dlinfo(void *handle, int request, void *out) __attribute__((weak));
+#pragma weak dlvsym
+#pragma weak dlinfo
 
 static _Atomic(intercept_dlsym *) next_dlsym, last_dlsym;
 

@@ -45,6 +45,7 @@ bool layouts_keep(struct layout *layout) {
         struct layout **old = table;
         size_t old_slots = slots;
         size_t more = slots == 0 ? 512 : slots * 2;
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression) a table of pointers */
         struct layout **fresh = calloc(more, sizeof *fresh);
         if (fresh == NULL) {
             free(layout);

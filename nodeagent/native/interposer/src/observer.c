@@ -103,7 +103,8 @@ struct sink {
 
 static void look_at(uint64_t word, struct sink *sink) {
     if (sink->weights == NULL) {
-        if (word >= LEAST_ADDRESS && word < MOST_ADDRESS && sink->count < OBSERVER_MOST) {
+        if (sink->words != NULL && word >= LEAST_ADDRESS && word < MOST_ADDRESS &&
+            sink->count < OBSERVER_MOST) {
             sink->words[sink->count++] = word;
         }
     } else if (word - lowest < highest - lowest) {
@@ -190,12 +191,13 @@ static bool search_launch(const void *function, void *const *parameters, void *c
 }
 
 uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
-                        uint64_t *words) {
+                        uint64_t *words) { /* NOLINT(readability-non-const-parameter) */
     struct sink sink = {.words = words};
     search_launch(function, parameters, extra, &sink);
     return sink.count;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter) written through the sink */
 uint32_t observer_resolve(const uint64_t *words, uint32_t count, uint32_t *weights) {
     struct sink sink = {.weights = weights};
     pthread_mutex_lock(&lock);
