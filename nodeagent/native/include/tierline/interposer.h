@@ -1,0 +1,113 @@
+/* The interposer: what a process's use of the CUDA driver is to Tierline.
+ *
+ * Preloaded (LD_PRELOAD), the library stands between a program and libcuda.so.1. It is inert until
+ * the process's first cuInit that succeeds, and then
+ *   - keeps device memory within a budget (TIERLINE_BUDGET, bytes; suffixes Ki, Mi, Gi), which
+ *     cuMemGetInfo and cuDeviceTotalMem show;
+ *   - counts what the process holds, by kind, as some of it cannot be swapped;
+ *   - shows each launch, graph launch, copy and memset to a gate, with the weights that it names;
+ *   - learns from the launches in which order weights are read.
+ * What each function of the driver gets is in docs/hooks.md. All calls are safe from any thread;
+ * none of them calls the driver, so a gate may make them too.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of what a process holds. Device and virtual memory can be swapped, the others cannot. */
+enum tierline_holding {
+    TIERLINE_HELD_DEVICE,   /* cuMemAlloc */
+    TIERLINE_HELD_VIRTUAL,  /* cuMemCreate on the device */
+    TIERLINE_HELD_POOL,     /* cuMemAllocAsync */
+    TIERLINE_HELD_MANAGED,  /* cuMemAllocManaged */
+    TIERLINE_HELD_ARRAY,    /* arrays and mipmapped arrays */
+    TIERLINE_HELD_HOST,     /* pinned host memory */
+    TIERLINE_HELD_IMPORTED, /* memory of another process or API */
+    TIERLINE_HELD_KINDS
+};
+
+typedef struct {
+    uint64_t bytes[TIERLINE_HELD_KINDS];
+    uint64_t count[TIERLINE_HELD_KINDS];
+    uint64_t exported_bytes; /* of device and virtual memory, given to others */
+    uint64_t graph_bytes;    /* asked for by graph memory nodes and during capture, ever */
+    uint64_t charged_bytes;  /* of the budget */
+    uint64_t budget_bytes;   /* 0: none */
+    uint64_t uncounted;      /* holdings that this library had no memory to note */
+} tierline_held;
+
+void tierline_interposer_held(tierline_held *out);
+
+/* Bytes that can be neither moved nor dropped: all but device and virtual memory that was not
+ * exported. Pinned host memory is not among them. */
+uint64_t tierline_interposer_unswappable_bytes(void);
+
+/* Whether a cuInit of this process has succeeded under this library. */
+bool tierline_interposer_active(void);
+
+/* A range of device addresses whose readers are to be known. */
+typedef struct {
+    uint64_t address, bytes;
+} tierline_weight;
+
+/* One launch, or copy, that read one weight. */
+typedef struct {
+    uint64_t launch; /* ordinal since the last restart, of launches and of copies from weights */
+    uint32_t weight; /* index into what was watched */
+    uint32_t reserved;
+} tierline_read;
+
+typedef struct {
+    uint64_t launches; /* since the last restart, kernels of graphs among them */
+    uint64_t copies;   /* copies from weights */
+    uint64_t
+        captured; /* launches of weights that were only captured: shown to the gate, not learned */
+    uint64_t reads;           /* pairs of launch and weight */
+    uint64_t words;           /* words of parameters looked at */
+    uint64_t opaque_launches; /* whose parameters the driver does not describe */
+    uint64_t dropped_reads;   /* beyond what is kept (1,048,576 since the last restart) */
+} tierline_observed;
+
+/* Watches these ranges from now on, instead of earlier ones, and restarts. They are neither empty
+ * nor overlapping. 0 weights end the watching. Returns 0, -EINVAL or -ENOMEM. */
+int tierline_observer_watch(const tierline_weight *weights, uint32_t count);
+
+/* Forgets what was read, keeps what is watched: a job begins. */
+void tierline_observer_restart(void);
+
+/* Indexes of weights in the order in which they were first read. Returns how many there are, and
+ * writes at most `capacity` of them. */
+uint32_t tierline_observer_order(uint32_t *out, uint32_t capacity);
+
+/* All reads in program order, in the same manner. */
+uint32_t tierline_observer_reads(tierline_read *out, uint32_t capacity);
+
+void tierline_observer_totals(tierline_observed *out);
+
+/* A call that is about to reach the driver. Valid only during the gate. */
+struct tierline_call {
+    const char *symbol;
+    void *stream;    /* CUstream; NULL is the default stream */
+    bool per_thread; /* whether NULL means the thread's own default stream */
+    bool captured;   /* known for calls that name weights: it is captured, and runs later */
+    const uint32_t
+        *weights; /* indexes of the watched weights that it names, each once, unordered */
+    uint32_t weight_count;
+};
+
+/* Answers 0 to let the call go to the driver; any other CUresult is the call's answer. The driver
+ * functions that a gate calls are not gated, counted or observed. */
+typedef int tierline_gate(const struct tierline_call *call, void *context);
+
+/* Sets the gate; NULL takes it away. Calls under way may still be in the old one. Returns 0 or
+ * -ENOMEM. */
+int tierline_gate_set(tierline_gate *function, void *context);
+
+#ifdef __cplusplus
+}
+#endif

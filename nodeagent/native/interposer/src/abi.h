@@ -1,0 +1,174 @@
+/* The CUDA driver's binary interface, as far as the interposer looks into it.
+ *
+ * The library is built where there is no cuda.h. tests/interposer/abi_test.c holds each of these
+ * against NVIDIA's header. Enums are ints, addresses uint64_t, handles void *.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    ABI_SUCCESS = 0,
+    ABI_INVALID_VALUE = 1,
+    ABI_OUT_OF_MEMORY = 2,
+    ABI_NOT_INITIALIZED = 3,
+    ABI_NOT_FOUND = 500,
+    ABI_NOT_SUPPORTED = 801,
+    ABI_LOCATION_DEVICE = 1,
+    ABI_CAPTURE_ACTIVE = 1,
+    ABI_NODE_KERNEL = 0,
+    ABI_NODE_CHILD_GRAPH = 4,
+    ABI_NODE_ALLOCATION = 10,
+    ABI_PER_THREAD_STREAM = 2,
+};
+
+struct abi_ipc_handle {
+    char reserved[64];
+};
+
+struct abi_location {
+    int type;
+    int id;
+};
+
+struct abi_allocation {
+    int type;
+    int handle_types;
+    struct abi_location location;
+};
+
+struct abi_array {
+    size_t width, height;
+    int format;
+    unsigned int channels;
+};
+
+struct abi_array3d {
+    size_t width, height, depth;
+    int format;
+    unsigned int channels;
+    unsigned int flags;
+};
+
+struct abi_launch_config {
+    unsigned int grid[3], block[3], shared_bytes;
+    void *stream;
+    void *attributes;
+    unsigned int attribute_count;
+};
+
+/* One launch of cuLaunchCooperativeKernelMultiDevice. */
+struct abi_device_launch {
+    void *function;
+    unsigned int grid[3], block[3], shared_bytes;
+    void *stream;
+    void **parameters;
+};
+
+/* CUDA_KERNEL_NODE_PARAMS; version 1 ends before `kernel`. */
+struct abi_kernel_node {
+    void *function;
+    unsigned int grid[3], block[3], shared_bytes;
+    void **parameters;
+    void **extra;
+    void *kernel;
+    void *context;
+};
+
+/* CUDA_MEM_ALLOC_NODE_PARAMS up to its size. */
+struct abi_allocation_node {
+    uint64_t pool_properties[11];
+    void *access;
+    size_t access_count;
+    size_t bytes;
+};
+
+struct abi_any_node {
+    int type;
+    int reserved[3];
+    union {
+        struct abi_kernel_node kernel;
+        struct abi_allocation_node allocation;
+        void *child_graph;
+    } as;
+};
+
+struct abi_external_memory {
+    int type;
+    uint64_t handle[2];
+    uint64_t bytes;
+};
+
+struct abi_edge {
+    unsigned char bytes[8];
+};
+
+static inline bool abi_on_device(const void *allocation) {
+    const struct abi_allocation *a = allocation;
+    return a != NULL && a->location.type == ABI_LOCATION_DEVICE;
+}
+
+/* Bytes of one element: formats 1-3, 8-10 and 0x10, 0x20 are CUDA's oldest, and the only ones whose
+ * size is not that of a byte or less a channel. */
+static inline uint64_t abi_channel_bytes(int format) {
+    switch (format) {
+    case 0x02: /* 16-bit integers */
+    case 0x09:
+    case 0x10: /* half */
+        return 2;
+    case 0x03: /* 32-bit integers */
+    case 0x0a:
+    case 0x20: /* float */
+        return 4;
+    default:
+        return 1;
+    }
+}
+
+static inline uint64_t abi_array3d_bytes(const void *descriptor, unsigned int levels) {
+    const struct abi_array3d *a = descriptor;
+    if (a == NULL) {
+        return 0;
+    }
+    uint64_t width = a->width;
+    uint64_t height = a->height;
+    uint64_t depth = a->depth;
+    uint64_t elements = 0;
+    for (unsigned int level = 0; level < levels && level < 32; level++) {
+        elements += width * (height > 0 ? height : 1) * (depth > 0 ? depth : 1);
+        width = width > 1 ? width / 2 : 1;
+        height /= 2;
+        depth /= 2;
+    }
+    return elements * a->channels * abi_channel_bytes(a->format);
+}
+
+static inline uint64_t abi_array_bytes(const void *descriptor) {
+    const struct abi_array *a = descriptor;
+    if (a == NULL) {
+        return 0;
+    }
+    return a->width * (a->height > 0 ? a->height : 1) * a->channels * abi_channel_bytes(a->format);
+}
+
+static inline void *abi_launch_stream(const void *config) {
+    const struct abi_launch_config *c = config;
+    return c == NULL ? NULL : c->stream;
+}
+
+static inline uint64_t abi_alloc_node_bytes(const void *parameters) {
+    const struct abi_allocation_node *node = parameters;
+    return node == NULL ? 0 : node->bytes;
+}
+
+static inline uint64_t abi_any_node_bytes(const void *parameters) {
+    const struct abi_any_node *node = parameters;
+    return node != NULL && node->type == ABI_NODE_ALLOCATION ? node->as.allocation.bytes : 0;
+}
+
+static inline uint64_t abi_external_bytes(const void *descriptor) {
+    const struct abi_external_memory *memory = descriptor;
+    return memory == NULL ? 0 : memory->bytes;
+}

@@ -1,0 +1,506 @@
+/* See observer.h. */
+#include "observer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+#include "layouts.h"
+
+enum { MOST_READS = 1 << 20 };
+
+/* A word below is a size or a count, one above no address of this architecture. */
+#define LEAST_ADDRESS (UINT64_C(1) << 16)
+#define MOST_ADDRESS (UINT64_C(1) << 57)
+
+/* As cuda.h defines them for `extra`. */
+enum { EXTRA_END = 0, EXTRA_BUFFER = 1, EXTRA_SIZE = 2 };
+
+struct range {
+    uint64_t begin, end;
+    uint32_t weight;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool watching;
+static _Atomic uint64_t generation;
+
+/* All under the lock. */
+static struct range *ranges; /* by address */
+static uint32_t range_count;
+static uint64_t lowest, highest; /* highest is past the end */
+static uint64_t *marks;          /* by weight: the search that found it last */
+static uint64_t mark;
+static bool *seen;
+static uint32_t *order;
+static uint32_t order_count;
+static tierline_read *reads;
+static uint32_t read_count, read_room;
+static tierline_observed totals;
+
+/* Two words that launches of any thread must read together: a pair never changes, and lives on
+ * because a launch may still be in it. There are as many as calls of tierline_gate_set. */
+struct gate {
+    tierline_gate *function;
+    void *context;
+    struct gate *older;
+};
+static _Atomic(struct gate *) gate;
+
+int gate_ask(struct tierline_call *call) {
+    const struct gate *now = atomic_load_explicit(&gate, memory_order_acquire);
+    return now == NULL || now->function == NULL ? ABI_SUCCESS : now->function(call, now->context);
+}
+
+void observer_lock(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void observer_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+bool observer_watching(void) {
+    return atomic_load_explicit(&watching, memory_order_acquire);
+}
+
+uint64_t observer_generation(void) {
+    return atomic_load_explicit(&generation, memory_order_acquire);
+}
+
+/* The range that holds an address, or the first one behind it. */
+static const struct range *search(uint64_t address) {
+    uint32_t low = 0;
+    uint32_t high = range_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (ranges[middle].end <= address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < range_count ? &ranges[low] : NULL;
+}
+
+static uint32_t name_weight(uint32_t weight, uint32_t *weights, uint32_t found) {
+    if (marks[weight] != mark && found < OBSERVER_MOST) {
+        marks[weight] = mark;
+        weights[found++] = weight;
+    }
+    return found;
+}
+
+/* Where what is found goes: weights that are named, or else every word that may be an address. */
+struct sink {
+    uint32_t *weights;
+    uint64_t *words;
+    uint32_t count;
+};
+
+static void look_at(uint64_t word, struct sink *sink) {
+    if (sink->weights == NULL) {
+        if (sink->words != NULL && word >= LEAST_ADDRESS && word < MOST_ADDRESS &&
+            sink->count < OBSERVER_MOST) {
+            sink->words[sink->count++] = word;
+        }
+    } else if (word - lowest < highest - lowest) {
+        const struct range *range = search(word);
+        if (range != NULL && word >= range->begin) {
+            sink->count = name_weight(range->weight, sink->weights, sink->count);
+        }
+    }
+}
+
+/* Looks at the aligned words of one piece of parameters that begins at an offset of the whole. */
+static void scan(const unsigned char *bytes, size_t offset, size_t size, struct sink *sink) {
+    size_t skip = (8 - offset % 8) % 8;
+    for (size_t i = skip; i + 8 <= size; i += 8) {
+        uint64_t word;
+        memcpy(&word, bytes + i, sizeof word);
+        look_at(word, sink);
+        totals.words++;
+    }
+}
+
+static void scan_extra(void *const *extra, struct sink *sink) {
+    const unsigned char *buffer = NULL;
+    size_t size = 0;
+    for (; (uintptr_t)extra[0] != EXTRA_END; extra += 2) {
+        if ((uintptr_t)extra[0] == EXTRA_BUFFER) {
+            buffer = extra[1];
+        } else if ((uintptr_t)extra[0] == EXTRA_SIZE && extra[1] != NULL) {
+            size = *(const size_t *)extra[1];
+        } else {
+            return; /* the driver will refuse it */
+        }
+    }
+    if (buffer != NULL) {
+        scan(buffer, 0, size, sink);
+    }
+}
+
+/* Leaves with the lock held. The layout, or NULL when it cannot be had. */
+static const struct layout *lock_with_layout(const void *function) {
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        const struct layout *known = layouts_find(function);
+        if (known != NULL) {
+            return known;
+        }
+        uint64_t epoch = layouts_epoch();
+        pthread_mutex_unlock(&lock);
+        struct layout *learned = layouts_learn(function);
+        pthread_mutex_lock(&lock);
+        if (learned == NULL || (epoch == layouts_epoch() && !layouts_keep(learned))) {
+            return NULL;
+        }
+        if (epoch == layouts_epoch()) {
+            return layouts_find(function);
+        }
+        free(learned); /* of a module that may be gone by now */
+        pthread_mutex_unlock(&lock);
+    }
+}
+
+/* Searches a launch's parameters, under the lock. False: the driver does not describe them. */
+static bool search_launch(const void *function, void *const *parameters, void *const *extra,
+                          struct sink *sink) {
+    if (parameters == NULL) {
+        pthread_mutex_lock(&lock);
+        mark++;
+        if (extra != NULL) {
+            scan_extra(extra, sink);
+        }
+        pthread_mutex_unlock(&lock);
+        return true;
+    }
+    const struct layout *layout = lock_with_layout(function);
+    bool known = layout != NULL && !layout->opaque;
+    mark++;
+    for (uint32_t i = 0; known && i < layout->count; i++) {
+        if (layout->parameters[i].size >= 8 && parameters[i] != NULL) {
+            scan(parameters[i], layout->parameters[i].offset, layout->parameters[i].size, sink);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
+                        uint64_t *words) { /* NOLINT(readability-non-const-parameter) */
+    struct sink sink = {.words = words};
+    search_launch(function, parameters, extra, &sink);
+    return sink.count;
+}
+
+/* NOLINTNEXTLINE(readability-non-const-parameter) written through the sink */
+uint32_t observer_resolve(const uint64_t *words, uint32_t count, uint32_t *weights) {
+    struct sink sink = {.weights = weights};
+    pthread_mutex_lock(&lock);
+    mark++;
+    for (uint32_t i = 0; i < count; i++) {
+        look_at(words[i], &sink);
+    }
+    pthread_mutex_unlock(&lock);
+    return sink.count;
+}
+
+/* ---- what was read, under the lock */
+
+static void record(uint64_t launch, uint32_t weight) {
+    if (!seen[weight]) {
+        seen[weight] = true;
+        order[order_count++] = weight;
+    }
+    totals.reads++;
+    if (read_count == read_room && read_room < MOST_READS) {
+        uint32_t room = read_room == 0 ? 1024 : read_room * 2;
+        tierline_read *larger = realloc(reads, room * sizeof *reads);
+        if (larger != NULL) {
+            reads = larger;
+            read_room = room;
+        }
+    }
+    if (read_count == read_room) {
+        totals.dropped_reads++;
+        return;
+    }
+    reads[read_count++] = (tierline_read){.launch = launch, .weight = weight};
+}
+
+static uint64_t ordinal(void) {
+    return totals.launches + totals.copies;
+}
+
+int observer_launch(struct tierline_call *call, const void *function, void *const *parameters,
+                    void *const *extra) {
+    if (!observer_watching()) {
+        return gate_ask(call);
+    }
+    uint32_t weights[OBSERVER_MOST];
+    struct sink sink = {.weights = weights};
+    uint64_t found_in = observer_generation();
+    bool known = search_launch(function, parameters, extra, &sink);
+    call->weights = weights;
+    call->weight_count = sink.count;
+    call->captured = sink.count > 0 && driver_capturing(call->stream, call->per_thread);
+    int verdict = gate_ask(call);
+    if (verdict != ABI_SUCCESS) {
+        return verdict;
+    }
+    pthread_mutex_lock(&lock);
+    if (found_in == observer_generation()) {
+        for (uint32_t i = 0; i < sink.count && !call->captured; i++) {
+            record(ordinal(), weights[i]);
+        }
+        totals.captured += call->captured;
+        totals.launches += !call->captured;
+        totals.opaque_launches += !known;
+    }
+    pthread_mutex_unlock(&lock);
+    return verdict;
+}
+
+int observer_launches(struct tierline_call *call, const void *list, unsigned int count) {
+    const struct abi_device_launch *launches = list;
+    int verdict = ABI_SUCCESS;
+    for (unsigned int i = 0; launches != NULL && i < count && verdict == ABI_SUCCESS; i++) {
+        call->stream = launches[i].stream;
+        verdict = observer_launch(call, launches[i].function, launches[i].parameters, NULL);
+    }
+    return verdict;
+}
+
+static int copy_pieces(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
+                       size_t count) {
+    uint32_t weights[OBSERVER_MOST];
+    uint32_t found = 0;
+    uint64_t found_in = observer_generation();
+    pthread_mutex_lock(&lock);
+    mark++;
+    for (size_t i = 0; i < count && range_count > 0; i++) {
+        const struct range *range = search(sources[i]);
+        for (; range != NULL && range < ranges + range_count && range->begin < highest &&
+               (range->begin <= sources[i] || range->begin - sources[i] < bytes[i]);
+             range++) {
+            found = bytes[i] > 0 ? name_weight(range->weight, weights, found) : found;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    call->weights = weights;
+    call->weight_count = found;
+    call->captured = found > 0 && driver_capturing(call->stream, call->per_thread);
+    int verdict = gate_ask(call);
+    if (verdict == ABI_SUCCESS && found > 0 && !call->captured) {
+        pthread_mutex_lock(&lock);
+        if (found_in == observer_generation()) {
+            for (uint32_t i = 0; i < found; i++) {
+                record(ordinal(), weights[i]);
+            }
+            totals.copies++;
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    return verdict;
+}
+
+int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes) {
+    size_t size = bytes;
+    return observer_watching() ? copy_pieces(call, &source, &size, 1) : gate_ask(call);
+}
+
+int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
+                    size_t count) {
+    bool look = observer_watching() && sources != NULL && bytes != NULL;
+    return look ? copy_pieces(call, sources, bytes, count) : gate_ask(call);
+}
+
+int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
+                    const uint32_t *ends, uint32_t kernels) {
+    uint32_t all[OBSERVER_MOST];
+    uint32_t found = 0;
+    pthread_mutex_lock(&lock);
+    mark++;
+    uint32_t count = kernels == 0 || found_in != observer_generation() ? 0 : ends[kernels - 1];
+    for (uint32_t i = 0; i < count; i++) {
+        found = name_weight(weights[i], all, found);
+    }
+    pthread_mutex_unlock(&lock);
+    call->weights = all;
+    call->weight_count = found;
+    int verdict = gate_ask(call);
+    if (verdict != ABI_SUCCESS) {
+        return verdict;
+    }
+    pthread_mutex_lock(&lock);
+    if (found_in == observer_generation()) {
+        for (uint32_t k = 0, i = 0; k < kernels; k++) {
+            for (; i < ends[k]; i++) {
+                record(ordinal(), weights[i]);
+            }
+            totals.launches++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return verdict;
+}
+
+/* ---- the API */
+
+static void restart(void) {
+    memset(&totals, 0, sizeof totals);
+    read_count = 0;
+    order_count = 0;
+    if (range_count > 0) {
+        memset(seen, 0, range_count * sizeof *seen);
+    }
+}
+
+static void forget(void) {
+    free(ranges);
+    free(marks);
+    free(seen);
+    free(order);
+    free(reads);
+    ranges = NULL;
+    marks = NULL;
+    seen = NULL;
+    order = NULL;
+    reads = NULL;
+    range_count = 0;
+    read_room = 0;
+    restart();
+}
+
+static int by_address(const void *one, const void *other) {
+    uint64_t a = ((const struct range *)one)->begin;
+    uint64_t b = ((const struct range *)other)->begin;
+    return (a > b) - (a < b);
+}
+
+/* Sorted ranges of what is to be watched, in *out; 0 or a negative errno. */
+static int sort_ranges(const tierline_weight *weights, uint32_t count, struct range **out) {
+    struct range *sorted = calloc(count, sizeof *sorted);
+    if (sorted == NULL) {
+        return -ENOMEM;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t begin = weights[i].address;
+        if (weights[i].bytes == 0 || begin + weights[i].bytes < begin) {
+            free(sorted);
+            return -EINVAL;
+        }
+        sorted[i] = (struct range){.begin = begin, .end = begin + weights[i].bytes, .weight = i};
+    }
+    qsort(sorted, count, sizeof *sorted, by_address);
+    for (uint32_t i = 1; i < count; i++) {
+        if (sorted[i].begin < sorted[i - 1].end) {
+            free(sorted);
+            return -EINVAL;
+        }
+    }
+    *out = sorted;
+    return 0;
+}
+
+TIERLINE_EXPORT int tierline_observer_watch(const tierline_weight *weights, uint32_t count) {
+    struct range *sorted = NULL;
+    if (count > 0) {
+        int result = sort_ranges(weights, count, &sorted);
+        if (result != 0) {
+            return result;
+        }
+    }
+    uint64_t *new_marks = calloc(count + 1U, sizeof *new_marks);
+    bool *new_seen = calloc(count + 1U, sizeof *new_seen);
+    uint32_t *new_order = calloc(count + 1U, sizeof *new_order);
+    if (new_marks == NULL || new_seen == NULL || new_order == NULL) {
+        free(sorted);
+        free(new_marks);
+        free(new_seen);
+        free(new_order);
+        return -ENOMEM;
+    }
+    pthread_mutex_lock(&lock);
+    forget();
+    ranges = sorted;
+    range_count = count;
+    marks = new_marks;
+    mark = 0;
+    seen = new_seen;
+    order = new_order;
+    lowest = count > 0 ? sorted[0].begin : 0;
+    highest = count > 0 ? sorted[count - 1].end : 0;
+    atomic_fetch_add(&generation, 1);
+    atomic_store_explicit(&watching, count > 0, memory_order_release);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+TIERLINE_EXPORT void tierline_observer_restart(void) {
+    pthread_mutex_lock(&lock);
+    restart();
+    pthread_mutex_unlock(&lock);
+}
+
+TIERLINE_EXPORT uint32_t tierline_observer_order(uint32_t *out, uint32_t capacity) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = order_count;
+    for (uint32_t i = 0; i < count && i < capacity; i++) {
+        out[i] = order[i];
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+TIERLINE_EXPORT uint32_t tierline_observer_reads(tierline_read *out, uint32_t capacity) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = read_count;
+    for (uint32_t i = 0; i < count && i < capacity; i++) {
+        out[i] = reads[i];
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+TIERLINE_EXPORT void tierline_observer_totals(tierline_observed *out) {
+    pthread_mutex_lock(&lock);
+    *out = totals;
+    pthread_mutex_unlock(&lock);
+}
+
+TIERLINE_EXPORT int tierline_gate_set(tierline_gate *function, void *context) {
+    struct gate *fresh = malloc(sizeof *fresh);
+    if (fresh == NULL) {
+        return -ENOMEM;
+    }
+    *fresh = (struct gate){function, context, atomic_load(&gate)};
+    while (!atomic_compare_exchange_weak(&gate, &fresh->older, fresh)) {
+    }
+    return 0;
+}
+
+void observer_fork_before(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void observer_fork_after(bool in_child) {
+    if (in_child) {
+        forget();
+        layouts_clear();
+        lowest = 0;
+        highest = 0;
+        atomic_fetch_add(&generation, 1);
+        atomic_store(&watching, false);
+        for (struct gate *old = atomic_exchange(&gate, NULL); old != NULL;) {
+            struct gate *older = old->older;
+            free(old);
+            old = older;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}

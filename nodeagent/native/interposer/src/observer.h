@@ -1,0 +1,48 @@
+/* Which watched weights launches and copies name, and the gate that they pass.
+ *
+ * A launch's parameters are searched, word by word, for addresses inside watched ranges. A word is
+ * compared with the lowest and the highest address first, so that what is no address costs nothing.
+ * Under one mutex, never held during a driver call or a gate.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tierline/interposer.h"
+
+enum { OBSERVER_MOST = 4096 }; /* weights that one launch can name: its parameters' words */
+
+/* The gate's verdict on a call that names no weights, or of which that is not known. */
+int gate_ask(struct tierline_call *call);
+bool gate_is_set(void);
+
+int observer_launch(struct tierline_call *call, const void *function, void *const *parameters,
+                    void *const *extra);
+/* cuLaunchCooperativeKernelMultiDevice's list. */
+int observer_launches(struct tierline_call *call, const void *list, unsigned int count);
+int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes);
+int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
+                    size_t count);
+
+bool observer_watching(void);
+
+/* The words of a kernel's parameters that may be addresses, whatever is watched. Writes at most
+ * OBSERVER_MOST, returns how many. */
+uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
+                        uint64_t *words);
+/* Which of the watched weights such words name, each once. Writes at most OBSERVER_MOST. */
+uint32_t observer_resolve(const uint64_t *words, uint32_t count, uint32_t *weights);
+/* Asks the gate about what a graph's kernels name, then records it. `ends[k]` is where kernel k's
+ * weights end, `found_in` the generation in which they were found. */
+int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
+                    const uint32_t *ends, uint32_t kernels);
+/* Changes whenever other weights are watched. */
+uint64_t observer_generation(void);
+
+void observer_lock(void);
+void observer_unlock(void);
+
+void observer_fork_before(void);
+void observer_fork_after(bool in_child);

@@ -1,0 +1,82 @@
+/* The interposer's own description of the driver's binary interface, against NVIDIA's header. */
+#include <cuda.h>
+#include <stdio.h>
+
+#include "abi.h"
+
+#define SAME_SIZE(own, theirs) _Static_assert(sizeof(own) == sizeof(theirs), #own)
+#define SAME_PLACE(own, member, theirs, their_member)                                              \
+    _Static_assert(offsetof(own, member) == offsetof(theirs, their_member), #own "." #member)
+
+_Static_assert((int)ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE, "value");
+_Static_assert((int)ABI_OUT_OF_MEMORY == (int)CUDA_ERROR_OUT_OF_MEMORY, "value");
+_Static_assert((int)ABI_NOT_INITIALIZED == (int)CUDA_ERROR_NOT_INITIALIZED, "value");
+_Static_assert((int)ABI_NOT_FOUND == (int)CUDA_ERROR_NOT_FOUND, "value");
+_Static_assert((int)ABI_NOT_SUPPORTED == (int)CUDA_ERROR_NOT_SUPPORTED, "value");
+_Static_assert((int)ABI_LOCATION_DEVICE == (int)CU_MEM_LOCATION_TYPE_DEVICE, "value");
+_Static_assert((int)ABI_CAPTURE_ACTIVE == (int)CU_STREAM_CAPTURE_STATUS_ACTIVE, "value");
+_Static_assert((int)ABI_NODE_KERNEL == (int)CU_GRAPH_NODE_TYPE_KERNEL, "value");
+_Static_assert((int)ABI_NODE_CHILD_GRAPH == (int)CU_GRAPH_NODE_TYPE_GRAPH, "value");
+_Static_assert((int)ABI_NODE_ALLOCATION == (int)CU_GRAPH_NODE_TYPE_MEM_ALLOC, "value");
+_Static_assert((int)ABI_PER_THREAD_STREAM == (int)CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
+               "value");
+
+SAME_SIZE(struct abi_ipc_handle, CUipcMemHandle);
+SAME_SIZE(struct abi_location, CUmemLocation);
+SAME_PLACE(struct abi_location, id, CUmemLocation, id);
+SAME_PLACE(struct abi_allocation, location, CUmemAllocationProp, location);
+SAME_SIZE(struct abi_array, CUDA_ARRAY_DESCRIPTOR);
+SAME_PLACE(struct abi_array, channels, CUDA_ARRAY_DESCRIPTOR, NumChannels);
+SAME_SIZE(struct abi_array3d, CUDA_ARRAY3D_DESCRIPTOR);
+SAME_PLACE(struct abi_array3d, channels, CUDA_ARRAY3D_DESCRIPTOR, NumChannels);
+SAME_SIZE(struct abi_launch_config, CUlaunchConfig);
+SAME_PLACE(struct abi_launch_config, stream, CUlaunchConfig, hStream);
+SAME_SIZE(struct abi_device_launch, CUDA_LAUNCH_PARAMS);
+SAME_PLACE(struct abi_device_launch, parameters, CUDA_LAUNCH_PARAMS, kernelParams);
+SAME_SIZE(struct abi_kernel_node, CUDA_KERNEL_NODE_PARAMS);
+SAME_PLACE(struct abi_kernel_node, parameters, CUDA_KERNEL_NODE_PARAMS, kernelParams);
+SAME_PLACE(struct abi_kernel_node, extra, CUDA_KERNEL_NODE_PARAMS_v1, extra);
+SAME_PLACE(struct abi_kernel_node, kernel, CUDA_KERNEL_NODE_PARAMS, kern);
+SAME_PLACE(struct abi_allocation_node, bytes, CUDA_MEM_ALLOC_NODE_PARAMS, bytesize);
+SAME_PLACE(struct abi_any_node, as.kernel, CUgraphNodeParams, kernel);
+SAME_PLACE(struct abi_any_node, as.kernel.kernel, CUgraphNodeParams, kernel.kern);
+SAME_PLACE(struct abi_any_node, as.allocation.bytes, CUgraphNodeParams, alloc.bytesize);
+SAME_PLACE(struct abi_any_node, as.child_graph, CUgraphNodeParams, graph.graph);
+SAME_PLACE(struct abi_external_memory, bytes, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size);
+SAME_SIZE(struct abi_edge, CUgraphEdgeData);
+
+static int wrong;
+#define EXPECT(condition)                                                                          \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s does not hold\n", #condition);                                     \
+            wrong = 1;                                                                             \
+        }                                                                                          \
+    } while (0)
+
+int main(void) {
+    CUDA_ARRAY_DESCRIPTOR line = {.Width = 10, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 2};
+    EXPECT(abi_array_bytes(&line) == 80);
+    line.Height = 3;
+    line.Format = CU_AD_FORMAT_HALF;
+    EXPECT(abi_array_bytes(&line) == 120);
+    EXPECT(abi_array_bytes(NULL) == 0);
+    CUDA_ARRAY3D_DESCRIPTOR block = {.Width = 8,
+                                     .Height = 4,
+                                     .Depth = 2,
+                                     .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+                                     .NumChannels = 4};
+    EXPECT(abi_array3d_bytes(&block, 1) == 256);
+    EXPECT(abi_array3d_bytes(&block, 2) == 256 + 4 * 2 * 1 * 4);
+    EXPECT(abi_array3d_bytes(NULL, 1) == 0);
+    CUmemAllocationProp properties = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+    EXPECT(abi_on_device(&properties));
+    properties.location.type = CU_MEM_LOCATION_TYPE_HOST;
+    EXPECT(!abi_on_device(&properties) && !abi_on_device(NULL));
+    CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    node.alloc.bytesize = 77;
+    EXPECT(abi_any_node_bytes(&node) == 77);
+    node.type = CU_GRAPH_NODE_TYPE_KERNEL;
+    EXPECT(abi_any_node_bytes(&node) == 0);
+    return wrong;
+}

@@ -1,0 +1,259 @@
+"""Builds the interposer plain and sanitized, and preloads it into programs on the simulated driver.
+
+The scenarios and what they expect stand in the C files beside this one; here is how programs
+reach the driver (each way that real ones use), which interposers are preloaded, and what a process
+without CUDA may notice of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+SOURCE = ROOT / "nodeagent" / "native" / "interposer"
+FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+RUNTIMES = {"plain": [], "address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}
+WAYS = ["dlsym", "proc_address_v1", "proc_address_v2", "per_thread", "linked"]
+
+
+def scenarios(program: str) -> list[str]:
+    """The names in a test program's table."""
+    text = (HERE / f"{program}.c").read_text(encoding="utf-8")
+    return re.findall(r'^ {8}\{"(\w+)", \1\}', text, re.MULTILINE)
+
+
+SCENARIOS = [("memory_test", s) for s in scenarios("memory_test")]
+SCENARIOS += [("launches_test", s) for s in scenarios("launches_test")]
+NEEDS_BUDGET = {"budget", "budget_of_two_threads", "virtual_memory"}
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h in the nvidia-cuda-runtime package."""
+    spec = importlib.util.find_spec("nvidia")
+    assert spec is not None, "nvidia-cuda-runtime is not installed; torch's CUDA build brings it"
+    for folder in spec.submodule_search_locations or ():
+        for header in sorted(Path(folder).glob("cu*/include/cudaTypedefs.h")):
+            return header.parent
+    raise AssertionError("no cudaTypedefs.h in the nvidia packages of this environment")
+
+
+def tool(name: str) -> str:
+    """A program of this environment, or of the system; a missing one fails the run."""
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
+    found = shutil.which(name, path=path)
+    assert found is not None, f"{name} is needed to test the interposer"
+    return found
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
+    )
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+    return done
+
+
+@functools.cache
+def build(flavour: str) -> Path:
+    folder = ROOT / "build" / f"interposer-{flavour}"
+    run(
+        *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
+        *("-S", str(SOURCE), "-B", str(folder), f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}"),
+        *(f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}", f"-DINTERPOSER_TESTS={HERE}"),
+    )
+    run(tool("cmake"), "--build", str(folder), "--parallel", "2")
+    return folder
+
+
+def library(flavour: str) -> str:
+    return str(build(flavour) / "libtierline-interposer.so")
+
+
+def preload(flavour: str, *libraries: str) -> str:
+    """LD_PRELOAD's value: a sanitizer's runtime must stand before everything."""
+    runtimes = [
+        run(tool("cc"), f"-print-file-name={name}").stdout.strip() for name in RUNTIMES[flavour]
+    ]
+    return ":".join([*runtimes, *libraries])
+
+
+@pytest.fixture
+def machine() -> Iterator[dict[str, str]]:
+    """The environment of a simulated machine of its own."""
+    with tempfile.TemporaryDirectory(prefix="simcuda-", dir="/dev/shm") as folder:
+        yield {
+            "SIMCUDA_STATE": folder,
+            "SIMCUDA_MEMORY": "64Mi",
+            "ASAN_OPTIONS": "detect_leaks=1",
+        }
+
+
+def start(
+    flavour: str, program: str, scenario: str, way: str, env: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    folder = build(flavour) / "tests"
+    access = {"ACCESS": "proc_address_v2" if way == "per_thread" else way}
+    if way == "per_thread":
+        access["ACCESS_PER_THREAD"] = "1"
+    if scenario in NEEDS_BUDGET:
+        access["TIERLINE_BUDGET"] = "8Mi"
+    if scenario == "bad_budget":
+        access["TIERLINE_BUDGET"] = "8 MiB"
+    return run(
+        str(folder / (f"{program}_linked" if way == "linked" else program)),
+        scenario,
+        env={"LD_LIBRARY_PATH": str(folder / "simcuda"), **access, **env},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize(("program", "scenario"), SCENARIOS, ids=[s for _, s in SCENARIOS])
+def test_scenario(flavour: str, program: str, scenario: str, machine: dict[str, str]) -> None:
+    ways = WAYS if flavour == "plain" else ["proc_address_v2", "linked"]
+    for way in ways:
+        done = start(
+            flavour,
+            program,
+            scenario,
+            way,
+            {**machine, "LD_PRELOAD": preload(flavour, library(flavour))},
+        )
+        said = "TIERLINE_BUDGET='8 MiB'" in done.stderr
+        assert said == (scenario == "bad_budget"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("order", ["none", "twice", "in front", "behind"])
+def test_interposers_side_by_side(
+    way: str, order: str, machine: dict[str, str], tmp_path: Path
+) -> None:
+    own = library("plain")
+    other = str(build("plain") / "tests" / "libother_interposer.so")
+    second = tmp_path / "libtierline-again.so"
+    shutil.copy(own, second)
+    preloaded = {
+        "none": [],
+        "twice": [own, str(second)],
+        "in front": [other, own],
+        "behind": [own, other],
+    }[order]
+    done = start(
+        "plain", "memory_test", "works", way, {**machine, "LD_PRELOAD": ":".join(preloaded)}
+    )
+    if other in preloaded:
+        # A program that asks cuGetProcAddress for everything passes this one's hook by, as ever.
+        passed_by = way.startswith("proc_address") or way == "per_thread"
+        expected = 0 if passed_by else 1
+        assert f"other interposer: {expected} allocations" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_program_without_cuda_notices_nothing(flavour: str) -> None:
+    program = str(build(flavour) / "tests" / "bystander_test")
+    without = run(program, env={"LD_PRELOAD": preload(flavour)}).stdout
+    loaded = run(program, env={"LD_PRELOAD": preload(flavour, library(flavour))}).stdout
+    assert loaded == without
+
+
+@pytest.mark.slow
+def test_a_shell_runs() -> None:
+    run("/bin/sh", "-c", "true", env={"LD_PRELOAD": library("plain")})
+
+
+@pytest.mark.slow
+def test_a_musl_program_runs(tmp_path: Path) -> None:
+    source = tmp_path / "musl.c"
+    source.write_text(
+        "#include <dlfcn.h>\n#include <stdio.h>\n"
+        'int main(void) { return dlsym(RTLD_DEFAULT, "puts") == (void *)puts\n'
+        '    && dlsym(RTLD_DEFAULT, "cuInit") == NULL ? 0 : 1; }\n'
+    )
+    program = tmp_path / "musl"
+    run(tool("musl-gcc"), "-o", str(program), str(source))
+    run(str(program))
+    run(str(program), env={"LD_PRELOAD": library("plain")})
+
+
+@pytest.mark.slow
+def test_the_binary_interface_is_nvidias() -> None:
+    run(str(build("plain") / "tests" / "abi_test"))
+
+
+@pytest.mark.slow
+def test_the_library_exports_hooks_and_its_api_only() -> None:
+    listing = run(tool("nm"), "-D", "--defined-only", library("plain")).stdout
+    names = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
+    table = (SOURCE / "src" / "hooks.h").read_text(encoding="utf-8")
+    hooks = set(re.findall(r"^int (cu\w+)\(", table, re.MULTILINE))
+    other = names - hooks
+    assert hooks <= names
+    assert {n for n in other if not n.startswith("tierline_")} == {
+        "dlsym",
+        "GLIBC_2.2.5",
+        "GLIBC_2.34",
+    }
+    public = ROOT / "nodeagent" / "native" / "include" / "tierline" / "interposer.h"
+    assert {n for n in other if n.startswith("tierline_")} <= set(
+        re.findall(r"tierline_\w+", public.read_text(encoding="utf-8"))
+    )
+    needed = run(tool("readelf"), "-d", library("plain")).stdout
+    assert re.findall(r"NEEDED.*\[(.*?)\]", needed) == ["libc.so.6"]
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SOURCE / "generate_hooks.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_generated_files_are_those_of_the_table() -> None:
+    done = generate("--check")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("declared", "complaint"),
+    [
+        ("cuMemAllocTwice(CUdeviceptr *p)", "cuMemAllocTwice, which hooks.toml does not mention"),
+        ("cuCtxGetLaunchCount(int *n)", "cuCtxGetLaunchCount, which hooks.toml does not mention"),
+        ("cuBrandNew(void)", "cuBrandNew, which hooks.toml does not mention"),
+    ],
+    ids=["a new allocation", "a launch behind a star", "a new family"],
+)
+def test_a_newer_header_is_refused(declared: str, complaint: str, tmp_path: Path) -> None:
+    for name in ("cuda.h", "cudaTypedefs.h"):
+        shutil.copy(cuda_include() / name, tmp_path / name)
+    with (tmp_path / "cuda.h").open("a", encoding="utf-8") as header:
+        header.write(f"CUresult CUDAAPI {declared};\n")
+    done = generate("--check", "--include", str(tmp_path))
+    assert done.returncode == 1
+    assert complaint in done.stderr
+
+
+def test_a_name_that_the_header_lacks_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "hooks.toml"
+    text = (SOURCE / "hooks.toml").read_text(encoding="utf-8")
+    table.write_text(text.replace('"cuMemAllocPitch", "cuMemFree"', '"cuMemFree", "cuMemGone"'))
+    done = generate("--check", "--table", str(table))
+    assert done.returncode == 1
+    assert "cuda.h has no cuMemGone" in done.stderr
+    assert "cuMemAllocPitch, which hooks.toml does not mention" in done.stderr
