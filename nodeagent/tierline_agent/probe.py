@@ -2,7 +2,7 @@
 
 Content is stored, and read back through the link into an extent of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
-flight as always; content of next to nothing, as many behind each other as a job has, gives the
+flight as always, and more content than caches hold; content of next to nothing, as many behind each other as a job has, gives the
 overhead of one transfer in a row.
 
 The content is the same at every start, so that it is found again in the store rather than added;
@@ -33,7 +33,9 @@ from tierline_agent.tiers import NoSpace, domain_key
 from tierline_agent.tiers.memory import scratch
 
 _DOMAIN = "tierline probe"
-_CONTENTS = WINDOW_TRANSFERS
+_WORKING_SET_BYTES = 128 << 20  # more than caches hold: plans stream from memory, not from caches
+_MOST_CONTENTS = 64
+_TARGETS = 4 * IN_FLIGHT
 _READ_WINDOWS = 8
 _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
@@ -46,7 +48,7 @@ async def measure(storage: Storage, device: Device) -> None:
 
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
-    extents = [device.create_extent() for _ in range(IN_FLIGHT)]
+    extents = [device.create_extent() for _ in range(_TARGETS)]
     idle: SimpleQueue[Extent] = SimpleQueue()
     try:
         for extent in extents:
@@ -61,7 +63,10 @@ async def measure(storage: Storage, device: Device) -> None:
 async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -> None:
     key = domain_key(_DOMAIN)
     small = _content(0, _SMALL_BYTES)
-    contents = [_content(number, device.extent_bytes) for number in range(1, _CONTENTS + 1)]
+    contents = [
+        _content(number, device.extent_bytes)
+        for number in range(1, _content_count(tier, device.extent_bytes) + 1)
+    ]
     digests: list[bytes] = []
 
     def store(content: memoryview) -> Callable[[], int]:
@@ -73,7 +78,7 @@ async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -
 
     def load(digest: bytes) -> Callable[[], int]:
         def work() -> int:
-            into = idle.get()  # there are as many as a link has in flight
+            into = idle.get()  # there are more than a link has in flight
             try:
                 return device.fill(into, lambda target: tier.store.read_into(digest, key, target))
             finally:
@@ -122,6 +127,13 @@ def _plan(link: Link, overhead_s: float) -> None:
     median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
     if median is not None and worst is not None:
         meter.planned = LinkRate(median, worst, overhead_s)
+
+
+def _content_count(tier: Tier, extent_bytes: int) -> int:
+    """As many as the working set needs, and no more than half of the tier."""
+    half = tier.store.statistics().slots // 2
+    wanted = min(max(_WORKING_SET_BYTES // extent_bytes, WINDOW_TRANSFERS), _MOST_CONTENTS)
+    return max(min(wanted, half), 1)
 
 
 def _content(number: int, size_bytes: int) -> memoryview:
