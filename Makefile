@@ -25,6 +25,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	tests/packages.sh clang-format clang-tidy
 	$(BIN)/python -m tierline_api.crdgen --check crds
 	$(BIN)/python nodeagent/native/generate_protocol.py --check
+	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -32,7 +33,8 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	nodeagent/native/lint.sh $(BIN)
 
 test: $(STAMP) ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
-	tests/packages.sh gcc libc6-dev qemu-system-x86 linux-image-cloud-amd64 busybox cpio kmod python3
+	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
+	    busybox cpio kmod python3
 	$(BIN)/python -m pytest
 
 fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found

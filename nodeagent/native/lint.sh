@@ -5,7 +5,8 @@ set -eu
 cd "$(dirname "$0")/../.."
 tools=${1:-.venv/bin}
 files=$(ls nodeagent/native/src/*.[ch] nodeagent/native/include/tierline/*.h \
-           tests/native/*.[ch] tests/fuzz/*.c)
+           nodeagent/native/interposer/src/*.[ch] nodeagent/native/simcuda/*/*.[ch] \
+           tests/native/*.[ch] tests/interposer/*.[ch] tests/simcuda/*.[ch] tests/fuzz/*.c)
 # shellcheck disable=SC2086
 clang-format --style=file:nodeagent/native/.clang-format --dry-run -Werror $files
 "$tools/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(realpath "$tools/ninja")" -S nodeagent/native \

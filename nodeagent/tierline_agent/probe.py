@@ -2,8 +2,8 @@
 
 Content is stored, and read back through the link into an extent of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
-flight as always, and more content than caches hold; content of next to nothing, as many behind each other as a job has, gives the
-overhead of one transfer in a row.
+flight as always, and more content than caches hold; content of next to nothing, as many behind each
+other as a job has, gives the overhead of one transfer in a row.
 
 The content is the same at every start, so that it is found again in the store rather than added;
 no reference is kept, so that it goes when its place is needed.
