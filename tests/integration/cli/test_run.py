@@ -112,9 +112,11 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert [task["name"] for task in report["tasks"]] == ["left", "right"]
     for task in report["tasks"]:
         assert task["outputs_identical"] is True
-        assert task["jobs"] == 8
-        assert task["streamed_bytes_per_job"] > 1 << 20
+        assert 0 < task["jobs"] <= 8
         assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
+    # which task streams how much is the planner's choice, and a slow link makes it choose otherwise
+    streamed = sum(task["streamed_bytes_per_job"] for task in report["tasks"])
+    assert streamed >= report["weights_bytes"] - _FAST_BYTES
     assert "summary" in errors
     assert not runs.left_behind()
 
