@@ -112,9 +112,9 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert [task["name"] for task in report["tasks"]] == ["left", "right"]
     for task in report["tasks"]:
         assert task["outputs_identical"] is True
-        assert 0 < task["jobs"] <= 8
+        assert task["jobs"] == 8
         assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
-    # which task streams how much is the planner's choice, and a slow link makes it choose otherwise
+    # one of the two was seen to stream nothing, for a reason not known yet; together they must
     streamed = sum(task["streamed_bytes_per_job"] for task in report["tasks"])
     assert streamed >= report["weights_bytes"] - _FAST_BYTES
     assert "summary" in errors
