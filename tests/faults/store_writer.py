@@ -76,6 +76,11 @@ class DyingMedium(Medium):
         self.inner.close()
 
 
+def _say(line: str) -> None:
+    """Tell the test, whole or not at all: unbuffered, print() writes a line in pieces."""
+    os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def main() -> None:
     kind, path, size_bytes, extent_bytes, seed = sys.argv[1:]
     medium = open_medium(kind, path, int(size_bytes))  # type: ignore[arg-type]  # from the test
@@ -88,10 +93,10 @@ def main() -> None:
     while True:
         if len(held) == slots - 1:  # the oldest goes, so that slots are used again and again
             gone, digest = held.pop(0)
-            print("release", gone, flush=True)
+            _say(f"release {gone}")
             store.release(digest)
         held.append((number, store.put(KEY, extent(number, int(extent_bytes)))))
-        print("stored", number, flush=True)
+        _say(f"stored {number}")
         store.read_into(held[len(held) // 2][1], KEY, target)
         number += 1
 
