@@ -7,23 +7,19 @@ without CUDA may notice of it.
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import native_builds
+from tests.native_builds import FLAVOURS, ROOT, cuda_include, run, simulated_machine, tool
 
-ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 SOURCE = ROOT / "nodeagent" / "native" / "interposer"
-FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
 RUNTIMES = {"plain": [], "address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}
 WAYS = ["dlsym", "proc_address_v1", "proc_address_v2", "per_thread", "linked"]
 
@@ -39,42 +35,15 @@ SCENARIOS += [("launches_test", s) for s in scenarios("launches_test")]
 NEEDS_BUDGET = {"budget", "budget_of_two_threads", "virtual_memory"}
 
 
-def cuda_include() -> Path:
-    """The folder of cuda.h in the nvidia-cuda-runtime package."""
-    spec = importlib.util.find_spec("nvidia")
-    assert spec is not None, "nvidia-cuda-runtime is not installed; torch's CUDA build brings it"
-    for folder in spec.submodule_search_locations or ():
-        for header in sorted(Path(folder).glob("cu*/include/cudaTypedefs.h")):
-            return header.parent
-    raise AssertionError("no cudaTypedefs.h in the nvidia packages of this environment")
-
-
-def tool(name: str) -> str:
-    """A program of this environment, or of the system; a missing one fails the run."""
-    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
-    found = shutil.which(name, path=path)
-    assert found is not None, f"{name} is needed to test the interposer"
-    return found
-
-
-def run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
-    )
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
-    return done
-
-
-@functools.cache
 def build(flavour: str) -> Path:
-    folder = ROOT / "build" / f"interposer-{flavour}"
-    run(
-        *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
-        *("-S", str(SOURCE), "-B", str(folder), f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}"),
-        *(f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}", f"-DINTERPOSER_TESTS={HERE}"),
+    """The build folder of the interposer and its test programs."""
+    return native_builds.build(
+        f"interposer-{flavour}",
+        SOURCE,
+        f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}",
+        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
+        f"-DINTERPOSER_TESTS={HERE}",
     )
-    run(tool("cmake"), "--build", str(folder), "--parallel", "2")
-    return folder
 
 
 def library(flavour: str) -> str:
@@ -92,9 +61,9 @@ def preload(flavour: str, *libraries: str) -> str:
 @pytest.fixture
 def machine() -> Iterator[dict[str, str]]:
     """The environment of a simulated machine of its own."""
-    with tempfile.TemporaryDirectory(prefix="simcuda-", dir="/dev/shm") as folder:
+    with simulated_machine() as folder:
         yield {
-            "SIMCUDA_STATE": folder,
+            "SIMCUDA_STATE": str(folder),
             "SIMCUDA_MEMORY": "64Mi",
             "ASAN_OPTIONS": "detect_leaks=1",
         }

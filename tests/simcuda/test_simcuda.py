@@ -6,69 +6,34 @@ agent talks to the driver through `cuda-bindings`, so one more test drives the l
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
-
-
-def cuda_include() -> Path:
-    """The folder of cuda.h in the nvidia-cuda-runtime package."""
-    spec = importlib.util.find_spec("nvidia")
-    assert spec is not None, "nvidia-cuda-runtime is not installed; torch's CUDA build brings it"
-    for folder in spec.submodule_search_locations or ():
-        for header in sorted(Path(folder).glob("cu*/include/cudaTypedefs.h")):
-            return header.parent
-    raise AssertionError("no cudaTypedefs.h in the nvidia packages of this environment")
+from tests import native_builds
+from tests.native_builds import FLAVOURS, ROOT, cuda_include, run, simulated_machine, tool
 
 
-def tool(name: str) -> str:
-    """A program of this environment, or of the system; a missing one fails the run."""
-    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
-    found = shutil.which(name, path=path)
-    assert found is not None, f"{name} is needed to build the simulated driver"
-    return found
-
-
-def run(*command: str, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
-    )
-    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
-    return done.stdout
-
-
-@functools.cache
 def build(flavour: str) -> Path:
-    """Build once a session; the build folder."""
-    folder = ROOT / "build" / f"simcuda-{flavour}"
-    run(
-        *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
-        *("-S", str(ROOT / "nodeagent" / "native" / "simcuda"), "-B", str(folder)),
+    """The build folder of the simulated driver."""
+    return native_builds.build(
+        f"simcuda-{flavour}",
+        ROOT / "nodeagent" / "native" / "simcuda",
         f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
         f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
         f"-DSIMCUDA_SANITIZE={FLAVOURS[flavour]}",
     )
-    run(tool("cmake"), "--build", str(folder), "--parallel", "2")
-    return folder
 
 
 @pytest.fixture
 def machine_folder() -> Iterator[Path]:
-    """A tmpfs folder for the state of simulated machines; removed with what crashed in it."""
-    with tempfile.TemporaryDirectory(prefix="simcuda-", dir="/dev/shm") as folder:
-        yield Path(folder)
+    """The state of simulated machines."""
+    with simulated_machine() as folder:
+        yield folder
 
 
 @pytest.mark.slow
@@ -76,7 +41,9 @@ def machine_folder() -> Iterator[Path]:
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_c_programs_pass(flavour: str, machine_folder: Path) -> None:
     folder = build(flavour)
-    listing = json.loads(run(tool("ctest"), "--test-dir", str(folder), "--show-only=json-v1"))
+    listing = json.loads(
+        run(tool("ctest"), "--test-dir", str(folder), "--show-only=json-v1").stdout
+    )
     programs = {source.stem for source in (ROOT / "tests" / "simcuda").glob("*_test.c")}
     assert {test["name"] for test in listing["tests"]} == programs
     run(

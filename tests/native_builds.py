@@ -1,0 +1,66 @@
+"""Builds of native code for tests: plain and sanitized, once a session, and programs run on them.
+
+A missing tool fails the run; it never skips a test.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+
+
+def cuda_include() -> Path:
+    """The folder of cuda.h in the nvidia-cuda-runtime package."""
+    spec = importlib.util.find_spec("nvidia")
+    assert spec is not None, "nvidia-cuda-runtime is not installed: run `make venv`"
+    for folder in spec.submodule_search_locations or ():
+        for header in sorted(Path(folder).glob("cu*/include/cudaTypedefs.h")):
+            return header.parent
+    raise AssertionError("no cudaTypedefs.h in the nvidia packages of this environment")
+
+
+def tool(name: str) -> str:
+    """A program of this environment, or of the system."""
+    path = os.pathsep.join([str(Path(sys.prefix) / "bin"), os.environ["PATH"]])
+    found = shutil.which(name, path=path)
+    assert found is not None, f"{name} is missing: run `make test`, which installs it"
+    return found
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run to a good end, with `env` added to this environment."""
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
+    )
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}{done.stderr[-8000:]}"
+    return done
+
+
+@functools.cache
+def build(name: str, source: Path, *definitions: str) -> Path:
+    """Build `source` in build/`name`, with CMake's `definitions` (such as -DX=Y); that folder."""
+    folder = ROOT / "build" / name
+    run(
+        *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
+        *("-S", str(source), "-B", str(folder), *definitions),
+    )
+    run(tool("cmake"), "--build", str(folder), "--parallel", "2")
+    return folder
+
+
+@contextmanager
+def simulated_machine() -> Iterator[Path]:
+    """A tmpfs folder for the state of simulated GPUs; removed with what crashed in it."""
+    with tempfile.TemporaryDirectory(prefix="simcuda-", dir="/dev/shm") as folder:
+        yield Path(folder)
