@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 0
+MINOR: Final = 1
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -238,11 +238,11 @@ class Welcome:
     """The terms of this task.
 
     An FDS message of kind STAGING follows: one memfd of staging_slots * extent_bytes bytes,
-    writable.
+    writable. device_uuid is the GPU that holds the extents of a CUDA client, as NVML writes it.
     """
 
     TYPE: ClassVar[int] = 2
-    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QQQQIIII64s")
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QQQQIIII64s64s")
 
     reattach_token: int
     extent_bytes: int
@@ -252,6 +252,7 @@ class Welcome:
     staging_slots: int
     max_arenas: int
     task_name: str
+    device_uuid: str
 
     def _payload(self) -> bytes:
         if self.reattach_token == 0:
@@ -282,6 +283,7 @@ class Welcome:
             self.max_arenas,
             0x0,
             _raw_text(self.task_name, 64, "Welcome.task_name"),
+            _raw_text(self.device_uuid, 64, "Welcome.device_uuid"),
         )
 
     @classmethod
@@ -298,6 +300,7 @@ class Welcome:
             max_arenas,
             reserved,
             task_name,
+            device_uuid,
         ) = cls._FIXED.unpack(payload)
         if reattach_token == 0:
             raise _malformed("Welcome.reattach_token is below 1")
@@ -328,6 +331,7 @@ class Welcome:
             staging_slots=staging_slots,
             max_arenas=max_arenas,
             task_name=_text(task_name, "Welcome.task_name"),
+            device_uuid=_text(device_uuid, "Welcome.device_uuid"),
         )
 
 
@@ -379,7 +383,8 @@ class Reserve:
 class Reserved:
     """How the extents of an arena lie in fast memory.
 
-    FDS messages follow: RESIDENT (resident_count), RING (ring_slots), CONTROL (1).
+    FDS messages follow: RESIDENT (resident_count), RING (ring_slots), CONTROL (1). Of a CUDA
+    client the first two are handles of cuMemCreate on its device, of extent_bytes each.
     """
 
     TYPE: ClassVar[int] = 4
@@ -1300,6 +1305,61 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewind:
+    """The running job reads its arena from the start again: a token of a generation, a second pass.
+
+    The client has no work under way that touches the arena, and has closed every streamed
+    extent.
+    """
+
+    TYPE: ClassVar[int] = 31
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")
+
+    job: int
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("Rewind.job is below 1")
+        return self._FIXED.pack(self.job)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("Rewind has a wrong length")
+        (job,) = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("Rewind.job is below 1")
+        return cls(job=job)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """The stream was ended, the flag words were zeroed, and it has begun again at the first streamed extent..
+
+
+    """
+
+    TYPE: ClassVar[int] = 32
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")
+
+    job: int
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("Rewound.job is below 1")
+        return self._FIXED.pack(self.job)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("Rewound has a wrong length")
+        (job,) = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("Rewound.job is below 1")
+        return cls(job=job)
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """A request failed, or the connection ends.
 
@@ -1360,6 +1420,8 @@ Message = (
     | Digests
     | Stats
     | Statistics
+    | Rewind
+    | Rewound
     | Error
 )
 """Any message."""
@@ -1396,6 +1458,8 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     28: Digests._parse,
     29: Stats._parse,
     30: Statistics._parse,
+    31: Rewind._parse,
+    32: Rewound._parse,
     255: Error._parse,
 }
 
@@ -1412,6 +1476,7 @@ REPLY_OF: Final[dict[type[Message], type[Message]]] = {
     Profile: Profiled,
     Attach: Attached,
     Stats: Statistics,
+    Rewind: Rewound,
 }
 """The reply that each request gets, unless it gets an `Error`."""
 
@@ -1434,6 +1499,7 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Attach,
         Digests,
         Stats,
+        Rewind,
         Error,
     )
 )
@@ -1455,6 +1521,7 @@ FROM_AGENT: Final[frozenset[type[Message]]] = frozenset(
         Profiled,
         Attached,
         Statistics,
+        Rewound,
         Error,
     )
 )

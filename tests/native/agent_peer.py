@@ -165,6 +165,7 @@ class Peer:
             staging_slots=self.options.staging_slots,
             max_arenas=4,
             task_name="test",
+            device_uuid="",
         )
         self.send(welcome, sequence)
         self.send(p.Fds(0, p.DescriptorKind.STAGING, 0, 1), 0, [self.staging.descriptor])

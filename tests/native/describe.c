@@ -61,6 +61,8 @@ static void print_welcome(FILE *to, const struct tlp_welcome *in) {
     fprintf(to, ", max_arenas=%llu", (unsigned long long)in->max_arenas);
     fputs(", task_name=", to);
     print_text(to, in->task_name, 64);
+    fputs(", device_uuid=", to);
+    print_text(to, in->device_uuid, 64);
     fputs(")", to);
 }
 
@@ -314,6 +316,18 @@ static void print_statistics(FILE *to, const struct tlp_statistics *in) {
     fputs(")", to);
 }
 
+static void print_rewind(FILE *to, const struct tlp_rewind *in) {
+    fputs("Rewind(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fputs(")", to);
+}
+
+static void print_rewound(FILE *to, const struct tlp_rewound *in) {
+    fputs("Rewound(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -413,6 +427,12 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_STATISTICS:
         print_statistics(to, &message->statistics);
+        break;
+    case TLP_REWIND:
+        print_rewind(to, &message->rewind);
+        break;
+    case TLP_REWOUND:
+        print_rewound(to, &message->rewound);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

@@ -165,7 +165,7 @@ static int decode_hello(const uint8_t *payload, size_t length, struct tlp_hello 
 
 static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welcome *out,
                   struct tlp_refusal *why) {
-    if (length != 112) {
+    if (length != 176) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome has a wrong length");
     }
     if (load64(payload) == 0) {
@@ -201,6 +201,9 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if (!text_is_valid(payload + 48, 64)) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.task_name is not NUL-padded UTF-8");
     }
+    if (!text_is_valid(payload + 112, 64)) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.device_uuid is not NUL-padded UTF-8");
+    }
     out->reattach_token = load64(payload);
     out->extent_bytes = load64(payload + 8);
     out->period_ns = load64(payload + 16);
@@ -209,6 +212,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     out->staging_slots = load32(payload + 36);
     out->max_arenas = load32(payload + 40);
     memcpy(out->task_name, payload + 48, 64);
+    memcpy(out->device_uuid, payload + 112, 64);
     return 0;
 }
 
@@ -691,6 +695,30 @@ static int decode_statistics(const uint8_t *payload, size_t length, struct tlp_s
     return 0;
 }
 
+static int decode_rewind(const uint8_t *payload, size_t length, struct tlp_rewind *out,
+                  struct tlp_refusal *why) {
+    if (length != 8) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.job is below 1");
+    }
+    out->job = load64(payload);
+    return 0;
+}
+
+static int decode_rewound(const uint8_t *payload, size_t length, struct tlp_rewound *out,
+                  struct tlp_refusal *why) {
+    if (length != 8) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewound has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewound.job is below 1");
+    }
+    out->job = load64(payload);
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -790,6 +818,10 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_stats(payload, length, &out->stats, why);
     case TLP_STATISTICS:
         return decode_statistics(payload, length, &out->statistics, why);
+    case TLP_REWIND:
+        return decode_rewind(payload, length, &out->rewind, why);
+    case TLP_REWOUND:
+        return decode_rewound(payload, length, &out->rewound, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -802,7 +834,7 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_HELLO:
         return 84;
     case TLP_WELCOME:
-        return 112;
+        return 176;
     case TLP_RESERVE:
         return 24;
     case TLP_RESERVED:
@@ -859,6 +891,10 @@ size_t tlp_fixed_bytes(uint16_t type) {
         return 8;
     case TLP_STATISTICS:
         return 32;
+    case TLP_REWIND:
+        return 8;
+    case TLP_REWOUND:
+        return 8;
     case TLP_ERROR:
         return 248;
     default:
@@ -885,6 +921,7 @@ static void encode_welcome(const struct tlp_welcome *in, uint8_t *payload) {
     save32(payload + 40, in->max_arenas);
     save32(payload + 44, 0x0);
     save_text(payload + 48, in->task_name, 64);
+    save_text(payload + 112, in->device_uuid, 64);
 }
 
 static void encode_reserve(const struct tlp_reserve *in, uint8_t *payload) {
@@ -1083,6 +1120,14 @@ static void encode_statistics(const struct tlp_statistics *in, uint8_t *payload)
     save64(payload + 24, in->response_worst_ns);
 }
 
+static void encode_rewind(const struct tlp_rewind *in, uint8_t *payload) {
+    save64(payload, in->job);
+}
+
+static void encode_rewound(const struct tlp_rewound *in, uint8_t *payload) {
+    save64(payload, in->job);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1209,6 +1254,12 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_STATISTICS:
         encode_statistics(&message->statistics, payload);
+        break;
+    case TLP_REWIND:
+        encode_rewind(&message->rewind, payload);
+        break;
+    case TLP_REWOUND:
+        encode_rewound(&message->rewound, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

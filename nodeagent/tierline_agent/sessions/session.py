@@ -187,6 +187,7 @@ class Session:
                 staging_slots=limits.staging_slots,
                 max_arenas=limits.arenas,
                 task_name=client.task.name,
+                device_uuid="",
             ),
         )
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 0U
+#define TLP_MINOR 1U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -112,6 +112,8 @@ enum tlp_type {
     TLP_DIGESTS = 28,
     TLP_STATS = 29,
     TLP_STATISTICS = 30,
+    TLP_REWIND = 31,
+    TLP_REWOUND = 32,
     TLP_ERROR = 255,
 };
 
@@ -140,7 +142,8 @@ struct tlp_hello {
 };
 
 /* The terms of this task. An FDS message of kind STAGING follows: one memfd of staging_slots *
- * extent_bytes bytes, writable. */
+ * extent_bytes bytes, writable. device_uuid is the GPU that holds the extents of a CUDA client,
+ * as NVML writes it. */
 struct tlp_welcome {
     uint64_t reattach_token;
     uint64_t extent_bytes;
@@ -150,6 +153,7 @@ struct tlp_welcome {
     uint32_t staging_slots;
     uint32_t max_arenas;
     char task_name[64];
+    char device_uuid[64];
 };
 
 /* Asks for an arena of ceil(weight_bytes / extent_bytes) extents. The first pinned_bytes of
@@ -162,7 +166,8 @@ struct tlp_reserve {
 };
 
 /* How the extents of an arena lie in fast memory. FDS messages follow: RESIDENT
- * (resident_count), RING (ring_slots), CONTROL (1). */
+ * (resident_count), RING (ring_slots), CONTROL (1). Of a CUDA client the first two are handles
+ * of cuMemCreate on its device, of extent_bytes each. */
 struct tlp_reserved {
     uint32_t arena;
     uint32_t extent_count;
@@ -362,6 +367,19 @@ struct tlp_statistics {
     uint64_t response_worst_ns;
 };
 
+/* The running job reads its arena from the start again: a token of a generation, a second pass.
+ * The client has no work under way that touches the arena, and has closed every streamed
+ * extent. */
+struct tlp_rewind {
+    uint64_t job;
+};
+
+/* The stream was ended, the flag words were zeroed, and it has begun again at the first
+ * streamed extent. */
+struct tlp_rewound {
+    uint64_t job;
+};
+
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
  * */
 struct tlp_error {
@@ -403,6 +421,8 @@ struct tlp_message {
         struct tlp_digests digests;
         struct tlp_stats stats;
         struct tlp_statistics statistics;
+        struct tlp_rewind rewind;
+        struct tlp_rewound rewound;
         struct tlp_error error;
     };
 };
