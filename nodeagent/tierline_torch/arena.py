@@ -37,16 +37,15 @@ class Arena:
 
     def load(self) -> None:
         """Reserve, store every extent, seal. Raises ClientError."""
-        layout = self.contents.layout(self._extent_bytes)
+        spans = self.contents.spans(self._extent_bytes)
         self._base = self._client.reserve(
             self.number,
             self.contents.size_bytes,
             self.contents.pinned_bytes,
-            layout.largest_span(),
+            max((last - first + 1 for first, last in spans), default=0),
         )
         for extent, piece in self.contents.pieces(self._extent_bytes):
             self._client.store(self.number, extent, piece.data)
-        spans = list(zip(layout.first_extent, layout.last_extent, strict=True))
         self._client.seal(self.number, spans)
 
     def move(self, retired: Callable[[int], None]) -> None:

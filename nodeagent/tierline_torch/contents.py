@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from blake3 import blake3
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
-from tierline_torch.selection import Selection
+from tierline_torch.selection import Layer, Selection
 from tierline_torch.weights import Weight
 
 _DIGEST_STEP_BYTES = 4 << 20
@@ -39,10 +40,17 @@ class Contents:
 
     entries: tuple[Entry, ...]
     placed: tuple[tuple[Weight, int], ...]
+    launches: tuple[tuple[int, int], ...]
+    """First and end byte of what each gated launch reads; none where modules are gated."""
     gates: Mapping[int, int]
-    """Module id -> layer, counted among the entries that are not pinned."""
+    """Module id -> layer, counted among the entries that are not pinned; for layers of modules."""
     size_bytes: int
     pinned_bytes: int
+
+    @property
+    def streams(self) -> bool:
+        """Whether any weight may be streamed."""
+        return self.pinned_bytes < self.size_bytes
 
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
@@ -53,12 +61,22 @@ class Contents:
         """This arena alone, in extents."""
         return lay_out(self.shapes, extent_bytes)
 
+    def spans(self, extent_bytes: int) -> list[tuple[int, int]]:
+        """First and last extent that each gate needs, in order."""
+        if self.launches:
+            return [
+                (first // extent_bytes, (end - 1) // extent_bytes) for first, end in self.launches
+            ]
+        layout = self.layout(extent_bytes)
+        return list(zip(layout.first_extent, layout.last_extent, strict=True))
+
     def pieces(self, piece_bytes: int) -> Iterator[tuple[int, Bytes]]:
         """The arena's bytes in pieces of `piece_bytes` (the last may be short), with their index.
 
         The array is filled anew for each piece.
         """
-        buffer = np.zeros(min(piece_bytes, self.size_bytes), dtype=np.uint8)
+        buffer: Bytes = np.zeros(min(piece_bytes, self.size_bytes), dtype=np.uint8)
+        target = torch.from_numpy(buffer)
         following = 0
         for index in range(-(-self.size_bytes // piece_bytes)):
             base = index * piece_bytes
@@ -70,8 +88,8 @@ class Contents:
                 if offset >= end:
                     break
                 low, high = max(offset, base), min(stop, end)
-                content = weight.content().numpy()
-                buffer[low - base : high - base] = content[low - offset : high - offset]
+                content = weight.content()[low - offset : high - offset]
+                target[low - base : high - base].copy_(content)
                 if stop > end:
                     break
                 following += 1
@@ -87,12 +105,14 @@ def arrange(weights: Sequence[Weight], selection: Selection, names: Mapping[int,
     """Give the selected weights their places; `names` are the modules' (by id)."""
     entries: list[Entry] = []
     placed: list[tuple[Weight, int]] = []
+    begins: dict[int, int] = {}
     offset = 0
 
     def place(name: str, chosen: Sequence[int], *, pinned: bool) -> None:
         nonlocal offset
         begin = offset
         for index in chosen:
+            begins[index] = offset
             placed.append((weights[index], offset))
             offset += weights[index].slot_bytes
         entries.append(Entry(name, offset - begin, pinned))
@@ -101,11 +121,29 @@ def arrange(weights: Sequence[Weight], selection: Selection, names: Mapping[int,
         place(f"pinned: {group.reason}", group.weights, pinned=True)
     pinned_bytes = offset
     for layer in selection.layers:
-        place(names.get(layer.module, "unnamed module"), layer.weights, pinned=False)
+        place(_name(layer, weights, names), layer.weights, pinned=False)
     return Contents(
         entries=tuple(entries),
         placed=tuple(placed),
-        gates={layer.module: index for index, layer in enumerate(selection.layers)},
+        launches=tuple(
+            (
+                min(begins[index] for index in launch),
+                max(begins[index] + weights[index].size_bytes for index in launch),
+            )
+            for launch in selection.launches
+        ),
+        gates={
+            layer.module: index
+            for index, layer in enumerate(selection.layers)
+            if layer.module is not None
+        },
         size_bytes=offset,
         pinned_bytes=pinned_bytes,
     )
+
+
+def _name(layer: Layer, weights: Sequence[Weight], names: Mapping[int, str]) -> str:
+    if layer.module is not None and layer.module in names:
+        return names[layer.module]
+    first = weights[layer.weights[0]].name
+    return first.rpartition(".")[0] or first

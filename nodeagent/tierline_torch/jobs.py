@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tierline_torch.calls import Invoke
 from tierline_torch.contents import Contents, Entry
+from tierline_torch.survey import Survey
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Backend(Protocol):
     """The task's relative deadline."""
     releases: int | None
     """After how many releases the program's loop ends; None: at the time that `ready` gives."""
+    survey: Survey
+    """How it learns a job."""
     wants_witness: bool
     """Whether `witnessed` is to be called with the digests of each job."""
 

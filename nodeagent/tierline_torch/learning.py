@@ -10,7 +10,7 @@ Nothing is decided here: `selection` does that from the traces of two runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -71,12 +71,12 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         current = self._stack[-1] if self._stack else OUTSIDE
         for tensor in _tensors((args, kwargs)):
-            where = byte_range(tensor)
+            where = byte_range(tensor, "cpu")
             if where is not None:
                 self._reads.setdefault((current, *where))
         return func(*args, **kwargs)
 
-    def run(self, weights: list[Weight]) -> Run:
+    def run(self, weights: Sequence[Weight]) -> Run:
         """What was recorded, in terms of these weights (by index)."""
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
         for index, weight in enumerate(weights):

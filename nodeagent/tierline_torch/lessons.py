@@ -1,11 +1,13 @@
 """Learns a job: three runs of its forwards, from which its arena and its times come.
 
-1. The program's own first run, recorded.
-2. The same forwards again, recorded: a weight that is cached on the first use, or read in another
+1. The program's own first run.
+2. The same forwards again, watched: a weight that is cached on the first use, or read in another
    order, shows here. The allocator's peak is taken from this run.
-3. Again, with nothing attached but a clock at the gates: its output is the reference for the
-   check of the streamed job, and its times are the layers'. If it differs from the first run's, a
-   fourth run tells whether the model itself gives the same output twice.
+3. Again, with nothing attached but a clock: its output is the reference for the check of the
+   streamed job, and its times are the layers'. If it differs from the first run's, a fourth run
+   tells whether the model itself gives the same output twice.
+
+How a run is watched depends on the device; see `survey`.
 
 A job that cannot be repeated, or not with the same output, could not be checked: all its weights
 are pinned, with that reason.
@@ -14,21 +16,20 @@ are pinned, with that reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
-from tierline_torch.calls import invoking, original, plain
+from tierline_torch.calls import original, plain
 from tierline_torch.contents import Contents, arrange
-from tierline_torch.gates import Stopwatch
 from tierline_torch.jobs import Lesson, spread
-from tierline_torch.learning import Recorder
 from tierline_torch.replay import Forward, Replay, State, UnrepeatableError, note_forward
-from tierline_torch.selection import Run, Selection, pin_everything, select
+from tierline_torch.selection import pin_everything
 from tierline_torch.structures import difference
+from tierline_torch.survey import Lease, Survey, through
 from tierline_torch.weights import Weight, collect
-from tierline_torch.workspace import WorkspaceMeter, standing_bytes
+from tierline_torch.workspace import standing_bytes
 
 UNSTEADY = "the model's output differs from run to run without Tierline"
 
@@ -36,8 +37,9 @@ UNSTEADY = "the model's output differs from run to run without Tierline"
 class FirstRun:
     """Records the program's own run of a job, and what is needed to repeat it."""
 
-    def __init__(self) -> None:
-        self.recorder = Recorder()
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+        self.recorder = survey.recorder()
         self.roots: list[torch.nn.Module] = []
         self.unrepeatable: str | None = None
         self._forwards: list[Forward] = []
@@ -57,13 +59,16 @@ class FirstRun:
         return output
 
     def _inner(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with invoking(self._recorded):
-            return self._recorded(module, args, kwargs)
+        return through(self._call, module, args, kwargs)
 
-    def _recorded(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.recorder is None:
+            return original(module, *args, **kwargs)
         return self.recorder.call(original, module, args, kwargs)
+
+    def watching(self) -> AbstractContextManager[object]:
+        """Surrounds the job."""
+        return nullcontext() if self.recorder is None else self.recorder
 
     def _note(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -105,7 +110,7 @@ class FirstRun:
 def learn(
     first: FirstRun,
     claimed: Callable[[torch.nn.Parameter], bool],
-    lease: Callable[[], AbstractContextManager[None]],
+    lease: Lease,
 ) -> Lesson | None:
     """Learn from a first run that is over; None if it called no module with weights of its own.
 
@@ -115,7 +120,7 @@ def learn(
     modules = [(names[id(module)], module) for module in _modules(first)]
     weights = [
         weight
-        for weight in collect(modules)
+        for weight in collect(modules, first.survey.kind)
         if not any(claimed(parameter) for parameter in weight.parameters)
     ]
     if not weights:
@@ -132,37 +137,30 @@ def _repeat(
     replay: Replay,
     weights: list[Weight],
     names: dict[int, str],
-    lease: Callable[[], AbstractContextManager[None]],
+    lease: Lease,
 ) -> Lesson:
-    second = Recorder()
-    meter = WorkspaceMeter()
-    with lease(), meter, second:
-        replay.run(lambda *call: _recorded_by(second, *call))
-    runs: list[Run] = [first.recorder.run(weights), second.run(weights)]
-    contents = arrange(weights, select([one.owners for one in weights], runs), names)
-
-    watch = Stopwatch(contents.gates)
-    with lease():
-        watch.start()
-        reference = replay.run(lambda *call: _through(watch, *call))
-        watch.stop()
-    before_s, layers_s = watch.layer_times_s()
+    survey = first.survey
+    selection, peak_bytes = survey.look(first.recorder, replay, weights, lease)
+    contents = arrange(weights, selection, names)
+    timed = survey.time(replay, contents, lease)
+    before_s, layers_s = timed.before_s, timed.layers_s
     unsteady = False
-    if difference([forward.output[0] for forward in replay.forwards], reference) is not None:
+    outputs = [forward.output[0] for forward in replay.forwards]
+    if difference(outputs, timed.outputs) is not None:
         with lease():
-            again = replay.run(lambda *call: _through(plain, *call))
-        unsteady = difference(reference, again) is not None
+            again = replay.run(lambda *call: through(plain, *call))
+        unsteady = difference(timed.outputs, again) is not None
     if unsteady:
-        selection: Selection = pin_everything(len(weights), UNSTEADY)
+        selection = pin_everything(len(weights), UNSTEADY)
         contents = arrange(weights, selection, names)
-        before_s, layers_s = watch.total_s, []
+        before_s, layers_s = before_s + sum(layers_s), []
     inputs = [(forward.args, forward.kwargs) for forward in replay.forwards]
     return Lesson(
         contents=contents,
         compute_s=spread(before_s, layers_s, contents.entries),
-        workspace_bytes=meter.peak_bytes + standing_bytes(replay.roots, inputs),
-        reference=None if unsteady else reference,
-        repeat=None if unsteady else lambda invoke: replay.run(lambda *c: _through(invoke, *c)),
+        workspace_bytes=peak_bytes + standing_bytes(replay.roots, inputs),
+        reference=None if unsteady else timed.outputs,
+        repeat=None if unsteady else lambda invoke: replay.run(lambda *c: through(invoke, *c)),
     )
 
 
@@ -171,27 +169,12 @@ def _lesson(contents: Contents) -> Lesson:
     return Lesson(contents, times, workspace_bytes=0, reference=None, repeat=None)
 
 
-def _through(
-    invoke: Callable[..., Any],
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    with invoking(invoke):
-        return invoke(module, args, kwargs)
-
-
-def _recorded_by(
-    recorder: Recorder, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    return _through(lambda *call: recorder.call(original, *call), module, args, kwargs)
-
-
 def _modules(first: FirstRun) -> list[torch.nn.Module]:
     """Every module under a root, and those that were called from elsewhere."""
     found = {id(module): module for root in first.roots for module in root.modules()}
-    for key, module in first.recorder.modules.items():
-        found.setdefault(key, module)
+    if first.recorder is not None:
+        for key, module in first.recorder.modules.items():
+            found.setdefault(key, module)
     return list(found.values())
 
 
@@ -202,8 +185,9 @@ def _names(first: FirstRun) -> dict[int, str]:
         prefix = f"{kind}." if len(first.roots) > 1 else ""
         for name, module in root.named_modules():
             names.setdefault(id(module), f"{prefix}{name}" if name else kind)
-    for key, module in first.recorder.modules.items():
-        names.setdefault(key, type(module).__name__)
+    if first.recorder is not None:
+        for key, module in first.recorder.modules.items():
+            names.setdefault(key, type(module).__name__)
     return names
 
 

@@ -25,6 +25,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.gates import StreamGate
 from tierline_torch.jobs import Lesson, Reportable, Site, Window
 from tierline_torch.structures import difference
+from tierline_torch.survey import ModuleSurvey, Survey
 
 if TYPE_CHECKING:
     from tierline_torch.process import Process
@@ -45,6 +46,7 @@ class Manager:
         self.deadline_ns = terms.deadline_ns
         self.wants_witness = terms.record_outputs
         self._extent_bytes = terms.extent_bytes
+        self.survey: Survey = ModuleSurvey()
         self._process = process
         self._client = client
         self._numbers = set(range(terms.max_arenas))
@@ -180,7 +182,7 @@ class Manager:
         """Why the site cannot be streamed; None if its streamed output is that of the plain run."""
         if not arena.pinned_bytes_match():
             return "its resident weights read otherwise from fast memory"
-        if lesson.repeat is None or not site.gates:
+        if lesson.repeat is None or not lesson.contents.streams:
             return None
         window = self._process.window_for(self, None)
         invoke = self.begin(site, window, warmup=True, stream=True)

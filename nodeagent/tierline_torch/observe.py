@@ -31,6 +31,7 @@ from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import Stopwatch
 from tierline_torch.jobs import Lesson, Reportable, Site, Window, spread
+from tierline_torch.survey import ModuleSurvey, Survey
 
 if TYPE_CHECKING:
     from tierline_torch.contents import Contents, Entry
@@ -71,6 +72,7 @@ class Observer:
     def __init__(self, process: Process, path: str) -> None:
         """Raises TierlineError if the file or the number of releases cannot be used."""
         self.releases: int | None = _releases()
+        self.survey: Survey = ModuleSurvey()
         self._process = process
         self._path = Path(path)
         self._arenas: list[_Measured] = []

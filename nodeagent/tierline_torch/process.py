@@ -151,8 +151,8 @@ class Job:
             warmup = self._process.warming or not site.settled
             self._inner = backend.begin(site, window, warmup=warmup, stream=site.settled)
             if not site.settled:
-                self._first = FirstRun()
-                self._recording.enter_context(self._first.recorder)
+                self._first = FirstRun(backend.survey)
+                self._recording.enter_context(self._first.watching())
             self._process.running = site.members
             current.invoke = self.outermost
         except BaseException:
@@ -176,7 +176,7 @@ class Job:
         if self._first is None:
             with invoking(self._inner):
                 return self._inner(module, args, kwargs)
-        if left_alone(module) is not None:
+        if left_alone(module, self._backend.survey.kind) is not None:
             with invoking(plain):
                 return plain(module, args, kwargs)
         self._process.running |= members([module]) - {id(module)}
@@ -246,7 +246,7 @@ class Job:
             self._backend.end(self._site)
 
 
-def left_alone(module: torch.nn.Module) -> str | None:
+def left_alone(module: torch.nn.Module, kind: str) -> str | None:
     """Why an outermost forward of this module is no job; None if it is one."""
     if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling():
         return "it is being traced"
@@ -255,7 +255,7 @@ def left_alone(module: torch.nn.Module) -> str | None:
     for parameter in module.parameters():
         if grad and parameter.requires_grad:
             return "it runs with gradients; use torch.inference_mode() or torch.no_grad()"
-        weights = weights or parameter.device.type == "cpu"
+        weights = weights or parameter.device.type == kind
         if weights and not grad:
             break
     if not weights:
@@ -275,7 +275,7 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         return plain(module, args, kwargs)
     site = here.site_of(module)
     if not site.settled:
-        reason = left_alone(module)
+        reason = left_alone(module, backend.survey.kind)
         if reason is not None:
             if not reason:
                 return plain(module, args, kwargs)  # what it calls may be a job

@@ -47,9 +47,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Layer:
-    """A module that is gated: its weights (by index) lie together."""
+    """Weights (by index) that lie together and are waited for together."""
 
-    module: int
+    module: int | None
+    """The module that is gated, by id; None where kernel launches are."""
     weights: tuple[int, ...]
 
 
@@ -67,6 +68,8 @@ class Selection:
 
     layers: tuple[Layer, ...]
     pinned: tuple[Pinned, ...]
+    launches: tuple[tuple[int, ...], ...] = ()
+    """Where launches are gated: the streamed weights (by index) that each names, in order."""
 
 
 def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> Selection:
@@ -84,7 +87,7 @@ def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> 
             reasons[weight] = ENCLOSING
     fit = [weight for weight in fit if weight not in reasons]
     orders = [one.order(fit) for one in facts]
-    steady = _steady(orders)
+    steady = steady_order(orders)
     layers: dict[int, list[int]] = {module: [] for module in orders[0] if module in steady}
     for weight in facts[0].readers:
         if weight in reasons:
@@ -96,16 +99,17 @@ def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> 
             reasons[weight] = CHANGING
     return Selection(
         layers=tuple(Layer(module, tuple(weights)) for module, weights in layers.items()),
-        pinned=_by_reason(reasons),
+        pinned=by_reason(reasons),
     )
 
 
 def pin_everything(count: int, reason: str) -> Selection:
     """All `count` weights pinned for one reason."""
-    return Selection(layers=(), pinned=_by_reason(dict.fromkeys(range(count), reason)))
+    return Selection(layers=(), pinned=by_reason(dict.fromkeys(range(count), reason)))
 
 
-def _by_reason(reasons: dict[int, str]) -> tuple[Pinned, ...]:
+def by_reason(reasons: dict[int, str]) -> tuple[Pinned, ...]:
+    """Group pinned weights (by index) by the reason given for each."""
     groups: dict[str, list[int]] = {}
     for weight in sorted(reasons):
         groups.setdefault(reasons[weight], []).append(weight)
@@ -158,14 +162,14 @@ def _unfit(weight: int, owners: frozenset[int] | set[int], facts: Sequence[_Fact
     return None
 
 
-def _steady(orders: Sequence[Sequence[int]]) -> set[int]:
-    """Modules that keep their order in all runs: what matches the first run's order."""
+def steady_order(orders: Sequence[Sequence[int]]) -> set[int]:
+    """What keeps its order in all runs: what matches the first run's order."""
     steady = list(orders[0])
     for other in orders[1:]:
         matcher = SequenceMatcher(a=steady, b=other, autojunk=False)
         steady = [
-            module
+            item
             for block in matcher.get_matching_blocks()
-            for module in steady[block.a : block.a + block.size]
+            for item in steady[block.a : block.a + block.size]
         ]
     return set(steady)

@@ -3,7 +3,7 @@
 A weight is not a parameter: tied parameters view the same bytes, and a model loaded from a mapped
 file has many parameters in one storage. So a weight here is a maximal run of overlapping parameter
 ranges inside one storage. Buffers are not weights (they may be written); neither are parameters
-that are not plain strided CPU tensors: those stay where they are.
+that are not plain strided tensors of the task's kind of device: those stay where they are.
 
 Invariant: two weights of one `collect` never share a byte of a parameter.
 """
@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.parameter import is_lazy
 
-ALIGNMENT = 64
-"""Tensors start at multiples of this in an arena, as they do in PyTorch's own allocations."""
+ALIGNMENT = {"cpu": 64, "cuda": 512}
+"""Tensors start at multiples of this in an arena, as they do in PyTorch's own allocations.
+
+Libraries choose kernels by it, and another kernel may give another last bit."""
 
 
 @dataclass(eq=False)
@@ -40,22 +42,25 @@ class Weight:
     @property
     def slot_bytes(self) -> int:
         """Bytes in an arena: the content, rounded up to the alignment."""
-        return -(-self.size_bytes // ALIGNMENT) * ALIGNMENT
+        alignment = ALIGNMENT[self.storage.device.type]
+        return -(-self.size_bytes // alignment) * alignment
 
     def content(self) -> torch.Tensor:
         """The bytes, as a uint8 tensor over the weight's own memory."""
         with torch.inference_mode(False):
-            view = torch.empty(0, dtype=torch.uint8)
+            view = torch.empty(0, dtype=torch.uint8, device=self.storage.device)
             return view.set_(self.storage, self.start, (self.size_bytes,), (1,))
 
 
-def byte_range(tensor: torch.Tensor) -> tuple[int, int, int] | None:
-    """(storage identity, first byte, end byte) of a plain strided tensor; None for any other.
+def byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
+    """(storage identity, first byte, end byte) of a plain strided tensor on a kind of device.
+
+    None for any other tensor.
 
     The storage identity is unique among live storages.
     """
     # A fake, functional or wrapped tensor has no storage of its own, or no address behind it.
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    if tensor.layout is not torch.strided or tensor.device.type != kind:
         return None
     count = tensor.numel()
     if count == 0 or not torch._C._has_storage(tensor):
@@ -67,27 +72,27 @@ def byte_range(tensor: torch.Tensor) -> tuple[int, int, int] | None:
     return int(tensor.untyped_storage()._cdata), first, first + (last + 1) * item
 
 
-def movable(parameter: torch.nn.Parameter) -> bool:
+def movable(parameter: torch.nn.Parameter, kind: str) -> bool:
     """Whether the parameter's bytes can be put elsewhere by exchanging its `data`."""
     if is_lazy(parameter) or parameter.is_conj() or parameter.is_neg() or parameter.is_quantized:
         return False
     if type(parameter).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return False  # a wrapper: what it computes with is not in its own storage
-    return byte_range(parameter) is not None
+    return byte_range(parameter, kind) is not None
 
 
-def collect(modules: Iterable[tuple[str, torch.nn.Module]]) -> list[Weight]:
+def collect(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> list[Weight]:
     """The weights of these (name, module), own parameters only, in the order in which they come.
 
-    A module or parameter may come more than once.
+    `kind` is that of the device, `cpu` or `cuda`. A module or parameter may come more than once.
     """
     found: dict[int, list[Weight]] = {}
     order: list[Weight] = []
     for prefix, module in modules:
         for name, parameter in module._parameters.items():
-            if parameter is None or not movable(parameter):
+            if parameter is None or not movable(parameter, kind):
                 continue
-            where = byte_range(parameter)
+            where = byte_range(parameter, kind)
             if where is None:
                 continue
             storage, start, end = where

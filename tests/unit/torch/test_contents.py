@@ -14,7 +14,7 @@ from tierline_torch.weights import collect
 def contents() -> Contents:
     torch.manual_seed(3)
     model = nn.ModuleList([nn.Linear(7, 5), nn.Linear(33, 41), nn.Linear(2, 3)])
-    weights = collect(model.named_modules())
+    weights = collect(model.named_modules(), "cpu")
     ids = [id(one) for one in model]
     selection = Selection(
         layers=(Layer(ids[1], (2, 3)), Layer(ids[0], (1,))),

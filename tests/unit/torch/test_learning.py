@@ -17,7 +17,7 @@ def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dic
     recorder = Recorder()
     monkeypatch.setattr(nn.Module, "__call__", _call)
     names = {id(module): name or "root" for name, module in model.named_modules()}
-    weights = collect(model.named_modules())
+    weights = collect(model.named_modules(), "cpu")
     with torch.inference_mode(), recorder:
         _within(recorder, model, args)
     run: Run = recorder.run(weights)

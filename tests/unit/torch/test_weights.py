@@ -11,7 +11,7 @@ def modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def test_each_parameter_of_its_own_storage_is_a_weight() -> None:
-    weights = collect(modules(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))))
+    weights = collect(modules(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))), "cpu")
     assert [(one.name, one.size_bytes) for one in weights] == [
         ("0.weight", 60),
         ("0.bias", 20),
@@ -24,7 +24,7 @@ def test_each_parameter_of_its_own_storage_is_a_weight() -> None:
 def test_one_parameter_of_two_modules_is_one_weight_with_two_owners() -> None:
     first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     second.weight = first.weight
-    (weight,) = collect([("first", first), ("second", second)])
+    (weight,) = collect([("first", first), ("second", second)], "cpu")
     assert weight.owners == {id(first), id(second)}
     assert weight.parameters == [first.weight] or weight.parameters[0] is first.weight
 
@@ -35,7 +35,7 @@ def test_overlapping_views_are_one_weight_and_neighbours_are_two() -> None:
     model.register_parameter("low", nn.Parameter(flat[0:11]))
     model.register_parameter("high", nn.Parameter(flat[11:20]))
     model.register_parameter("inside", nn.Parameter(flat[12:15]))
-    weights = collect([("", model)])
+    weights = collect([("", model)], "cpu")
     assert [(one.name, one.start, one.end) for one in weights] == [("low", 0, 44), ("high", 44, 80)]
     assert len(weights[1].parameters) == 2
 
@@ -43,7 +43,7 @@ def test_overlapping_views_are_one_weight_and_neighbours_are_two() -> None:
 def test_a_transposed_view_keeps_its_bytes() -> None:
     linear = nn.Linear(6, 4, bias=False)
     linear.weight.data = torch.arange(24, dtype=torch.float32).reshape(6, 4).t()
-    (weight,) = collect([("", linear)])
+    (weight,) = collect([("", linear)], "cpu")
     content = weight.content().view(torch.float32)
     assert content.tolist() == list(range(24))
 
@@ -55,7 +55,7 @@ def test_what_cannot_be_moved_is_left() -> None:
     empty = nn.Module()
     empty.register_parameter("weight", nn.Parameter(torch.empty(0)))
     absent = nn.Linear(2, 2, device="meta")
-    assert collect([("", one) for one in (lazy, sparse, empty, absent)]) == []
+    assert collect([("", one) for one in (lazy, sparse, empty, absent)], "cpu") == []
 
 
 def test_overlapping_views_at_broken_offsets_are_left() -> None:
@@ -66,13 +66,13 @@ def test_overlapping_views_at_broken_offsets_are_left() -> None:
     model.register_parameter(
         "inside", nn.Parameter(flat[4:12].view(torch.float32), requires_grad=False)
     )
-    assert collect([("", model)]) == []
-    assert movable(whole)
+    assert collect([("", model)], "cpu") == []
+    assert movable(whole, "cpu")
 
 
 def test_a_byte_range_covers_a_strided_view() -> None:
     base = torch.zeros(4, 6)
-    where = byte_range(base[1:3, 2:4])
+    where = byte_range(base[1:3, 2:4], "cpu")
     assert where is not None
     assert where[1:] == ((6 + 2) * 4, (12 + 3 + 1) * 4)
-    assert byte_range(torch.zeros(0)) is None
+    assert byte_range(torch.zeros(0), "cpu") is None

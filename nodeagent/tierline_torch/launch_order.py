@@ -1,0 +1,93 @@
+"""Which weights can be streamed by the launches that read them, and in which order. Pure.
+
+A run is what the launches of one job named: pairs of (launch, weight), launches in the order in
+which the program made them. A weight is streamed if every run shows it, in the same order among
+the others, and if the launches that read it lie close together. Everything else is pinned, with
+the reason: a weight that no launch named may be read through memory that nobody watches.
+
+Weights that are read again while others have begun share a layer: the layer must be there whole.
+
+Invariant: `layers` and `pinned` hold every weight exactly once, and every weight that a launch of
+`launches` names is in a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierline_torch.selection import (
+    CHANGING,
+    REPEATED,
+    Layer,
+    Selection,
+    by_reason,
+    steady_order,
+)
+
+NOT_SEEN = "named by no launch of the first jobs"
+_MOST_BETWEEN = 8
+"""Other weights that may be read for the first time between the reads of one: more, and it would
+occupy the ring for most of the job, so it stays resident."""
+
+Reads = Sequence[tuple[int, int]]
+"""(launch, weight index) in program order."""
+
+
+def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
+    """Sort `count` weights by what `runs` (at least one) show."""
+    orders = [list(dict.fromkeys(weight for _, weight in run)) for run in runs]
+    reasons: dict[int, str] = {}
+    for weight in range(count):
+        shown = [weight in order for order in map(set, orders)]
+        if not any(shown):
+            reasons[weight] = NOT_SEEN
+        elif not all(shown):
+            reasons[weight] = CHANGING
+    for run in runs:
+        for weight in _scattered(run):
+            reasons.setdefault(weight, REPEATED)
+    kept = [[weight for weight in order if weight not in reasons] for order in orders]
+    steady = steady_order(kept)
+    reasons.update((weight, CHANGING) for weight in kept[0] if weight not in steady)
+    launches = _by_launch([(at, weight) for at, weight in runs[0] if weight not in reasons])
+    return Selection(
+        layers=tuple(Layer(None, weights) for weights in _layers(launches)),
+        pinned=by_reason(reasons),
+        launches=launches,
+    )
+
+
+def _scattered(run: Reads) -> list[int]:
+    """Weights between whose reads too many others begin."""
+    begun = 0
+    begun_at: dict[int, int] = {}
+    scattered = []
+    for _, weight in run:
+        if weight not in begun_at:
+            begun += 1
+            begun_at[weight] = begun
+        elif begun - begun_at[weight] > _MOST_BETWEEN:
+            scattered.append(weight)
+    return scattered
+
+
+def _by_launch(reads: Reads) -> tuple[tuple[int, ...], ...]:
+    launches: dict[int, dict[int, None]] = {}
+    for launch, weight in reads:
+        launches.setdefault(launch, {})[weight] = None
+    return tuple(tuple(weights) for weights in launches.values())
+
+
+def _layers(launches: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Weights in the order of their first reads, cut where no earlier one is read any more."""
+    last_read = {weight: at for at, weights in enumerate(launches) for weight in weights}
+    layers: list[tuple[int, ...]] = []
+    layer: dict[int, None] = {}
+    for at, weights in enumerate(launches):
+        layer.update(dict.fromkeys(weight for weight in weights if weight not in layer))
+        new = [weight for weight in layer if last_read[weight] > at]
+        if not new:
+            if layer:
+                layers.append(tuple(layer))
+            layer = {}
+    return layers

@@ -1,0 +1,71 @@
+"""Which weights the launches of two runs allow to stream."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierline_torch.launch_order import NOT_SEEN, select_by_launches
+from tierline_torch.selection import CHANGING, REPEATED, Selection
+
+
+def reads(*launches: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [(at, weight) for at, weights in enumerate(launches) for weight in weights]
+
+
+def pinned(selection: Selection) -> dict[int, str]:
+    return {weight: group.reason for group in selection.pinned for weight in group.weights}
+
+
+def layers(selection: Selection) -> list[tuple[int, ...]]:
+    return [layer.weights for layer in selection.layers]
+
+
+def test_each_launch_is_a_layer() -> None:
+    run = reads((2, 1), (), (0,))
+    selection = select_by_launches(3, [run, run])
+    assert layers(selection) == [(2, 1), (0,)]
+    assert selection.launches == ((2, 1), (0,))
+    assert selection.pinned == ()
+
+
+def test_a_weight_read_again_holds_its_layer_together() -> None:
+    run = reads((0,), (0, 1), (2,), (2,), (3,))
+    selection = select_by_launches(4, [run, run])
+    assert layers(selection) == [(0, 1), (2,), (3,)]
+    assert selection.launches == ((0,), (0, 1), (2,), (2,), (3,))
+
+
+def test_a_weight_read_at_both_ends_stays_resident() -> None:
+    run = reads(*[(weight,) for weight in range(20)], (0,))
+    selection = select_by_launches(20, [run, run])
+    assert pinned(selection) == {0: REPEATED}
+    assert layers(selection) == [(weight,) for weight in range(1, 20)]
+    assert selection.launches == tuple((weight,) for weight in range(1, 20))
+
+
+def test_what_is_not_seen_or_changes_stays_resident() -> None:
+    first, second = reads((0,), (1,), (2,), (3,)), reads((1,), (0,), (2,))
+    selection = select_by_launches(5, [first, second])
+    reasons = pinned(selection)
+    assert reasons[4] == NOT_SEEN
+    assert reasons[3] == CHANGING
+    assert sum(weight in reasons for weight in (0, 1)) == 1  # either order is one order
+    assert 2 not in reasons
+
+
+_RUNS = st.lists(
+    st.lists(st.lists(st.integers(0, 14), max_size=3), max_size=30), min_size=1, max_size=3
+)
+
+
+@given(_RUNS)
+def test_every_weight_has_one_place_and_no_layer_ends_early(runs: list[list[list[int]]]) -> None:
+    given_ = [reads(*map(tuple, map(dict.fromkeys, run))) for run in runs]
+    selection = select_by_launches(15, given_)
+    placed = [weight for one in layers(selection) for weight in one] + list(pinned(selection))
+    assert sorted(placed) == list(range(15))
+    layer_of = {weight: at for at, one in enumerate(layers(selection)) for weight in one}
+    positions = [[layer_of[weight] for weight in launch] for launch in selection.launches]
+    # Each launch reads one layer, and no launch goes back: what is released is never read again.
+    assert all(len(set(one)) == 1 for one in positions)
+    order = [one[0] for one in positions]
+    assert order == sorted(order)
