@@ -7,12 +7,12 @@ parameters that are not tied (safetensors refuses to save tensors that share one
 
 The views and this object keep the arena alive: when all are gone, `retired` tells its owner.
 
-Nothing here reads the arena; what reads it outside a job is served by the library's page faults.
+Nothing here reads the arena but `pinned_bytes_match`. What reads it outside a job is served by the
+library: on `cpu` by page faults, on `cuda` as a job of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable
 
@@ -20,19 +20,23 @@ import torch
 
 from tierline_client import Client
 from tierline_torch.contents import Contents
+from tierline_torch.views import DeviceWindow, HostWindow, window
 from tierline_torch.weights import Weight
 
 
 class Arena:
     """Arena `number` of a client, holding `contents`."""
 
-    def __init__(self, client: Client, number: int, contents: Contents, extent_bytes: int) -> None:
+    def __init__(
+        self, client: Client, number: int, contents: Contents, extent_bytes: int, kind: str
+    ) -> None:
         self.number = number
         self.contents = contents
         self._client = client
         self._extent_bytes = extent_bytes
+        self._kind = kind
         self._base = 0
-        self._window: ctypes.Array[ctypes.c_char] | None = None
+        self._window: HostWindow | DeviceWindow | None = None
         self._originals: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
 
     def load(self) -> None:
@@ -51,13 +55,11 @@ class Arena:
     def move(self, retired: Callable[[int], None]) -> None:
         """Let the parameters view the arena; what they viewed is kept until `forget_originals`."""
         with torch.inference_mode(False), torch.no_grad():
-            window = (ctypes.c_char * self.contents.size_bytes).from_address(self._base)
-            weakref.finalize(window, retired, self.number).atexit = False
-            self._window = window
+            own = window(self._kind, self._base, self.contents.size_bytes)
+            weakref.finalize(own.memory, retired, self.number).atexit = False
+            self._window = own
             for weight, offset in self.contents.placed:
-                storage = torch.frombuffer(
-                    window, dtype=torch.uint8, offset=offset, count=weight.size_bytes
-                ).untyped_storage()
+                storage = own.storage(offset, weight.size_bytes)
                 for parameter in weight.parameters:
                     # A parameter made in inference mode keeps no versions, and its data must not.
                     with torch.inference_mode(parameter.is_inference()):
@@ -65,15 +67,18 @@ class Arena:
                         parameter.data = _view(storage, weight, parameter)
 
     def pinned_bytes_match(self) -> bool:
-        """Whether the pinned part of the arena reads as the weights it was made from.
+        """Whether the pinned part of the moved arena reads as the weights it was made from.
 
-        Their gates' job checks the other weights; nothing gates these. They are always readable.
+        Their gates' job checks the other weights; nothing gates these. Called inside a job.
         """
+        if self._window is None:
+            raise RuntimeError("cannot compare an arena that nothing was moved to")
         for weight, offset in self.contents.placed:
             if offset >= self.contents.pinned_bytes:
                 break
-            place = (ctypes.c_char * weight.size_bytes).from_address(self._base + offset)
-            there = torch.frombuffer(place, dtype=torch.uint8)
+            with torch.inference_mode(False):
+                there = torch.empty(0, dtype=torch.uint8, device=weight.storage.device)
+                there.set_(self._window.storage(offset, weight.size_bytes))
             if not torch.equal(there, weight.content()):
                 return False
         return True
@@ -95,5 +100,5 @@ def _view(
 ) -> torch.Tensor:
     item = parameter.element_size()
     offset = parameter.storage_offset() - weight.start // item
-    view = torch.empty(0, dtype=parameter.dtype)
+    view = torch.empty(0, dtype=parameter.dtype, device=storage.device)
     return view.set_(storage, offset, parameter.size(), parameter.stride())

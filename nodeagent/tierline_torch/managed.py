@@ -159,7 +159,9 @@ class Manager:
     def _load(self, site: Site, lesson: Lesson) -> Arena | None:
         number = min(self._numbers)
         for attempt in range(_LOADS):
-            arena = Arena(self._client, number, lesson.contents, self._extent_bytes)
+            arena = Arena(
+                self._client, number, lesson.contents, self._extent_bytes, self.survey.kind
+            )
             try:
                 arena.load()
             except ClientError as error:
@@ -180,13 +182,13 @@ class Manager:
 
     def _check(self, site: Site, lesson: Lesson, arena: Arena) -> str | None:
         """Why the site cannot be streamed; None if its streamed output is that of the plain run."""
-        if not arena.pinned_bytes_match():
-            return "its resident weights read otherwise from fast memory"
-        if lesson.repeat is None or not lesson.contents.streams:
-            return None
         window = self._process.window_for(self, None)
         invoke = self.begin(site, window, warmup=True, stream=True)
         try:
+            if not arena.pinned_bytes_match():
+                return "its resident weights read otherwise from fast memory"
+            if lesson.repeat is None or not lesson.contents.streams:
+                return None
             streamed = lesson.repeat(invoke)
         finally:
             self.end(site)
