@@ -1,5 +1,7 @@
 /* The interposer's own description of the driver's binary interface, against NVIDIA's header. */
 #include <cuda.h>
+#include <cufile.h>
+#include <nvml.h>
 #include <stdio.h>
 
 #include "abi.h"
@@ -44,6 +46,15 @@ SAME_PLACE(struct abi_any_node, as.allocation.bytes, CUgraphNodeParams, alloc.by
 SAME_PLACE(struct abi_any_node, as.child_graph, CUgraphNodeParams, graph.graph);
 SAME_PLACE(struct abi_external_memory, bytes, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size);
 SAME_SIZE(struct abi_edge, CUgraphEdgeData);
+_Static_assert((int)ABI_NVML_NO_FUNCTION == (int)NVML_ERROR_FUNCTION_NOT_FOUND, "value");
+SAME_SIZE(struct abi_nvml_memory, nvmlMemory_t);
+SAME_PLACE(struct abi_nvml_memory, free, nvmlMemory_t, free);
+SAME_SIZE(struct abi_nvml_memory_v2, nvmlMemory_v2_t);
+SAME_PLACE(struct abi_nvml_memory_v2, reserved, nvmlMemory_v2_t, reserved);
+SAME_PLACE(struct abi_nvml_memory_v2, free, nvmlMemory_v2_t, free);
+_Static_assert((int)ABI_FILE_NO_DRIVER == (int)CU_FILE_DRIVER_NOT_INITIALIZED, "value");
+SAME_SIZE(struct abi_file_error, CUfileError_t);
+SAME_PLACE(struct abi_file_error, driver_error, CUfileError_t, cu_err);
 
 static int wrong;
 #define EXPECT(condition)                                                                          \

@@ -32,7 +32,11 @@ def scenarios(program: str) -> list[str]:
 
 SCENARIOS = [("memory_test", s) for s in scenarios("memory_test")]
 SCENARIOS += [("launches_test", s) for s in scenarios("launches_test")]
-NEEDS_BUDGET = {"budget", "budget_of_two_threads", "virtual_memory"}
+SETTINGS = {
+    name: {"TIERLINE_BUDGET": "8Mi"}
+    for name in ("budget", "budget_of_two_threads", "virtual_memory")
+}
+SETTINGS["bad_budget"] = {"TIERLINE_BUDGET": "8 MiB"}
 
 
 def build(flavour: str) -> Path:
@@ -76,10 +80,7 @@ def start(
     access = {"ACCESS": "proc_address_v2" if way == "per_thread" else way}
     if way == "per_thread":
         access["ACCESS_PER_THREAD"] = "1"
-    if scenario in NEEDS_BUDGET:
-        access["TIERLINE_BUDGET"] = "8Mi"
-    if scenario == "bad_budget":
-        access["TIERLINE_BUDGET"] = "8 MiB"
+    access |= SETTINGS.get(scenario, {})
     return run(
         str(folder / (f"{program}_linked" if way == "linked" else program)),
         scenario,
@@ -103,6 +104,35 @@ def test_scenario(flavour: str, program: str, scenario: str, machine: dict[str, 
         )
         said = "TIERLINE_BUDGET='8 MiB'" in done.stderr
         assert said == (scenario == "bad_budget"), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("way", ["dlsym", "linked"])
+def test_nvml_shows_the_budget(flavour: str, way: str, machine: dict[str, str]) -> None:
+    preloaded = {**machine, "LD_PRELOAD": preload(flavour, library(flavour))}
+    start(flavour, "nvml_test", "limited", way, {**preloaded, "TIERLINE_BUDGET": "8Mi"})
+    start(flavour, "nvml_test", "unlimited", way, preloaded)
+
+
+@pytest.mark.slow
+def test_python_sees_the_budget(machine: dict[str, str]) -> None:
+    """As every Python monitor: nvidia-ml-py finds NVML by ctypes."""
+    asked = (
+        "import pynvml as n; n.nvmlInit(); d = n.nvmlDeviceGetHandleByIndex(0)\n"
+        "one, two = n.nvmlDeviceGetMemoryInfo(d), n.nvmlDeviceGetMemoryInfo(d, n.nvmlMemory_v2)\n"
+        "print(one.total, one.used, two.total, two.reserved, two.used)"
+    )
+    done = run(
+        *(sys.executable, "-c", asked),
+        env={
+            **machine,
+            "LD_LIBRARY_PATH": str(build("plain") / "tests" / "simcuda"),
+            "LD_PRELOAD": library("plain"),
+            "TIERLINE_BUDGET": "8Mi",
+        },
+    )
+    assert done.stdout.split() == [str(8 << 20), "0", str(8 << 20), "0", "0"]
 
 
 @pytest.mark.slow
@@ -169,7 +199,7 @@ def test_the_library_exports_hooks_and_its_api_only() -> None:
     listing = run(tool("nm"), "-D", "--defined-only", library("plain")).stdout
     names = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
     table = (SOURCE / "src" / "hooks.h").read_text(encoding="utf-8")
-    hooks = set(re.findall(r"^int (cu\w+)\(", table, re.MULTILINE))
+    hooks = set(re.findall(r"^(?:int|struct \w+) ((?:cu|nvml)\w+)\(", table, re.MULTILINE))
     other = names - hooks
     assert hooks <= names
     assert {n for n in other if not n.startswith("tierline_")} == {
@@ -200,22 +230,24 @@ def test_generated_files_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "complaint"),
+    ("header", "declared"),
     [
-        ("cuMemAllocTwice(CUdeviceptr *p)", "cuMemAllocTwice, which hooks.toml does not mention"),
-        ("cuCtxGetLaunchCount(int *n)", "cuCtxGetLaunchCount, which hooks.toml does not mention"),
-        ("cuBrandNew(void)", "cuBrandNew, which hooks.toml does not mention"),
+        ("cuda.h", "cuMemAllocTwice(CUdeviceptr *p)"),
+        ("cuda.h", "cuCtxGetLaunchCount(int *n)"),
+        ("cuda.h", "cuBrandNew(void)"),
+        ("nvml.h", "nvmlDeviceGetMemoryInfo_v3(nvmlDevice_t device, nvmlMemory_v3_t *memory)"),
+        ("cufile.h", "cuFileBufRegister_v2(const void *base, size_t length)"),
     ],
-    ids=["a new allocation", "a launch behind a star", "a new family"],
+    ids=["a new allocation", "a launch behind a star", "a new family", "NVML", "cuFile"],
 )
-def test_a_newer_header_is_refused(declared: str, complaint: str, tmp_path: Path) -> None:
-    for name in ("cuda.h", "cudaTypedefs.h"):
+def test_a_newer_header_is_refused(header: str, declared: str, tmp_path: Path) -> None:
+    for name in ("cuda.h", "cudaTypedefs.h", "nvml.h", "cufile.h"):
         shutil.copy(cuda_include() / name, tmp_path / name)
-    with (tmp_path / "cuda.h").open("a", encoding="utf-8") as header:
-        header.write(f"CUresult CUDAAPI {declared};\n")
+    with (tmp_path / header).open("a", encoding="utf-8") as file:
+        file.write(f"CUresult CUDAAPI {declared};\n")
     done = generate("--check", "--include", str(tmp_path))
     assert done.returncode == 1
-    assert complaint in done.stderr
+    assert f"{declared.split('(', maxsplit=1)[0]}, which hooks.toml does not mention" in done.stderr
 
 
 def test_a_name_that_the_header_lacks_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from hook_generator.c_hooks import c_header, c_source
 from hook_generator.header import Header, HeaderError
 from hook_generator.markdown import markdown
-from hook_generator.table import TableError, check_table, read_table
+from hook_generator.table import TableError, check_libraries, check_table, read_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent.parent
@@ -43,9 +43,11 @@ def main() -> int:
     parser.add_argument("--table", type=Path, default=HERE / "hooks.toml")
     arguments = parser.parse_args()
     try:
-        header = Header(arguments.include or cuda_include())
+        include = arguments.include or cuda_include()
+        header = Header(include)
         table = read_table(arguments.table)
         check_table(table, header)
+        check_libraries(table, include)
         outputs = {
             HERE / "src/hooks.h": c_header(table, header),
             HERE / "src/hooks.c": c_source(table, header),

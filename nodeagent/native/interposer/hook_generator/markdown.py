@@ -57,4 +57,16 @@ def markdown(table: Table, header: Header) -> str:
             if any(covers(pattern, name) for pattern in entry.names)
         )
         lines.append(f"| {entry.why} | {', '.join(f'`{name}`' for name in covered)} |")
+    lines += [
+        "",
+        "## Other libraries",
+        "",
+        "| library | what happens | functions |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {entry.title} (`{entry.soname}`) | {entry.does} | "
+        f"{', '.join(f'`{function.name}`' for function in entry.functions)} |"
+        for entry in table.libraries
+    ]
     return "\n".join(lines) + "\n"

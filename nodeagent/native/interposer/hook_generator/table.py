@@ -11,8 +11,13 @@ import tomllib
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from hook_generator.header import Header
+
+# A function's declaration in a C header, comments taken out: its name and its parameters.
+DECLARATION = re.compile(r"\b(\w+)\s*\(([^()]*)\)\s*;")
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 TREATMENTS = ("serve", "gate", "count", "refuse")
 MOVES_MEMORY = re.compile(
@@ -71,6 +76,32 @@ class Alias:
 
 
 @dataclass(frozen=True)
+class Foreign:
+    """A hooked function of a library that is not the CUDA driver."""
+
+    name: str
+    parameters: tuple[str, ...]
+    after: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library beside the CUDA driver of which functions are hooked."""
+
+    name: str
+    soname: str
+    header: str
+    title: str
+    does: str
+    returns: str
+    good: str
+    missing: str
+    watch: str
+    untouched: tuple[str, ...]
+    functions: tuple[Foreign, ...]
+
+
+@dataclass(frozen=True)
 class Table:
     """The whole of hooks.toml."""
 
@@ -80,13 +111,14 @@ class Table:
     calls: dict[str, Call]
     uses: tuple[str, ...]
     narrow: frozenset[str]
+    libraries: tuple[Library, ...] = ()
     treatment_of: dict[str, str] = field(default_factory=dict)
 
 
 def read_table(path: Path) -> Table:
     """Read hooks.toml; TableError on an unknown key, treatment or a name given twice."""
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    unknown = raw.keys() - {"family", "untouched", "alias", "call", "uses", "narrow"}
+    unknown = raw.keys() - {*("family", "untouched", "alias", "call", "uses", "narrow", "library")}
     if unknown:
         raise TableError(f"{path.name} has unknown keys: {', '.join(sorted(unknown))}")
     try:
@@ -94,6 +126,7 @@ def read_table(path: Path) -> Table:
         untouched = tuple(Untouched(u["why"], tuple(u["names"])) for u in raw["untouched"])
         aliases = tuple(Alias(**alias) for alias in raw["alias"])
         calls = {name: Call(**call) for name, call in raw["call"].items()}
+        libraries = tuple(library_of(entry) for entry in raw["library"])
     except TypeError as error:
         raise TableError(f"{path.name} has an entry with a wrong key: {error}") from error
     treatment_of: dict[str, str] = {}
@@ -111,8 +144,54 @@ def read_table(path: Path) -> Table:
         calls,
         tuple(raw["uses"]),
         frozenset(raw["narrow"]),
+        libraries,
         treatment_of,
     )
+
+
+def library_of(raw: dict[str, Any]) -> Library:
+    """One [[library]]; TypeError on a wrong key."""
+    functions = tuple(
+        Foreign(name=name, **{"after": "", **entry, "parameters": tuple(entry["parameters"])})
+        for name, entry in sorted(raw["functions"].items())
+    )
+    return Library(**{**raw, "untouched": tuple(raw["untouched"]), "functions": functions})
+
+
+def check_libraries(table: Table, include: Path) -> None:
+    """Compare each library's functions with its header in the include folder.
+
+    Raises TableError for a function that the header lacks or declares with another number of
+    parameters, and for a declared name that `watch` matches and the table does not mention.
+    """
+    wrong = []
+    for library in table.libraries:
+        header = include / library.header
+        if not header.is_file():
+            raise TableError(
+                f"there is no {header}: install the package that brings it, or name the folder "
+                "with --include"
+            )
+        text = COMMENT.sub(" ", header.read_text(encoding="utf-8"))
+        declared = {match[1]: match[2] for match in DECLARATION.finditer(text)}
+        for function in library.functions:
+            given = declared.get(function.name)
+            if given is None:
+                wrong.append(f"{library.header} has no {function.name}")
+            elif given.count(",") + 1 != len(function.parameters):
+                wrong.append(f"{library.header} gives {function.name} other parameters: {given}")
+        mentioned = {function.name for function in library.functions} | set(library.untouched)
+        wrong += [
+            f"{library.header} has {name}, which hooks.toml does not mention: hook it, or list it "
+            f"as untouched"
+            for name in sorted(declared.keys() - mentioned)
+            if re.search(library.watch, name) is not None
+        ]
+        wrong += [
+            f"{library.header} has no {name}" for name in library.untouched if name not in declared
+        ]
+    if wrong:
+        raise TableError("\n".join(wrong))
 
 
 def moves_memory(name: str) -> bool:

@@ -22,6 +22,24 @@ enum {
     ABI_NODE_CHILD_GRAPH = 4,
     ABI_NODE_ALLOCATION = 10,
     ABI_PER_THREAD_STREAM = 2,
+    ABI_NVML_NO_FUNCTION = 13,
+    ABI_FILE_NO_DRIVER = 5001,
+};
+
+/* nvmlMemory_t, and nvmlMemory_v2_t, in which the reserved bytes are not among the used. */
+struct abi_nvml_memory {
+    uint64_t total, free, used;
+};
+
+struct abi_nvml_memory_v2 {
+    unsigned int version;
+    uint64_t total, reserved, free, used;
+};
+
+/* CUfileError_t */
+struct abi_file_error {
+    int error;
+    int driver_error;
 };
 
 struct abi_ipc_handle {

@@ -12,6 +12,7 @@
 
 static _Atomic uint64_t limit; /* 0: none */
 static _Atomic uint64_t charged;
+static atomic_bool read_already;
 
 static bool parse(const char *text, uint64_t *bytes) {
     static const struct {
@@ -35,6 +36,7 @@ static bool parse(const char *text, uint64_t *bytes) {
 }
 
 bool budget_read_environment(void) {
+    atomic_store(&read_already, true);
     const char *text = getenv("TIERLINE_BUDGET");
     uint64_t bytes = 0;
     if (text != NULL && !parse(text, &bytes)) {
@@ -46,6 +48,12 @@ bool budget_read_environment(void) {
     }
     atomic_store(&limit, bytes);
     return true;
+}
+
+void budget_read_once(void) {
+    if (!atomic_load(&read_already)) {
+        (void)budget_read_environment();
+    }
 }
 
 bool budget_configured(void) {
@@ -82,6 +90,7 @@ void budget_release(uint64_t bytes) {
 void budget_forget(void) {
     atomic_store(&charged, 0);
     atomic_store(&limit, 0);
+    atomic_store(&read_already, false);
 }
 
 void budget_show_info(size_t *free_bytes, size_t *total_bytes) {

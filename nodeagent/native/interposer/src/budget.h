@@ -7,6 +7,8 @@
 
 /* Reads TIERLINE_BUDGET. False, and a sentence on stderr, when its value is not understood. */
 bool budget_read_environment(void);
+/* The same in a process that may never start CUDA; a value that is not understood is no budget. */
+void budget_read_once(void);
 
 bool budget_configured(void);
 uint64_t budget_bytes(void);

@@ -20,25 +20,25 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 enum { MAX_DEVICES = 64 };
 
 static _Atomic(hook_function *) functions[FUNCTION_COUNT];
-static _Atomic(void *) driver_handle;
+static _Atomic(void *) handles[LIBRARY_COUNT];
 static _Atomic(const void *) primary[MAX_DEVICES]; /* contexts */
 static atomic_bool active;
 static atomic_bool fork_handled;
 static _Thread_local int depth;
 
-/* The driver, if the process has loaded it; it then stays loaded, as its functions are kept. */
-static void *driver_library(void) {
-    void *handle = atomic_load_explicit(&driver_handle, memory_order_acquire);
+/* A library, if the process has loaded it; it then stays loaded, as its functions are kept. */
+static void *library_handle(unsigned int library) {
+    void *handle = atomic_load_explicit(&handles[library], memory_order_acquire);
     if (handle != NULL) {
         return handle;
     }
-    handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    handle = dlopen(hook_libraries[library], RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL) {
         dlerror(); /* the failure is not the program's */
         return NULL;
     }
     void *expected = NULL;
-    if (!atomic_compare_exchange_strong(&driver_handle, &expected, handle)) {
+    if (!atomic_compare_exchange_strong(&handles[library], &expected, handle)) {
         dlclose(handle);
     }
     return handle;
@@ -59,11 +59,11 @@ hook_function *driver_next(int function) {
         return NULL;
     }
     void *address = direct(RTLD_NEXT, name);
-    void *driver = address == NULL ? driver_library() : NULL;
-    if (address == NULL && driver != NULL) {
-        address = chained(driver, name);
+    void *library = address == NULL ? library_handle(hook_owners[function]) : NULL;
+    if (address == NULL && library != NULL) {
+        address = chained(library, name);
         /* One that answers with the first definition of a name answers with this library's. */
-        address = address == NULL || address == own ? direct(driver, name) : address;
+        address = address == NULL || address == own ? direct(library, name) : address;
     }
     if (address == NULL || address == own) {
         dlerror(); /* the failure is not the program's */
@@ -78,13 +78,13 @@ hook_function *driver_next(int function) {
 void driver_learn(enum hook hook, hook_function *function) {
     hook_function *expected = NULL;
     /* Only the driver's own: a function of an interposer in front would call back here for ever. */
-    if (intercept_is_driver((const void *)function)) {
+    if (intercept_is_owners(hook, (const void *)function)) {
         atomic_compare_exchange_strong(&functions[hook], &expected, function);
     }
 }
 
 int driver_missing(void) {
-    return driver_library() == NULL ? ABI_NOT_INITIALIZED : ABI_NOT_FOUND;
+    return library_handle(LIBRARY_CUDA) == NULL ? ABI_NOT_INITIALIZED : ABI_NOT_FOUND;
 }
 
 bool driver_enter(void) {

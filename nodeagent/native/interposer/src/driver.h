@@ -13,8 +13,8 @@
 
 #define TIERLINE_EXPORT __attribute__((visibility("default")))
 
-/* The next function of this name: an interposer's behind this one, or the driver's. NULL when no
- * driver is loaded, or it has no such function. Never a function of this library. */
+/* The next function of this name: an interposer's behind this one, or that of the driver (of NVML,
+ * ...) itself. NULL when it is not loaded, or has no such function. Never one of this library. */
 hook_function *driver_next(int function);
 
 /* Notes a function that the driver handed out before anyone asked for it. */

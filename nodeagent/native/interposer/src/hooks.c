@@ -7,6 +7,7 @@
 #include "graphs.h"
 #include "layouts.h"
 #include "ledger.h"
+#include "nvml_memory.h"
 #include "observer.h"
 #include "proc_address.h"
 
@@ -3791,6 +3792,48 @@ TIERLINE_EXPORT int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcO
     return result;
 }
 
+TIERLINE_EXPORT int nvmlDeviceGetMemoryInfo(void *device, void *memory) {
+    nvmlDeviceGetMemoryInfo_function *next = (nvmlDeviceGetMemoryInfo_function *)driver_next(HOOK_nvmlDeviceGetMemoryInfo);
+    if (next == NULL) {
+        return ABI_NVML_NO_FUNCTION;
+    }
+    int result = next(device, memory);
+    if (result == 0) {
+        nvml_show(memory);
+    }
+    return result;
+}
+
+TIERLINE_EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory) {
+    nvmlDeviceGetMemoryInfo_v2_function *next = (nvmlDeviceGetMemoryInfo_v2_function *)driver_next(HOOK_nvmlDeviceGetMemoryInfo_v2);
+    if (next == NULL) {
+        return ABI_NVML_NO_FUNCTION;
+    }
+    int result = next(device, memory);
+    if (result == 0) {
+        nvml_show_v2(memory);
+    }
+    return result;
+}
+
+TIERLINE_EXPORT struct abi_file_error cuFileBufRegister(const void *buffer, size_t bytes, int flags) {
+    cuFileBufRegister_function *next = (cuFileBufRegister_function *)driver_next(HOOK_cuFileBufRegister);
+    if (next == NULL) {
+        return (struct abi_file_error){.error = ABI_FILE_NO_DRIVER};
+    }
+    struct abi_file_error result = next(buffer, bytes, flags);
+    if (result.error == 0) {
+        ledger_export((uint64_t)(uintptr_t)buffer);
+    }
+    return result;
+}
+
+const char *const hook_libraries[LIBRARY_COUNT] = {
+    "libcuda.so.1",
+    "libnvidia-ml.so.1",
+    "libcufile.so.0",
+};
+
 const char *const hook_names[FUNCTION_COUNT] = {
     "cuArray3DCreate",
     "cuArray3DCreate_v2",
@@ -3807,6 +3850,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuDevicePrimaryCtxRetain",
     "cuDeviceTotalMem",
     "cuDeviceTotalMem_v2",
+    "cuFileBufRegister",
     "cuGetProcAddress",
     "cuGetProcAddress_v2",
     "cuGraphAddMemAllocNode",
@@ -4009,6 +4053,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMulticastBindAddr_v2",
     "cuMulticastBindMem",
     "cuMulticastBindMem_v2",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
     "cuCtxGetCurrent",
     "cuDevicePrimaryCtxGetState",
     "cuFuncGetParamInfo",
@@ -4021,6 +4067,241 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMemGetAddressRange_v2",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
+};
+
+const unsigned char hook_owners[FUNCTION_COUNT] = {
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUFILE,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_NVML,
+    LIBRARY_NVML,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
 };
 
 hook_function *const hook_functions[HOOK_COUNT] = {
@@ -4039,6 +4320,7 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuDevicePrimaryCtxRetain,
     (hook_function *)cuDeviceTotalMem,
     (hook_function *)cuDeviceTotalMem_v2,
+    (hook_function *)cuFileBufRegister,
     (hook_function *)cuGetProcAddress,
     (hook_function *)cuGetProcAddress_v2,
     (hook_function *)cuGraphAddMemAllocNode,
@@ -4241,6 +4523,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuMulticastBindAddr_v2,
     (hook_function *)cuMulticastBindMem,
     (hook_function *)cuMulticastBindMem_v2,
+    (hook_function *)nvmlDeviceGetMemoryInfo,
+    (hook_function *)nvmlDeviceGetMemoryInfo_v2,
 };
 
 const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {

@@ -27,6 +27,7 @@ enum hook {
     HOOK_cuDevicePrimaryCtxRetain,
     HOOK_cuDeviceTotalMem,
     HOOK_cuDeviceTotalMem_v2,
+    HOOK_cuFileBufRegister,
     HOOK_cuGetProcAddress,
     HOOK_cuGetProcAddress_v2,
     HOOK_cuGraphAddMemAllocNode,
@@ -229,6 +230,8 @@ enum hook {
     HOOK_cuMulticastBindAddr_v2,
     HOOK_cuMulticastBindMem,
     HOOK_cuMulticastBindMem_v2,
+    HOOK_nvmlDeviceGetMemoryInfo,
+    HOOK_nvmlDeviceGetMemoryInfo_v2,
     HOOK_COUNT,
     /* not hooked, but called */
     USED_cuCtxGetCurrent = HOOK_COUNT,
@@ -475,6 +478,18 @@ typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_
 typedef int cuMemGetAddressRange_v2_function(uint64_t *pbase, size_t *psize, uint64_t dptr);
 typedef int cuStreamIsCapturing_function(void *hStream, int *captureStatus);
 typedef int cuStreamIsCapturing_ptsz_function(void *hStream, int *captureStatus);
+typedef int nvmlDeviceGetMemoryInfo_function(void *device, void *memory);
+typedef int nvmlDeviceGetMemoryInfo_v2_function(void *device, void *memory);
+typedef struct abi_file_error cuFileBufRegister_function(const void *buffer, size_t bytes, int flags);
+
+/* Whose functions are hooked. */
+enum hook_library {
+    LIBRARY_CUDA,
+    LIBRARY_NVML,
+    LIBRARY_CUFILE,
+    LIBRARY_COUNT
+};
+
 
 typedef void hook_function(void);
 
@@ -486,7 +501,9 @@ struct hook_version {
     enum hook hook;
 };
 
+extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
+extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
 enum { HOOK_VERSION_COUNT = 218 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
@@ -708,3 +725,6 @@ int cuMulticastBindAddr(uint64_t mcHandle, size_t mcOffset, uint64_t memptr, siz
 int cuMulticastBindAddr_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memptr, size_t size, unsigned long long flags);
 int cuMulticastBindMem(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
+int nvmlDeviceGetMemoryInfo(void *device, void *memory);
+int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory);
+struct abi_file_error cuFileBufRegister(const void *buffer, size_t bytes, int flags);

@@ -1,9 +1,10 @@
 /* dlsym.
  *
- * A program that asks for a driver function by name gets the hook, if the library that it asked is
- * the driver, or the function found belongs to the driver: the owner decides, never the name alone.
- * RTLD_DEFAULT and RTLD_NEXT depend on who calls, so the exported dlsym is a few instructions of
- * assembly that jump, not call, to the real one with everything as it was.
+ * A program that asks for a hooked function by name gets the hook, if the library that it asked is
+ * the function's own (the driver, for the driver's), or the function found lies in that library:
+ * the owner decides, never the name alone. RTLD_DEFAULT and RTLD_NEXT depend on who calls, so the
+ * exported dlsym is a few instructions of assembly that jump, not call, to the real one with
+ * everything as it was.
  *
  * Invariants: no lock is held here, nothing is allocated, and a call that is not about a hooked
  * name reaches the real dlsym unchanged. This file is built without sanitizers: their runtimes call
@@ -205,7 +206,8 @@ intercept_dlsym *intercept_last(void) {
 
 /* ---- whose function is it */
 
-static bool is_driver(const char *path) {
+/* Whether a path's last part is the library of a function: libcuda.so, whatever its version. */
+static bool is_owners(int function, const char *path) {
     if (path == NULL) {
         return false;
     }
@@ -213,24 +215,26 @@ static bool is_driver(const char *path) {
     for (const char *c = path; *c != '\0'; c++) {
         name = *c == '/' ? c + 1 : name;
     }
-    static const char driver[] = "libcuda.so";
-    for (size_t i = 0; i + 1 < sizeof driver; i++) {
-        if (name[i] != driver[i]) {
+    const char *soname = hook_libraries[hook_owners[function]];
+    for (size_t i = 0;; i++) {
+        if (soname[i] != name[i]) {
             return false;
         }
+        if (i >= 3 && soname[i] == 'o' && soname[i - 1] == 's' && soname[i - 2] == '.') {
+            return true;
+        }
     }
-    return true;
 }
 
-static bool handle_is_driver(void *handle) {
+static bool handle_is_owners(int function, void *handle) {
     struct link_map *map = NULL;
     return dlinfo != NULL && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map != NULL &&
-           is_driver(map->l_name);
+           is_owners(function, map->l_name);
 }
 
-bool intercept_is_driver(const void *address) {
+bool intercept_is_owners(int function, const void *address) {
     Dl_info owner;
-    return dladdr(address, &owner) != 0 && is_driver(owner.dli_fname);
+    return dladdr(address, &owner) != 0 && is_owners(function, owner.dli_fname);
 }
 
 __attribute__((used)) struct intercept_verdict tierline_intercept_decide(void *handle,
@@ -246,13 +250,13 @@ __attribute__((used)) struct intercept_verdict tierline_intercept_decide(void *h
     }
     void *own = (void *)hook_functions[hook];
     if (handle == RTLD_DEFAULT) {
-        /* A program may ask this way whether CUDA is there: without a driver behind, say no. */
+        /* A program may ask this way whether CUDA is there: without one behind, say no. */
         verdict.go_on = next(RTLD_NEXT, name) != NULL ? next : NULL;
         return verdict;
     }
     void *found = next(handle, name);
     verdict.go_on = NULL;
-    if (found != NULL && (handle_is_driver(handle) || intercept_is_driver(found))) {
+    if (found != NULL && (handle_is_owners(hook, handle) || intercept_is_owners(hook, found))) {
         found = own;
     } else if (found == own) {
         found = next(RTLD_NEXT, name) != NULL ? own : NULL; /* the handle of the whole program */

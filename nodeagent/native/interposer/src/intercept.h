@@ -10,8 +10,8 @@ intercept_dlsym *intercept_next(void);
 /* The C library's own dlsym. */
 intercept_dlsym *intercept_last(void);
 
-/* Whether an address lies in libcuda.so.1. */
-bool intercept_is_driver(const void *address);
+/* Whether an address lies in the library that owns a hooked function. */
+bool intercept_is_owners(int function, const void *address);
 
 /* What dlsym does with a call: an answer, or a function to go on to with the same arguments. */
 struct intercept_verdict {

@@ -10,7 +10,7 @@ int names_compare(const char *one, const char *other) {
 }
 
 int names_find(const char *symbol) {
-    if (symbol[0] != 'c' || symbol[1] != 'u') {
+    if (!(symbol[0] == 'c' && symbol[1] == 'u') && !(symbol[0] == 'n' && symbol[1] == 'v')) {
         return NO_HOOK; /* nearly every name that a process looks up */
     }
     int low = 0;
