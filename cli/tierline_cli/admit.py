@@ -45,12 +45,13 @@ def _show(answer: Admitted | Infeasible) -> None:
         console.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
         return
     console.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    for remark in answer.remarks:
+        console.print(f"[yellow]{remark}[/]")
     table = Table(header_style="bold")
     table.add_column("task")
     for column in ("resident", "ring", "workspace", "streamed/job", "job time", "response"):
         table.add_column(column, justify="right")
     for plan in answer.plans:
-        response = "-" if plan.response_s is None else shown_time(plan.response_s)
         table.add_row(
             plan.name,
             shown_size(len(plan.resident_extents) * plan.extent_bytes),
@@ -58,6 +59,6 @@ def _show(answer: Admitted | Infeasible) -> None:
             shown_size(plan.workspace_bytes),
             shown_size(plan.streamed_bytes),
             shown_time(plan.job_time_s),
-            response,
+            shown_time(plan.response_s),
         )
     console.print(table)

@@ -102,6 +102,7 @@ def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
             "slack_s": answer.slack_s,
             "blocker": answer.blocker,
             "fast_bytes_used": answer.fast_bytes_used,
+            "remarks": list(answer.remarks),
             "tasks": [
                 {
                     "name": plan.name,

@@ -10,8 +10,10 @@ from rich.text import Text
 from tierline_cli.results import TaskResult
 
 
-def shown_time(seconds: float) -> str:
-    """Seconds as a person reads them here."""
+def shown_time(seconds: float | None) -> str:
+    """Seconds as a person reads them here; None is no promise."""
+    if seconds is None:
+        return "-"
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.1 else f"{seconds * 1e3:.1f} ms"

@@ -144,8 +144,9 @@ class LocalRun:
             promise = TaskPromise(
                 name=task.name,
                 period_s=period_s,
-                predicted_worst_s=plan.response_s or 0.0,
+                predicted_worst_s=plan.response_s,
                 compute_only_s=self.measured.compute_only_s[task.name],
+                planned_bytes_per_job=plan.streamed_bytes,
             )
             if final:
                 span_s = self._span_s

@@ -48,8 +48,11 @@ class TaskPromise:
 
     name: str
     period_s: float
-    predicted_worst_s: float
+    predicted_worst_s: float | None
+    """None where nothing was promised (BestEffort)."""
     compute_only_s: float
+    planned_bytes_per_job: int
+    """What the plan streams in each job."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,10 @@ class TaskResult:
     response_p50_s: float
     response_p99_s: float
     response_worst_s: float
-    predicted_worst_s: float
+    predicted_worst_s: float | None
     compute_only_s: float
     streamed_bytes_per_job: int
+    planned_bytes_per_job: int
     outputs_identical: bool | None
 
 
@@ -116,6 +120,7 @@ def result_of(
         streamed_bytes_per_job=(
             sum(job.streamed_bytes for job in jobs) // len(jobs) if jobs else 0
         ),
+        planned_bytes_per_job=promise.planned_bytes_per_job,
         outputs_identical=identical,
     )
 

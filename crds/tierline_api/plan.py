@@ -76,8 +76,8 @@ class Plan(ApiModel):
     """The home tiers of extents 0, 1, …, run by run."""
     predicted_job_time_s: Seconds
     """The worst time of one job that runs alone, streaming included."""
-    predicted_response_time_s: Seconds
-    """The worst time from a job's release to its end among all admitted tasks."""
+    predicted_response_time_s: Seconds | None = None
+    """The worst time from release to end among all admitted tasks; absent for BestEffort."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -58,6 +58,8 @@ class Admitted:
     blocker: str | None
     """The task that may block that window."""
     fast_bytes_used: int
+    remarks: tuple[str, ...] = ()
+    """What may surprise a person about the plans, a sentence each."""
 
     @property
     def ok(self) -> bool:

@@ -94,7 +94,7 @@ def plan_of(plan: TaskPlan) -> Plan:
         workspace_bytes=plan.workspace_bytes,
         homes=_homes(plan),
         predicted_job_time_s=plan.job_time_s,
-        predicted_response_time_s=plan.response_s if plan.response_s is not None else 0.0,
+        predicted_response_time_s=plan.response_s,
     )
 
 

@@ -7,7 +7,9 @@ share the ring because jobs run one at a time and nothing in it outlives a job.
 How a plan is found: homes first (homes.py); then for a few ring sizes (options.py) a search for
 resident sets (search.py) until the exact test (admission/demand.py) accepts. What is left of memory
 afterwards goes to Auto tasks by gain in utilisation, which can only shorten jobs; the test is
-sustainable, and it is asked again all the same.
+sustainable, and it is asked again all the same. The search goes for whole models where that is the
+shortest way, so tasks that are to stream give back first what their deadlines do not need; where
+one must be fully resident all the same, a remark says why.
 
 Theorem behind the answer (P2, P3): a job holds device and copy engine together from dispatch to
 end, with an empty ring at first, so non-preemptive EDF with the job times of the recursion as costs
@@ -29,7 +31,11 @@ from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.homes import place_homes, runs
 from tierline_operator.planning.options import Option, Task, rings_to_try
-from tierline_operator.planning.reasons import deadline_missed, memory_exceeded
+from tierline_operator.planning.reasons import (
+    deadline_missed,
+    memory_exceeded,
+    resident_all_the_same,
+)
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search import Outcome, Search
 
@@ -127,6 +133,7 @@ class _Planner:
     def _admitted(
         self, search: Search, rings: dict[str, int], outcome: Outcome, *, give_spare: bool
     ) -> Admitted:
+        outcome = search.judge(search.shed(outcome.chosen, lambda task: task.must_stream))
         used_rings = self._rings(search, outcome.chosen, rings)
         if give_spare:
             limit = self.room - sum(used_rings.values())
@@ -146,6 +153,11 @@ class _Planner:
             slack_s=-outcome.late_ns / NS,
             blocker=None if outcome.blocker is None else self.tasks[outcome.blocker].demand.name,
             fast_bytes_used=used * self.extent_bytes + self.workspace_bytes,
+            remarks=tuple(
+                resident_all_the_same(search, outcome.chosen, index)
+                for index, task in enumerate(self.tasks)
+                if task.must_stream and not picked[index].point.streamed_extents
+            ),
         )
 
     def _rings(

@@ -118,6 +118,26 @@ def deadline_missed(
     )
 
 
+def resident_all_the_same(search: Search, chosen: Sequence[int], index: int) -> str:
+    """Why a task that is to stream has all its weights resident in an admitted set."""
+    task, options = search.tasks[index], search.options[index]
+    start = f"{task.demand.name} is to stream, but all of its weights stay resident: "
+    if len(options) == 1:
+        return f"{start}none of them may be streamed (pinned or reserved)"
+    streaming = list(chosen)
+    streaming[index] = len(options) - 2
+    option, outcome = options[-2], search.judge(streaming)
+    homes = sorted(
+        {task.homes[e] for e in range(len(task.homes)) if e not in option.point.resident}
+    )
+    size = mebibytes(option.point.streamed_extents * task.demand.layout.extent_bytes)
+    late = f", {milliseconds(outcome.late_ns / NS)} too long" if outcome.kind == "late" else ""
+    return (
+        f"{start}with {size} of them read from {' and '.join(homes)} a job would take "
+        f"{milliseconds(option.job_time_s)}{late}; a longer deadline would let it stream"
+    )
+
+
 def _late(
     test: DemandTest,
     tasks: Sequence[SporadicTask],

@@ -102,6 +102,24 @@ class Search:
             chosen[index] = target
         return chosen
 
+    def shed(self, chosen: Sequence[int], gives: Callable[[Task], bool]) -> list[int]:
+        """Take memory back from such tasks, one after another, as far as the test still holds.
+
+        `chosen` must hold. Job time falls along a curve and the test is sustainable, so what holds
+        with some memory holds with more, and bisection finds the least.
+        """
+        chosen = list(chosen)
+        for index, task in enumerate(self.tasks):
+            low, high = 0, chosen[index]
+            while gives(task) and low < high:
+                chosen[index] = (low + high) // 2
+                if self.judge(chosen).ok:
+                    high = chosen[index]
+                else:
+                    low = chosen[index] + 1
+            chosen[index] = high
+        return chosen
+
     def _starts(self, limit: int) -> Sequence[list[int]]:
         nothing = [0] * len(self.tasks)
         starts = [nothing, self.fill(nothing, limit)]

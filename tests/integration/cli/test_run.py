@@ -104,7 +104,7 @@ def manifest(folder: Path, period: str) -> Path:
 
 
 def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
-    output, errors = runs.start(manifest(runs.folder, "500ms"), "--duration", "4").communicate()
+    output, errors = runs.start(manifest(runs.folder, "1s"), "--duration", "4").communicate()
     assert output, errors
     report = json.loads(output)
     assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"] == _FAST_BYTES
@@ -112,11 +112,14 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert [task["name"] for task in report["tasks"]] == ["left", "right"]
     for task in report["tasks"]:
         assert task["outputs_identical"] is True
-        assert task["jobs"] == 8
+        # how much that is depends on the links: a hiccup while they are measured makes them slow
+        assert task["streamed_bytes_per_job"] == task["planned_bytes_per_job"]
+        assert task["notices"] == []
+        assert task["jobs"] == 4
         assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
-    # one of the two was seen to stream nothing, for a reason not known yet; together they must
-    streamed = sum(task["streamed_bytes_per_job"] for task in report["tasks"])
-    assert streamed >= report["weights_bytes"] - _FAST_BYTES
+    streamed = [task["streamed_bytes_per_job"] for task in report["tasks"]]
+    assert sum(streamed) >= report["weights_bytes"] - _FAST_BYTES
+    assert streamed.count(0) == len(report["remarks"])
     assert "summary" in errors
     assert not runs.left_behind()
 

@@ -14,7 +14,9 @@ from tierline_cli.results import (
 )
 
 _MS = 1_000_000
-_PROMISE = TaskPromise("vit", period_s=0.1, predicted_worst_s=0.08, compute_only_s=0.03)
+_PROMISE = TaskPromise(
+    "vit", period_s=0.1, predicted_worst_s=0.08, compute_only_s=0.03, planned_bytes_per_job=9
+)
 
 
 def job(number: int, end_ms: float, **changes: object) -> JobRecord:

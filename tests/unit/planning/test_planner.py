@@ -14,7 +14,7 @@ from tierline_api.layout import LayerShape, lay_out
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.pipeline import LinkRate, job_time
+from tierline_operator.planning.pipeline import LinkRate, Pipeline, job_time
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
     DeviceCapacity,
@@ -125,6 +125,30 @@ def test_a_deadline_gives_a_streaming_task_memory_but_never_a_swapping_one() -> 
     answer = refused([replace(stream, policy=SwapPolicy.SWAP)], device(9))
     assert answer.kind == "deadline"
     assert answer.missing_bytes is None
+
+
+def test_a_streaming_task_keeps_only_what_its_deadline_needs() -> None:
+    stream = task("t", 200, 80, 10, policy=SwapPolicy.STREAM)
+    answer = admitted([stream], device(20))
+    (got,) = answer.plans
+    assert 0 < len(got.resident_extents) < 10
+    assert answer.remarks == ()
+    kept = set(got.resident_extents)
+    less = Pipeline(stream.layout, stream.compute_s, [0] * 10, [LINK], LINK.copy_s(MB))
+    assert got.job_time_s == less.total_s(kept, got.ring_extents) <= 0.08
+    assert less.total_s(kept - {max(kept)}, got.ring_extents) > 0.08
+
+
+def test_a_streaming_task_that_must_stay_resident_is_explained() -> None:
+    stream = task("t", 200, 12, 10, policy=SwapPolicy.STREAM)
+    answer = admitted([stream], device(20))
+    assert answer.plans[0].streamed_bytes == 0
+    (remark,) = answer.remarks
+    assert remark.startswith("t is to stream, but all of its weights stay resident: with ")
+    assert "read from dram" in remark
+    pinned = lay_out([LayerShape(MB, pinned=True)] * 10, MB)
+    answer = admitted([replace(stream, layout=pinned, compute_s=(0.01,))], device(20))
+    assert answer.remarks[0].endswith("none of them may be streamed (pinned or reserved)")
 
 
 def test_reserved_memory_is_kept() -> None:
