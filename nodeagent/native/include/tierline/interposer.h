@@ -95,9 +95,14 @@ struct tierline_call {
     void *stream;    /* CUstream; NULL is the default stream */
     bool per_thread; /* whether NULL means the thread's own default stream */
     bool captured;   /* known for calls that name weights: it is captured, and runs later */
+    bool graph;      /* a graph launch: the weights are those of all its kernels */
+    bool unloaded;   /* a launch of a function not seen before, whose code may not be loaded yet */
+    const void *function; /* CUfunction or CUkernel of a launch, else NULL */
     const uint32_t
         *weights; /* indexes of the watched weights that it names, each once, unordered */
     uint32_t weight_count;
+    uint32_t held;       /* the library's own; 0 for anybody else */
+    uint64_t generation; /* changes whenever other weights are watched */
 };
 
 /* Answers 0 to let the call go to the driver; any other CUresult is the call's answer. The driver

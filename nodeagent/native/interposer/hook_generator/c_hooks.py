@@ -154,7 +154,7 @@ def around(table: Table, symbol: Symbol, call: Call) -> tuple[str, list[str], li
     good: list[str] = []
     bad: list[str] = []
     per_thread = "true" if symbol.per_thread else "false"
-    check = call.before
+    check = call.before.replace("per_thread", per_thread)
     if table.treatment_of[symbol.plain] == "gate":
         stream = stream_of(symbol, call)
         before += [
@@ -225,6 +225,8 @@ def body(table: Table, symbol: Symbol) -> list[str]:
     if guarded:
         lines += [f"int result = {check};", "if (result == ABI_SUCCESS) {"]
     lines += [f"{indent}{'' if guarded else 'int '}result = next({given});"]
+    if table.treatment_of[symbol.plain] == "gate":
+        lines += [f"{indent}gate_done(&call);"]
     if good:
         lines += [f"{indent}if (result == ABI_SUCCESS) {{", *(f"{indent}    {g}" for g in good)]
         if bad:
@@ -269,6 +271,7 @@ def c_source(table: Table, header: Header) -> str:
         "",
         '#include "budget.h"',
         '#include "driver.h"',
+        '#include "gate.h"',
         '#include "graphs.h"',
         '#include "layouts.h"',
         '#include "ledger.h"',

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "gate.h"
 #include "observer.h"
 
 enum { DEEPEST = 16 }; /* child graphs in child graphs */

@@ -4,6 +4,7 @@
 
 #include "budget.h"
 #include "driver.h"
+#include "gate.h"
 #include "graphs.h"
 #include "layouts.h"
 #include "ledger.h"
@@ -542,6 +543,7 @@ TIERLINE_EXPORT int cuGraphLaunch(void *hGraph, void *hStream) {
     int result = graphs_launch(&call, hGraph);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -561,6 +563,7 @@ TIERLINE_EXPORT int cuGraphLaunch_ptsz(void *hGraph, void *hStream) {
     int result = graphs_launch(&call, hGraph);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -580,6 +583,7 @@ TIERLINE_EXPORT int cuGraphUpload(void *hGraph, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -599,6 +603,7 @@ TIERLINE_EXPORT int cuGraphUpload_ptsz(void *hGraph, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -719,6 +724,7 @@ TIERLINE_EXPORT int cuLaunchCooperativeKernel(void *f, unsigned int gridDimX, un
     int result = observer_launch(&call, f, kernelParams, NULL);
     if (result == ABI_SUCCESS) {
         result = next(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -738,6 +744,7 @@ TIERLINE_EXPORT int cuLaunchCooperativeKernelMultiDevice(void *launchParamsList,
     int result = observer_launches(&call, launchParamsList, numDevices);
     if (result == ABI_SUCCESS) {
         result = next(launchParamsList, numDevices, flags);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -757,6 +764,7 @@ TIERLINE_EXPORT int cuLaunchCooperativeKernel_ptsz(void *f, unsigned int gridDim
     int result = observer_launch(&call, f, kernelParams, NULL);
     if (result == ABI_SUCCESS) {
         result = next(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -802,6 +810,7 @@ TIERLINE_EXPORT int cuLaunchKernel(void *f, unsigned int gridDimX, unsigned int 
     int result = observer_launch(&call, f, kernelParams, extra);
     if (result == ABI_SUCCESS) {
         result = next(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -821,6 +830,7 @@ TIERLINE_EXPORT int cuLaunchKernelEx(const void *config, void *f, void **kernelP
     int result = observer_launch(&call, f, kernelParams, extra);
     if (result == ABI_SUCCESS) {
         result = next(config, f, kernelParams, extra);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -840,6 +850,7 @@ TIERLINE_EXPORT int cuLaunchKernelEx_ptsz(const void *config, void *f, void **ke
     int result = observer_launch(&call, f, kernelParams, extra);
     if (result == ABI_SUCCESS) {
         result = next(config, f, kernelParams, extra);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -859,6 +870,7 @@ TIERLINE_EXPORT int cuLaunchKernel_ptsz(void *f, unsigned int gridDimX, unsigned
     int result = observer_launch(&call, f, kernelParams, extra);
     if (result == ABI_SUCCESS) {
         result = next(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1149,6 +1161,7 @@ TIERLINE_EXPORT int cuMemBatchDecompressAsync(void *paramsArray, size_t count, u
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(paramsArray, count, flags, errorIndex, stream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1168,6 +1181,7 @@ TIERLINE_EXPORT int cuMemBatchDecompressAsync_ptsz(void *paramsArray, size_t cou
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(paramsArray, count, flags, errorIndex, stream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1209,6 +1223,7 @@ TIERLINE_EXPORT int cuMemDiscardAndPrefetchBatchAsync(uint64_t *dptrs, size_t *s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1228,6 +1243,7 @@ TIERLINE_EXPORT int cuMemDiscardAndPrefetchBatchAsync_ptsz(uint64_t *dptrs, size
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1247,6 +1263,7 @@ TIERLINE_EXPORT int cuMemDiscardBatchAsync(uint64_t *dptrs, size_t *sizes, size_
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1266,6 +1283,7 @@ TIERLINE_EXPORT int cuMemDiscardBatchAsync_ptsz(uint64_t *dptrs, size_t *sizes, 
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1597,6 +1615,7 @@ TIERLINE_EXPORT int cuMemPrefetchAsync(uint64_t devPtr, size_t count, int dstDev
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(devPtr, count, dstDevice, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1616,6 +1635,7 @@ TIERLINE_EXPORT int cuMemPrefetchAsync_ptsz(uint64_t devPtr, size_t count, int d
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(devPtr, count, dstDevice, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1635,6 +1655,7 @@ TIERLINE_EXPORT int cuMemPrefetchAsync_v2(uint64_t devPtr, size_t count, struct 
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(devPtr, count, location, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1654,6 +1675,7 @@ TIERLINE_EXPORT int cuMemPrefetchAsync_v2_ptsz(uint64_t devPtr, size_t count, st
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(devPtr, count, location, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1673,6 +1695,7 @@ TIERLINE_EXPORT int cuMemPrefetchBatchAsync(uint64_t *dptrs, size_t *sizes, size
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1692,6 +1715,7 @@ TIERLINE_EXPORT int cuMemPrefetchBatchAsync_ptsz(uint64_t *dptrs, size_t *sizes,
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1776,6 +1800,7 @@ TIERLINE_EXPORT int cuMemcpy(uint64_t dst, uint64_t src, size_t ByteCount) {
     int result = observer_copy(&call, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1821,6 +1846,7 @@ TIERLINE_EXPORT int cuMemcpy2DAsync_v2(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1840,6 +1866,7 @@ TIERLINE_EXPORT int cuMemcpy2DAsync_v2_ptsz(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1872,6 +1899,7 @@ TIERLINE_EXPORT int cuMemcpy2DUnaligned_v2(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1891,6 +1919,7 @@ TIERLINE_EXPORT int cuMemcpy2DUnaligned_v2_ptds(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1910,6 +1939,7 @@ TIERLINE_EXPORT int cuMemcpy2D_v2(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1929,6 +1959,7 @@ TIERLINE_EXPORT int cuMemcpy2D_v2_ptds(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1974,6 +2005,7 @@ TIERLINE_EXPORT int cuMemcpy3DAsync_v2(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -1993,6 +2025,7 @@ TIERLINE_EXPORT int cuMemcpy3DAsync_v2_ptsz(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2012,6 +2045,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync(size_t numOps, void *opList, size_t *fa
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, failIdx, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2031,6 +2065,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_ptsz(size_t numOps, void *opList, size_
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, failIdx, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2050,6 +2085,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_v2(size_t numOps, void *opList, unsigne
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2069,6 +2105,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, void *opList, un
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2088,6 +2125,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeer(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2107,6 +2145,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeerAsync(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2126,6 +2165,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeerAsync_ptsz(const void *pCopy, void *hStream) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2145,6 +2185,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeer_ptds(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2164,6 +2205,7 @@ TIERLINE_EXPORT int cuMemcpy3DWithAttributesAsync(void *op, unsigned long long f
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(op, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2183,6 +2225,7 @@ TIERLINE_EXPORT int cuMemcpy3DWithAttributesAsync_ptsz(void *op, unsigned long l
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(op, flags, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2202,6 +2245,7 @@ TIERLINE_EXPORT int cuMemcpy3D_v2(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2221,6 +2265,7 @@ TIERLINE_EXPORT int cuMemcpy3D_v2_ptds(const void *pCopy) {
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2240,6 +2285,7 @@ TIERLINE_EXPORT int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t ByteCount, 
     int result = observer_copy(&call, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2259,6 +2305,7 @@ TIERLINE_EXPORT int cuMemcpyAsync_ptsz(uint64_t dst, uint64_t src, size_t ByteCo
     int result = observer_copy(&call, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2291,6 +2338,7 @@ TIERLINE_EXPORT int cuMemcpyAtoA_v2(void *dstArray, size_t dstOffset, void *srcA
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2310,6 +2358,7 @@ TIERLINE_EXPORT int cuMemcpyAtoA_v2_ptds(void *dstArray, size_t dstOffset, void 
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2342,6 +2391,7 @@ TIERLINE_EXPORT int cuMemcpyAtoD_v2(uint64_t dstDevice, void *srcArray, size_t s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2361,6 +2411,7 @@ TIERLINE_EXPORT int cuMemcpyAtoD_v2_ptds(uint64_t dstDevice, void *srcArray, siz
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2406,6 +2457,7 @@ TIERLINE_EXPORT int cuMemcpyAtoHAsync_v2(void *dstHost, void *srcArray, size_t s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcArray, srcOffset, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2425,6 +2477,7 @@ TIERLINE_EXPORT int cuMemcpyAtoHAsync_v2_ptsz(void *dstHost, void *srcArray, siz
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcArray, srcOffset, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2444,6 +2497,7 @@ TIERLINE_EXPORT int cuMemcpyAtoH_v2(void *dstHost, void *srcArray, size_t srcOff
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2463,6 +2517,7 @@ TIERLINE_EXPORT int cuMemcpyAtoH_v2_ptds(void *dstHost, void *srcArray, size_t s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcArray, srcOffset, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2482,6 +2537,7 @@ TIERLINE_EXPORT int cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, size_t *s
     int result = observer_copies(&call, srcs, sizes, count);
     if (result == ABI_SUCCESS) {
         result = next(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2501,6 +2557,7 @@ TIERLINE_EXPORT int cuMemcpyBatchAsync_ptsz(uint64_t *dsts, uint64_t *srcs, size
     int result = observer_copies(&call, srcs, sizes, count);
     if (result == ABI_SUCCESS) {
         result = next(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2520,6 +2577,7 @@ TIERLINE_EXPORT int cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, size_t
     int result = observer_copies(&call, srcs, sizes, count);
     if (result == ABI_SUCCESS) {
         result = next(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2539,6 +2597,7 @@ TIERLINE_EXPORT int cuMemcpyBatchAsync_v2_ptsz(uint64_t *dsts, uint64_t *srcs, s
     int result = observer_copies(&call, srcs, sizes, count);
     if (result == ABI_SUCCESS) {
         result = next(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2571,6 +2630,7 @@ TIERLINE_EXPORT int cuMemcpyDtoA_v2(void *dstArray, size_t dstOffset, uint64_t s
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2590,6 +2650,7 @@ TIERLINE_EXPORT int cuMemcpyDtoA_v2_ptds(void *dstArray, size_t dstOffset, uint6
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2635,6 +2696,7 @@ TIERLINE_EXPORT int cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice,
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2654,6 +2716,7 @@ TIERLINE_EXPORT int cuMemcpyDtoDAsync_v2_ptsz(uint64_t dstDevice, uint64_t srcDe
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2673,6 +2736,7 @@ TIERLINE_EXPORT int cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, size
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2692,6 +2756,7 @@ TIERLINE_EXPORT int cuMemcpyDtoD_v2_ptds(uint64_t dstDevice, uint64_t srcDevice,
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2737,6 +2802,7 @@ TIERLINE_EXPORT int cuMemcpyDtoHAsync_v2(void *dstHost, uint64_t srcDevice, size
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2756,6 +2822,7 @@ TIERLINE_EXPORT int cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, uint64_t srcDevice,
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2775,6 +2842,7 @@ TIERLINE_EXPORT int cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, size_t By
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2794,6 +2862,7 @@ TIERLINE_EXPORT int cuMemcpyDtoH_v2_ptds(void *dstHost, uint64_t srcDevice, size
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2839,6 +2908,7 @@ TIERLINE_EXPORT int cuMemcpyHtoAAsync_v2(void *dstArray, size_t dstOffset, const
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcHost, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2858,6 +2928,7 @@ TIERLINE_EXPORT int cuMemcpyHtoAAsync_v2_ptsz(void *dstArray, size_t dstOffset, 
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcHost, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2877,6 +2948,7 @@ TIERLINE_EXPORT int cuMemcpyHtoA_v2(void *dstArray, size_t dstOffset, const void
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcHost, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2896,6 +2968,7 @@ TIERLINE_EXPORT int cuMemcpyHtoA_v2_ptds(void *dstArray, size_t dstOffset, const
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstArray, dstOffset, srcHost, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2941,6 +3014,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2960,6 +3034,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2_ptsz(uint64_t dstDevice, const void *sr
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2979,6 +3054,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, siz
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -2998,6 +3074,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHost
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3017,6 +3094,7 @@ TIERLINE_EXPORT int cuMemcpyPeer(uint64_t dstDevice, void *dstContext, uint64_t 
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3036,6 +3114,7 @@ TIERLINE_EXPORT int cuMemcpyPeerAsync(uint64_t dstDevice, void *dstContext, uint
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3055,6 +3134,7 @@ TIERLINE_EXPORT int cuMemcpyPeerAsync_ptsz(uint64_t dstDevice, void *dstContext,
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3074,6 +3154,7 @@ TIERLINE_EXPORT int cuMemcpyPeer_ptds(uint64_t dstDevice, void *dstContext, uint
     int result = observer_copy(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3093,6 +3174,7 @@ TIERLINE_EXPORT int cuMemcpyWithAttributesAsync(uint64_t dst, uint64_t src, size
     int result = observer_copy(&call, src, size);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, size, attr, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3112,6 +3194,7 @@ TIERLINE_EXPORT int cuMemcpyWithAttributesAsync_ptsz(uint64_t dst, uint64_t src,
     int result = observer_copy(&call, src, size);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, size, attr, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3131,6 +3214,7 @@ TIERLINE_EXPORT int cuMemcpy_ptds(uint64_t dst, uint64_t src, size_t ByteCount) 
     int result = observer_copy(&call, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3163,6 +3247,7 @@ TIERLINE_EXPORT int cuMemsetD16Async(uint64_t dstDevice, unsigned short us, size
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3182,6 +3267,7 @@ TIERLINE_EXPORT int cuMemsetD16Async_ptsz(uint64_t dstDevice, unsigned short us,
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3201,6 +3287,7 @@ TIERLINE_EXPORT int cuMemsetD16_v2(uint64_t dstDevice, unsigned short us, size_t
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3220,6 +3307,7 @@ TIERLINE_EXPORT int cuMemsetD16_v2_ptds(uint64_t dstDevice, unsigned short us, s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3252,6 +3340,7 @@ TIERLINE_EXPORT int cuMemsetD2D16Async(uint64_t dstDevice, size_t dstPitch, unsi
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3271,6 +3360,7 @@ TIERLINE_EXPORT int cuMemsetD2D16Async_ptsz(uint64_t dstDevice, size_t dstPitch,
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3290,6 +3380,7 @@ TIERLINE_EXPORT int cuMemsetD2D16_v2(uint64_t dstDevice, size_t dstPitch, unsign
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3309,6 +3400,7 @@ TIERLINE_EXPORT int cuMemsetD2D16_v2_ptds(uint64_t dstDevice, size_t dstPitch, u
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3341,6 +3433,7 @@ TIERLINE_EXPORT int cuMemsetD2D32Async(uint64_t dstDevice, size_t dstPitch, unsi
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3360,6 +3453,7 @@ TIERLINE_EXPORT int cuMemsetD2D32Async_ptsz(uint64_t dstDevice, size_t dstPitch,
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3379,6 +3473,7 @@ TIERLINE_EXPORT int cuMemsetD2D32_v2(uint64_t dstDevice, size_t dstPitch, unsign
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3398,6 +3493,7 @@ TIERLINE_EXPORT int cuMemsetD2D32_v2_ptds(uint64_t dstDevice, size_t dstPitch, u
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3430,6 +3526,7 @@ TIERLINE_EXPORT int cuMemsetD2D8Async(uint64_t dstDevice, size_t dstPitch, unsig
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3449,6 +3546,7 @@ TIERLINE_EXPORT int cuMemsetD2D8Async_ptsz(uint64_t dstDevice, size_t dstPitch, 
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3468,6 +3566,7 @@ TIERLINE_EXPORT int cuMemsetD2D8_v2(uint64_t dstDevice, size_t dstPitch, unsigne
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3487,6 +3586,7 @@ TIERLINE_EXPORT int cuMemsetD2D8_v2_ptds(uint64_t dstDevice, size_t dstPitch, un
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3519,6 +3619,7 @@ TIERLINE_EXPORT int cuMemsetD32Async(uint64_t dstDevice, unsigned int ui, size_t
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3538,6 +3639,7 @@ TIERLINE_EXPORT int cuMemsetD32Async_ptsz(uint64_t dstDevice, unsigned int ui, s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3557,6 +3659,7 @@ TIERLINE_EXPORT int cuMemsetD32_v2(uint64_t dstDevice, unsigned int ui, size_t N
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3576,6 +3679,7 @@ TIERLINE_EXPORT int cuMemsetD32_v2_ptds(uint64_t dstDevice, unsigned int ui, siz
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3608,6 +3712,7 @@ TIERLINE_EXPORT int cuMemsetD8Async(uint64_t dstDevice, unsigned char uc, size_t
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3627,6 +3732,7 @@ TIERLINE_EXPORT int cuMemsetD8Async_ptsz(uint64_t dstDevice, unsigned char uc, s
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N, hStream);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3646,6 +3752,7 @@ TIERLINE_EXPORT int cuMemsetD8_v2(uint64_t dstDevice, unsigned char uc, size_t N
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3665,6 +3772,7 @@ TIERLINE_EXPORT int cuMemsetD8_v2_ptds(uint64_t dstDevice, unsigned char uc, siz
     int result = gate_ask(&call);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -3787,6 +3895,184 @@ TIERLINE_EXPORT int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcO
     int result = next(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
     if (result == ABI_SUCCESS) {
         ledger_export(LEDGER_HANDLE(memHandle));
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCapture(void *hStream) {
+    cuStreamBeginCapture_function *next = (cuStreamBeginCapture_function *)driver_next(HOOK_cuStreamBeginCapture);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_stream_leaves(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode) {
+    cuStreamBeginCaptureToGraph_function *next = (cuStreamBeginCaptureToGraph_function *)driver_next(HOOK_cuStreamBeginCaptureToGraph);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+    }
+    int result = gate_stream_leaves(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode) {
+    cuStreamBeginCaptureToGraph_ptsz_function *next = (cuStreamBeginCaptureToGraph_ptsz_function *)driver_next(HOOK_cuStreamBeginCaptureToGraph_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+    }
+    int result = gate_stream_leaves(hStream, true);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCapture_ptsz(void *hStream) {
+    cuStreamBeginCapture_ptsz_function *next = (cuStreamBeginCapture_ptsz_function *)driver_next(HOOK_cuStreamBeginCapture_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_stream_leaves(hStream, true);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCapture_v2(void *hStream, int mode) {
+    cuStreamBeginCapture_v2_function *next = (cuStreamBeginCapture_v2_function *)driver_next(HOOK_cuStreamBeginCapture_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, mode);
+    }
+    int result = gate_stream_leaves(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, mode);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCapture_v2_ptsz(void *hStream, int mode) {
+    cuStreamBeginCapture_v2_ptsz_function *next = (cuStreamBeginCapture_v2_ptsz_function *)driver_next(HOOK_cuStreamBeginCapture_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, mode);
+    }
+    int result = gate_stream_leaves(hStream, true);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, mode);
+        if (result == ABI_SUCCESS) {
+            gate_capture_began();
+        }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamDestroy(void *hStream) {
+    cuStreamDestroy_function *next = (cuStreamDestroy_function *)driver_next(HOOK_cuStreamDestroy);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_stream_leaves(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamDestroy_v2(void *hStream) {
+    cuStreamDestroy_v2_function *next = (cuStreamDestroy_v2_function *)driver_next(HOOK_cuStreamDestroy_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_stream_leaves(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = next(hStream);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamEndCapture(void *hStream, void **phGraph) {
+    cuStreamEndCapture_function *next = (cuStreamEndCapture_function *)driver_next(HOOK_cuStreamEndCapture);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, phGraph);
+    }
+    int result = gate_capture_ends();
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, phGraph);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamEndCapture_ptsz(void *hStream, void **phGraph) {
+    cuStreamEndCapture_ptsz_function *next = (cuStreamEndCapture_ptsz_function *)driver_next(HOOK_cuStreamEndCapture_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, phGraph);
+    }
+    int result = gate_capture_ends();
+    if (result == ABI_SUCCESS) {
+        result = next(hStream, phGraph);
     }
     driver_leave();
     return result;
@@ -4053,20 +4339,51 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMulticastBindAddr_v2",
     "cuMulticastBindMem",
     "cuMulticastBindMem_v2",
+    "cuStreamBeginCapture",
+    "cuStreamBeginCaptureToGraph",
+    "cuStreamBeginCaptureToGraph_ptsz",
+    "cuStreamBeginCapture_ptsz",
+    "cuStreamBeginCapture_v2",
+    "cuStreamBeginCapture_v2_ptsz",
+    "cuStreamDestroy",
+    "cuStreamDestroy_v2",
+    "cuStreamEndCapture",
+    "cuStreamEndCapture_ptsz",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
     "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxGetDevice_v2",
+    "cuCtxPopCurrent_v2",
+    "cuCtxPushCurrent_v2",
+    "cuCtxSynchronize",
+    "cuCtxSynchronize_v2",
+    "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxGetState",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventElapsedTime_v2",
+    "cuEventRecord",
+    "cuEventRecord_ptsz",
+    "cuEventSynchronize",
     "cuFuncGetParamInfo",
+    "cuFuncLoad",
+    "cuGetErrorName",
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphGetEdges_v2",
     "cuGraphGetNodes",
     "cuGraphKernelNodeGetParams_v2",
     "cuGraphNodeGetType",
+    "cuKernelGetFunction",
     "cuKernelGetParamInfo",
     "cuMemGetAddressRange_v2",
+    "cuMemHostGetDevicePointer_v2",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWriteValue32_v2",
+    "cuThreadExchangeStreamCaptureMode",
 };
 
 const unsigned char hook_owners[FUNCTION_COUNT] = {
@@ -4288,8 +4605,39 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_NVML,
     LIBRARY_NVML,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -4523,6 +4871,16 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuMulticastBindAddr_v2,
     (hook_function *)cuMulticastBindMem,
     (hook_function *)cuMulticastBindMem_v2,
+    (hook_function *)cuStreamBeginCapture,
+    (hook_function *)cuStreamBeginCaptureToGraph,
+    (hook_function *)cuStreamBeginCaptureToGraph_ptsz,
+    (hook_function *)cuStreamBeginCapture_ptsz,
+    (hook_function *)cuStreamBeginCapture_v2,
+    (hook_function *)cuStreamBeginCapture_v2_ptsz,
+    (hook_function *)cuStreamDestroy,
+    (hook_function *)cuStreamDestroy_v2,
+    (hook_function *)cuStreamEndCapture,
+    (hook_function *)cuStreamEndCapture_ptsz,
     (hook_function *)nvmlDeviceGetMemoryInfo,
     (hook_function *)nvmlDeviceGetMemoryInfo_v2,
 };
@@ -4746,4 +5104,14 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuMulticastBindAddr", false, 13010, HOOK_cuMulticastBindAddr_v2},
     {"cuMulticastBindMem", false, 12010, HOOK_cuMulticastBindMem},
     {"cuMulticastBindMem", false, 13010, HOOK_cuMulticastBindMem_v2},
+    {"cuStreamBeginCapture", false, 10000, HOOK_cuStreamBeginCapture},
+    {"cuStreamBeginCapture", false, 10010, HOOK_cuStreamBeginCapture_v2},
+    {"cuStreamBeginCapture", true, 10000, HOOK_cuStreamBeginCapture_ptsz},
+    {"cuStreamBeginCapture", true, 10010, HOOK_cuStreamBeginCapture_v2_ptsz},
+    {"cuStreamBeginCaptureToGraph", false, 12030, HOOK_cuStreamBeginCaptureToGraph},
+    {"cuStreamBeginCaptureToGraph", true, 12030, HOOK_cuStreamBeginCaptureToGraph_ptsz},
+    {"cuStreamDestroy", false, 2000, HOOK_cuStreamDestroy},
+    {"cuStreamDestroy", false, 4000, HOOK_cuStreamDestroy_v2},
+    {"cuStreamEndCapture", false, 10000, HOOK_cuStreamEndCapture},
+    {"cuStreamEndCapture", true, 10000, HOOK_cuStreamEndCapture_ptsz},
 };

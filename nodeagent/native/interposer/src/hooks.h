@@ -230,22 +230,53 @@ enum hook {
     HOOK_cuMulticastBindAddr_v2,
     HOOK_cuMulticastBindMem,
     HOOK_cuMulticastBindMem_v2,
+    HOOK_cuStreamBeginCapture,
+    HOOK_cuStreamBeginCaptureToGraph,
+    HOOK_cuStreamBeginCaptureToGraph_ptsz,
+    HOOK_cuStreamBeginCapture_ptsz,
+    HOOK_cuStreamBeginCapture_v2,
+    HOOK_cuStreamBeginCapture_v2_ptsz,
+    HOOK_cuStreamDestroy,
+    HOOK_cuStreamDestroy_v2,
+    HOOK_cuStreamEndCapture,
+    HOOK_cuStreamEndCapture_ptsz,
     HOOK_nvmlDeviceGetMemoryInfo,
     HOOK_nvmlDeviceGetMemoryInfo_v2,
     HOOK_COUNT,
     /* not hooked, but called */
     USED_cuCtxGetCurrent = HOOK_COUNT,
+    USED_cuCtxGetDevice,
+    USED_cuCtxGetDevice_v2,
+    USED_cuCtxPopCurrent_v2,
+    USED_cuCtxPushCurrent_v2,
+    USED_cuCtxSynchronize,
+    USED_cuCtxSynchronize_v2,
+    USED_cuDeviceGetUuid_v2,
     USED_cuDevicePrimaryCtxGetState,
+    USED_cuEventCreate,
+    USED_cuEventDestroy_v2,
+    USED_cuEventElapsedTime,
+    USED_cuEventElapsedTime_v2,
+    USED_cuEventRecord,
+    USED_cuEventRecord_ptsz,
+    USED_cuEventSynchronize,
     USED_cuFuncGetParamInfo,
+    USED_cuFuncLoad,
+    USED_cuGetErrorName,
     USED_cuGraphChildGraphNodeGetGraph,
     USED_cuGraphGetEdges_v2,
     USED_cuGraphGetNodes,
     USED_cuGraphKernelNodeGetParams_v2,
     USED_cuGraphNodeGetType,
+    USED_cuKernelGetFunction,
     USED_cuKernelGetParamInfo,
     USED_cuMemGetAddressRange_v2,
+    USED_cuMemHostGetDevicePointer_v2,
     USED_cuStreamIsCapturing,
     USED_cuStreamIsCapturing_ptsz,
+    USED_cuStreamWaitValue32_v2,
+    USED_cuStreamWriteValue32_v2,
+    USED_cuThreadExchangeStreamCaptureMode,
     FUNCTION_COUNT
 };
 
@@ -466,18 +497,49 @@ typedef int cuMulticastBindAddr_function(uint64_t mcHandle, size_t mcOffset, uin
 typedef int cuMulticastBindAddr_v2_function(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memptr, size_t size, unsigned long long flags);
 typedef int cuMulticastBindMem_function(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 typedef int cuMulticastBindMem_v2_function(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
+typedef int cuStreamBeginCapture_function(void *hStream);
+typedef int cuStreamBeginCaptureToGraph_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
+typedef int cuStreamBeginCaptureToGraph_ptsz_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
+typedef int cuStreamBeginCapture_ptsz_function(void *hStream);
+typedef int cuStreamBeginCapture_v2_function(void *hStream, int mode);
+typedef int cuStreamBeginCapture_v2_ptsz_function(void *hStream, int mode);
+typedef int cuStreamDestroy_function(void *hStream);
+typedef int cuStreamDestroy_v2_function(void *hStream);
+typedef int cuStreamEndCapture_function(void *hStream, void **phGraph);
+typedef int cuStreamEndCapture_ptsz_function(void *hStream, void **phGraph);
 typedef int cuCtxGetCurrent_function(void **pctx);
+typedef int cuCtxGetDevice_function(int *device);
+typedef int cuCtxGetDevice_v2_function(int *device, void *ctx);
+typedef int cuCtxPopCurrent_v2_function(void **pctx);
+typedef int cuCtxPushCurrent_v2_function(void *ctx);
+typedef int cuCtxSynchronize_function(void);
+typedef int cuCtxSynchronize_v2_function(void *ctx);
+typedef int cuDeviceGetUuid_v2_function(void *uuid, int dev);
 typedef int cuDevicePrimaryCtxGetState_function(int dev, unsigned int *flags, int *active);
+typedef int cuEventCreate_function(void **phEvent, unsigned int Flags);
+typedef int cuEventDestroy_v2_function(void *hEvent);
+typedef int cuEventElapsedTime_function(float *pMilliseconds, void *hStart, void *hEnd);
+typedef int cuEventElapsedTime_v2_function(float *pMilliseconds, void *hStart, void *hEnd);
+typedef int cuEventRecord_function(void *hEvent, void *hStream);
+typedef int cuEventRecord_ptsz_function(void *hEvent, void *hStream);
+typedef int cuEventSynchronize_function(void *hEvent);
 typedef int cuFuncGetParamInfo_function(void *func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
+typedef int cuFuncLoad_function(void *function);
+typedef int cuGetErrorName_function(int error, const char **pStr);
 typedef int cuGraphChildGraphNodeGetGraph_function(void *hNode, void **phGraph);
 typedef int cuGraphGetEdges_v2_function(void *hGraph, void **from, void **to, void *edgeData, size_t *numEdges);
 typedef int cuGraphGetNodes_function(void *hGraph, void **nodes, size_t *numNodes);
 typedef int cuGraphKernelNodeGetParams_v2_function(void *hNode, void *nodeParams);
 typedef int cuGraphNodeGetType_function(void *hNode, int *type);
+typedef int cuKernelGetFunction_function(void **pFunc, void *kernel);
 typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuMemGetAddressRange_v2_function(uint64_t *pbase, size_t *psize, uint64_t dptr);
+typedef int cuMemHostGetDevicePointer_v2_function(uint64_t *pdptr, void *p, unsigned int Flags);
 typedef int cuStreamIsCapturing_function(void *hStream, int *captureStatus);
 typedef int cuStreamIsCapturing_ptsz_function(void *hStream, int *captureStatus);
+typedef int cuStreamWaitValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWriteValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuThreadExchangeStreamCaptureMode_function(int *mode);
 typedef int nvmlDeviceGetMemoryInfo_function(void *device, void *memory);
 typedef int nvmlDeviceGetMemoryInfo_v2_function(void *device, void *memory);
 typedef struct abi_file_error cuFileBufRegister_function(const void *buffer, size_t bytes, int flags);
@@ -505,7 +567,7 @@ extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
 extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
-enum { HOOK_VERSION_COUNT = 218 };
+enum { HOOK_VERSION_COUNT = 228 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
 
 int cuArray3DCreate(void **pHandle, const void *pAllocateArray);
@@ -725,6 +787,16 @@ int cuMulticastBindAddr(uint64_t mcHandle, size_t mcOffset, uint64_t memptr, siz
 int cuMulticastBindAddr_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memptr, size_t size, unsigned long long flags);
 int cuMulticastBindMem(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
+int cuStreamBeginCapture(void *hStream);
+int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
+int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
+int cuStreamBeginCapture_ptsz(void *hStream);
+int cuStreamBeginCapture_v2(void *hStream, int mode);
+int cuStreamBeginCapture_v2_ptsz(void *hStream, int mode);
+int cuStreamDestroy(void *hStream);
+int cuStreamDestroy_v2(void *hStream);
+int cuStreamEndCapture(void *hStream, void **phGraph);
+int cuStreamEndCapture_ptsz(void *hStream, void **phGraph);
 int nvmlDeviceGetMemoryInfo(void *device, void *memory);
 int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory);
 struct abi_file_error cuFileBufRegister(const void *buffer, size_t bytes, int flags);

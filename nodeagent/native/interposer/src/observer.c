@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "gate.h"
 #include "layouts.h"
 
 enum { MOST_READS = 1 << 20 };
@@ -40,20 +41,6 @@ static uint32_t order_count;
 static tierline_read *reads;
 static uint32_t read_count, read_room;
 static tierline_observed totals;
-
-/* Two words that launches of any thread must read together: a pair never changes, and lives on
- * because a launch may still be in it. There are as many as calls of tierline_gate_set. */
-struct gate {
-    tierline_gate *function;
-    void *context;
-    struct gate *older;
-};
-static _Atomic(struct gate *) gate;
-
-int gate_ask(struct tierline_call *call) {
-    const struct gate *now = atomic_load_explicit(&gate, memory_order_acquire);
-    return now == NULL || now->function == NULL ? ABI_SUCCESS : now->function(call, now->context);
-}
 
 void observer_lock(void) {
     pthread_mutex_lock(&lock);
@@ -144,13 +131,14 @@ static void scan_extra(void *const *extra, struct sink *sink) {
 }
 
 /* Leaves with the lock held. The layout, or NULL when it cannot be had. */
-static const struct layout *lock_with_layout(const void *function) {
+static const struct layout *lock_with_layout(const void *function, bool *unloaded) {
     for (;;) {
         pthread_mutex_lock(&lock);
         const struct layout *known = layouts_find(function);
         if (known != NULL) {
             return known;
         }
+        *unloaded = true;
         uint64_t epoch = layouts_epoch();
         pthread_mutex_unlock(&lock);
         struct layout *learned = layouts_learn(function);
@@ -168,7 +156,7 @@ static const struct layout *lock_with_layout(const void *function) {
 
 /* Searches a launch's parameters, under the lock. False: the driver does not describe them. */
 static bool search_launch(const void *function, void *const *parameters, void *const *extra,
-                          struct sink *sink) {
+                          struct sink *sink, bool *unloaded) {
     if (parameters == NULL) {
         pthread_mutex_lock(&lock);
         mark++;
@@ -178,7 +166,7 @@ static bool search_launch(const void *function, void *const *parameters, void *c
         pthread_mutex_unlock(&lock);
         return true;
     }
-    const struct layout *layout = lock_with_layout(function);
+    const struct layout *layout = lock_with_layout(function, unloaded);
     bool known = layout != NULL && !layout->opaque;
     mark++;
     for (uint32_t i = 0; known && i < layout->count; i++) {
@@ -193,7 +181,8 @@ static bool search_launch(const void *function, void *const *parameters, void *c
 uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
                         uint64_t *words) { /* NOLINT(readability-non-const-parameter) */
     struct sink sink = {.words = words};
-    search_launch(function, parameters, extra, &sink);
+    bool unloaded = false;
+    search_launch(function, parameters, extra, &sink, &unloaded);
     return sink.count;
 }
 
@@ -244,7 +233,9 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
     uint32_t weights[OBSERVER_MOST];
     struct sink sink = {.weights = weights};
     uint64_t found_in = observer_generation();
-    bool known = search_launch(function, parameters, extra, &sink);
+    bool known = search_launch(function, parameters, extra, &sink, &call->unloaded);
+    call->function = function;
+    call->generation = found_in;
     call->weights = weights;
     call->weight_count = sink.count;
     call->captured = sink.count > 0 && driver_capturing(call->stream, call->per_thread);
@@ -293,6 +284,7 @@ static int copy_pieces(struct tierline_call *call, const uint64_t *sources, cons
     pthread_mutex_unlock(&lock);
     call->weights = weights;
     call->weight_count = found;
+    call->generation = found_in;
     call->captured = found > 0 && driver_capturing(call->stream, call->per_thread);
     int verdict = gate_ask(call);
     if (verdict == ABI_SUCCESS && found > 0 && !call->captured) {
@@ -332,6 +324,8 @@ int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_
     pthread_mutex_unlock(&lock);
     call->weights = all;
     call->weight_count = found;
+    call->generation = found_in;
+    call->graph = true;
     int verdict = gate_ask(call);
     if (verdict != ABI_SUCCESS) {
         return verdict;
@@ -473,17 +467,6 @@ TIERLINE_EXPORT void tierline_observer_totals(tierline_observed *out) {
     pthread_mutex_unlock(&lock);
 }
 
-TIERLINE_EXPORT int tierline_gate_set(tierline_gate *function, void *context) {
-    struct gate *fresh = malloc(sizeof *fresh);
-    if (fresh == NULL) {
-        return -ENOMEM;
-    }
-    *fresh = (struct gate){function, context, atomic_load(&gate)};
-    while (!atomic_compare_exchange_weak(&gate, &fresh->older, fresh)) {
-    }
-    return 0;
-}
-
 void observer_fork_before(void) {
     pthread_mutex_lock(&lock);
 }
@@ -496,11 +479,7 @@ void observer_fork_after(bool in_child) {
         highest = 0;
         atomic_fetch_add(&generation, 1);
         atomic_store(&watching, false);
-        for (struct gate *old = atomic_exchange(&gate, NULL); old != NULL;) {
-            struct gate *older = old->older;
-            free(old);
-            old = older;
-        }
+        gate_forget();
     }
     pthread_mutex_unlock(&lock);
 }

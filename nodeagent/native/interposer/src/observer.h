@@ -14,10 +14,6 @@
 
 enum { OBSERVER_MOST = 4096 }; /* weights that one launch can name: its parameters' words */
 
-/* The gate's verdict on a call that names no weights, or of which that is not known. */
-int gate_ask(struct tierline_call *call);
-bool gate_is_set(void);
-
 int observer_launch(struct tierline_call *call, const void *function, void *const *parameters,
                     void *const *extra);
 /* cuLaunchCooperativeKernelMultiDevice's list. */
