@@ -6,11 +6,14 @@
     with tierline.job(deadline=0.05):        # or: this block is the job
         ...
 
+    model = tierline.captured(model)         # on a GPU: run a static model as one CUDA graph
+
 Without Tierline around the process, `job` does nothing and `periodic` needs a `period`.
 """
 
+from tierline.captured import captured
 from tierline.job import job
 from tierline.periodic import Release, periodic
 from tierline_torch.errors import TierlineError
 
-__all__ = ["Release", "TierlineError", "job", "periodic"]
+__all__ = ["Release", "TierlineError", "captured", "job", "periodic"]

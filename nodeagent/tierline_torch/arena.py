@@ -23,6 +23,18 @@ from tierline_torch.contents import Contents
 from tierline_torch.views import DeviceWindow, HostWindow, window
 from tierline_torch.weights import Weight
 
+_moves = 0
+
+
+def moves() -> int:
+    """How often weights of this process were moved: whoever keeps addresses looks at it."""
+    return _moves
+
+
+def _count_move() -> None:
+    global _moves  # noqa: PLW0603  # of the whole process
+    _moves += 1
+
 
 class Arena:
     """Arena `number` of a client, holding `contents`."""
@@ -54,6 +66,7 @@ class Arena:
 
     def move(self, retired: Callable[[int], None]) -> None:
         """Let the parameters view the arena; what they viewed is kept until `forget_originals`."""
+        _count_move()
         with torch.inference_mode(False), torch.no_grad():
             own = window(self._kind, self._base, self.contents.size_bytes)
             weakref.finalize(own.memory, retired, self.number).atexit = False
@@ -85,6 +98,7 @@ class Arena:
 
     def restore(self) -> None:
         """Give the parameters back what they viewed before `move`."""
+        _count_move()
         for parameter, original in self._originals:
             with torch.inference_mode(parameter.is_inference()), torch.no_grad():
                 parameter.data = original

@@ -38,8 +38,8 @@ class Modes:
 
     inference: bool
     grad: bool
-    autocast: bool
-    autocast_dtype: torch.dtype
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    """(kind of device, whether it is on, its dtype)."""
 
     @staticmethod
     def current() -> Modes:
@@ -47,8 +47,10 @@ class Modes:
         return Modes(
             inference=torch.is_inference_mode_enabled(),
             grad=torch.is_grad_enabled(),
-            autocast=torch.is_autocast_enabled("cpu"),
-            autocast_dtype=torch.get_autocast_dtype("cpu"),
+            autocast=tuple(
+                (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+                for kind in ("cpu", "cuda")
+            ),
         )
 
     @contextmanager
@@ -57,9 +59,9 @@ class Modes:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad and not self.inference))
-            stack.enter_context(
-                torch.autocast("cpu", dtype=self.autocast_dtype, enabled=self.autocast)
-            )
+            for kind, enabled, dtype in self.autocast:
+                if enabled != torch.is_autocast_enabled(kind) or enabled:
+                    stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             yield
 
 
@@ -91,6 +93,9 @@ class State:
 
     def __init__(self, roots: Sequence[torch.nn.Module]) -> None:
         self._generators = (torch.get_rng_state(), random.getstate(), np.random.get_state())
+        # Reading it would make a context in a process that uses no GPU.
+        used = torch.cuda.is_initialized()
+        self._device_generator = torch.cuda.get_rng_state() if used else None
         self._attributes: list[tuple[torch.nn.Module, dict[str, Any]]] = []
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._containers: dict[int, tuple[Any, Any]] = {}
@@ -144,6 +149,8 @@ class State:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+        if self._device_generator is not None:
+            torch.cuda.set_rng_state(self._device_generator)
 
 
 def _same_items(container: Any, content: Any) -> bool:
