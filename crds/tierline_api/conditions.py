@@ -49,6 +49,10 @@ class Reason(StrEnum):
     RING_TOO_SMALL = "RingTooSmall"
     NO_MATCHING_DEVICE = "NoMatchingDevice"
     NO_LONGER_HOLDS = "NoLongerHolds"
+    CHANGE_REFUSED = "ChangeRefused"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    NODE_GONE = "NodeGone"
+    BEING_DELETED = "BeingDeleted"
     INVALID_SPEC = "InvalidSpec"
     # Ready
     RUNNING = "Running"

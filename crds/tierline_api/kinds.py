@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 from .base import API_GROUP, ApiModel
 from .memnode import MemNode
 from .memprofile import MemProfile
+from .memquota import MemQuota
 from .memtask import MemTask
 
 
@@ -102,6 +103,17 @@ KINDS: Final = (
             Column("Fast-Memory", "integer", ".status.devices[0].fastBytes", "Its bytes."),
             Column("Used", "integer", ".status.devices[0].usedBytes", "Bytes that plans take."),
             Column("Agent", "string", ".status.agentVersion", "Version of its agent."),
+            _AGE,
+        ),
+    ),
+    Kind(
+        MemQuota,
+        "memquotas",
+        "mq",
+        "Namespaced",
+        (
+            Column("Fast-Memory", "string", ".spec.fastMemory", "Fast memory of all devices."),
+            Column("Link-Percent", "integer", ".spec.linkPercent", "Share of each link's time."),
             _AGE,
         ),
     ),

@@ -9,6 +9,8 @@ from .base import ApiModel
 from .conditions import Condition
 from .fields import Count, Seconds, Text
 from .plan import Plan, Tier
+from .realtime import Realtime
+from .swap import Memory, Swap
 
 
 class Phase(StrEnum):
@@ -26,8 +28,8 @@ class Predicted(ApiModel):
 
     job_time_s: Seconds
     """The worst time of one job that runs alone, streaming included."""
-    response_time_s: Seconds
-    """The worst time from release to end among all admitted tasks."""
+    response_time_s: Seconds | None = None
+    """The worst time from release to end among all admitted tasks; absent for BestEffort."""
 
 
 class Observed(ApiModel):
@@ -58,6 +60,19 @@ class TierBytes(ApiModel):
     """Bytes of the task that it holds."""
 
 
+class Granted(ApiModel):
+    """What was admitted: it goes on to hold when a later change of the spec is refused."""
+
+    generation: Count
+    """The generation of the spec that was admitted."""
+    realtime: Realtime
+    """When jobs are released and when they must end."""
+    memory: Memory
+    """How much memory the task may use."""
+    swap: Swap
+    """Where bytes go that are not in fast memory."""
+
+
 class MemTaskStatus(ApiModel):
     """What has become of the task."""
 
@@ -79,11 +94,15 @@ class MemTaskStatus(ApiModel):
     ] = ()
     """Profiled, Admitted, Ready, DeadlinesMet."""
     node: Text | None = None
-    """The node that it was placed on."""
+    """The node that it was placed on; with several pods, that of the first."""
     device: Text | None = None
     """The device of that node."""
+    placed: Count | None = None
+    """How many pods have a place, places kept free for missing pods included."""
     plan: Plan | None = None
-    """What admission granted."""
+    """What admission granted the first pod; each pod's own plan is an annotation of its claim."""
+    granted: Granted | None = None
+    """What was admitted of the spec."""
     fast_memory_bytes: Count | None = None
     """Fast memory that the plan takes: resident extents, ring and workspace, in bytes."""
     predicted: Predicted | None = None

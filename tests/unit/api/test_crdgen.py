@@ -98,6 +98,7 @@ def test_kubectl_finds_the_kinds_by_short_names() -> None:
         ("MemTask", ["mt"], ["tierline"], "Namespaced"),
         ("MemProfile", ["mp"], ["tierline"], "Namespaced"),
         ("MemNode", ["mn"], ["tierline"], "Cluster"),
+        ("MemQuota", ["mq"], ["tierline"], "Namespaced"),
     ]
     for spec in SPECS:
         assert spec["versions"][0]["subresources"] == {"status": {}}

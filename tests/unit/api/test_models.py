@@ -12,6 +12,7 @@ from tierline_api.base import ApiModel
 from tierline_api.conditions import ConditionStatus, ConditionType, Reason, find, updated
 from tierline_api.device import DeviceKind, DeviceSelector
 from tierline_api.memnode import MemNode
+from tierline_api.memquota import MemQuota
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.metadata import ObjectMeta
@@ -48,6 +49,18 @@ def test_the_least_task_has_the_documented_defaults() -> None:
     assert read.spec.template is None
 
 
+QUOTA = {
+    "apiVersion": "tierline.io/v1alpha1",
+    "kind": "MemQuota",
+    "metadata": {"name": "all", "namespace": "perception"},
+    "spec": {
+        "fastMemory": "8Gi",
+        "tiers": [{"tier": "dram", "capacity": "64Gi"}],
+        "linkPercent": 50,
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("model", "written"),
     [
@@ -56,6 +69,7 @@ def test_the_least_task_has_the_documented_defaults() -> None:
         pytest.param(MemProfile, profile(), id="profile"),
         pytest.param(MemNode, node(), id="node"),
         pytest.param(Plan, plan(), id="plan"),
+        pytest.param(MemQuota, QUOTA, id="quota"),
     ],
 )
 def test_what_is_written_is_read_back(model: type[ApiModel], written: dict[str, object]) -> None:
@@ -230,3 +244,10 @@ def test_conditions_of_other_types_stay() -> None:
     both = updated(both, ConditionType.READY, ConditionStatus.FALSE, Reason.STARTING, "", now=NOW)
     assert [(c.type, c.status) for c in both] == [("Ready", "False"), ("Admitted", "True")]
     assert both[0].to_api()["lastTransitionTime"] == "2026-11-21T10:00:00Z"
+
+
+def test_a_quota_names_each_tier_once() -> None:
+    twice = {**QUOTA, "spec": {"tiers": [{"tier": "dram", "capacity": "1Gi"}] * 2}}
+
+    with pytest.raises(ValidationError, match="the tier dram is named twice"):
+        MemQuota.from_api(twice)
