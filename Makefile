@@ -6,7 +6,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 NATIVE := $(shell find nodeagent/native/src nodeagent/native/include -type f) nodeagent/native/CMakeLists.txt
 
-.PHONY: help venv demo verify test fuzz bench clean
+CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
+
+.PHONY: help venv kubernetes demo verify test fuzz bench clean
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -16,6 +18,11 @@ $(STAMP): pyproject.toml $(NATIVE) Makefile
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	touch $@
+
+# Five minutes on two cores the first time, cached by version afterwards; JOBS=1 leaves cores free.
+kubernetes: $(STAMP) ## build etcd and Kubernetes from Go modules, once
+	tests/packages.sh openssl
+	$(CLUSTER) build kubernetes $(if $(JOBS),--jobs $(JOBS))
 
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
 	@mkdir -p build
@@ -32,7 +39,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	$(BIN)/lint-imports
 	nodeagent/native/lint.sh $(BIN)
 
-test: $(STAMP) ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
+test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3
 	$(BIN)/python -m pytest

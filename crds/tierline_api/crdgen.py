@@ -123,9 +123,9 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         )
     if "x-kubernetes-int-or-string" in kept:
         kept.pop("type", None)
-    if "properties" in kept:
+    if fields := kept.pop("properties", None):  # the API server drops an empty one
         kept["properties"] = {
-            name: _structural(field, definitions) for name, field in kept["properties"].items()
+            name: _structural(field, definitions) for name, field in fields.items()
         }
     if "items" in kept:
         kept["items"] = _structural(kept["items"], definitions)

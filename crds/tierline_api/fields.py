@@ -134,6 +134,7 @@ class ByteText:
         return {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "maxLength": MAX_TEXT,
             **rules(Rule(f"{is_bytes('self')} && {low} && {high}", self._advice)),
         }
 

