@@ -22,6 +22,7 @@ from tierline_api.memtask import MemTask
 from tierline_api.plan import Tier
 from tierline_api.swap import SwapPolicy
 from tierline_cli.local_run import LocalRun, RunOptions
+from tierline_operator.planning.answer import Admitted
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "perception.yaml"
 _PERIOD_S = 2.0
@@ -71,7 +72,7 @@ def measure(task: MemTask, tier: Tier, jobs: int, nvme: Path | None) -> Row:
         run.measured.take(jobs, lambda *_: None)
         node = run.start_agent()
         answer = run.admit(node)
-        assert answer.ok, answer
+        assert isinstance(answer, Admitted), answer.sentence
         run.load(lambda _: None)
         execution = run.release(jobs * _PERIOD_S)
         for _ in execution.watch(0.5):

@@ -1,7 +1,7 @@
 """The PMEM tier on a real /dev/dax0.0, through reboots, losses of power and corruption.
 
 One backing file lives through all boots, in the order in which its story is told below; a boot
-takes seconds, so each does many checks (guest/store_checks.py).
+takes seconds, so each does many checks (inside/store_checks.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STORE_BYTES = 4 << 20
 FIRST_PUTS = 12
 
 FILES = {
-    "job/main.py": REPOSITORY / "tests/devdax/guest/store_checks.py",
+    "job/main.py": REPOSITORY / "tests/devdax/inside/store_checks.py",
     "job/store_writer.py": REPOSITORY / "tests/faults/store_writer.py",
     "tierline/tierline_agent/__init__.py": REPOSITORY / "nodeagent/tierline_agent/__init__.py",
     "tierline/tierline_agent/tiers": REPOSITORY / "nodeagent/tierline_agent/tiers",

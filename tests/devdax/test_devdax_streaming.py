@@ -11,7 +11,7 @@ from tests.faults.store_folders import store_folder
 from tierline_client.library import library_path
 
 FILES = {
-    "job/main.py": REPOSITORY / "tests/devdax/guest/agent_streams.py",
+    "job/main.py": REPOSITORY / "tests/devdax/inside/agent_streams.py",
     "job/tests/integration/agent": REPOSITORY / "tests/integration/agent",
     "tierline/tierline_agent": REPOSITORY / "nodeagent/tierline_agent",
     "tierline/tierline_client": REPOSITORY / "nodeagent/tierline_client",

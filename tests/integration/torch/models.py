@@ -83,6 +83,8 @@ class Tied(nn.Module):
 class Counting(nn.Module):
     """Buffers and attributes that a forward changes, and which its output depends on."""
 
+    total: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(64, 512)
@@ -192,7 +194,7 @@ def _vit() -> Case:
 def _resnet() -> Case:
     config = ResNetConfig(embedding_size=32, hidden_sizes=[64, 128, 256], depths=[1, 2, 1])
     model = ResNetModel(config)
-    return Case(model.to(memory_format=torch.channels_last), _pictures(32))
+    return Case(nn.Module.to(model, memory_format=torch.channels_last), _pictures(32))
 
 
 def _half() -> Case:

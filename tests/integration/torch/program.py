@@ -189,6 +189,8 @@ def weights_are_saved(program: Program) -> None:
 def layers_called_alone(program: Program) -> None:
     """A module of a managed model as a root of its own: unlearned, its weights fetched."""
     model, reference = program.cases["one_storage"].model, program.plain["one_storage"].model
+    assert isinstance(model, nn.Sequential)
+    assert isinstance(reference, nn.Sequential)
     x = torch.ones(2, 63)
     with torch.inference_mode():
         output = model[0](x)

@@ -83,7 +83,7 @@ def test_models_of_other_weights_have_other_digests(
 
 def test_times_are_typical_and_sum_to_the_worst_job() -> None:
     entries = (Entry("a", 64, pinned=False), Entry("b", 64, pinned=False))
-    jobs = [(1.0, 2.0), (5.0, 2.0), (1.0, 6.0)]
+    jobs: list[tuple[float, ...]] = [(1.0, 2.0), (5.0, 2.0), (1.0, 6.0)]
     measured = _Measured(entries, {}, (9.0, 9.0), jobs)
     assert measured.compute_s() == pytest.approx([7 / 3, 14 / 3])
     assert _Measured(entries, {}, (9.0, 8.0)).compute_s() == [9.0, 8.0]

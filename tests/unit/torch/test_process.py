@@ -15,7 +15,7 @@ import tierline
 from tierline_torch import calls, process
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.jobs import Lesson, Reportable, Site, Window
-from tierline_torch.survey import ModuleSurvey
+from tierline_torch.survey import ModuleSurvey, Survey
 
 
 class Diary:
@@ -25,7 +25,7 @@ class Diary:
     deadline_ns = 5_000_000
     releases: int | None = 2
     wants_witness = True
-    survey = ModuleSurvey()
+    survey: Survey = ModuleSurvey()
 
     def __init__(self) -> None:
         self.lines: list[str] = []

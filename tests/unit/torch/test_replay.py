@@ -17,6 +17,8 @@ from tierline_torch.replay import Modes, Replay, State, UnrepeatableError, note_
 class Restless(nn.Module):
     """Changes everything that it can."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
