@@ -42,8 +42,8 @@ SETTINGS["bad_budget"] = {"TIERLINE_BUDGET": "8 MiB"}
 def build(flavour: str) -> Path:
     """The build folder of the interposer and its test programs."""
     return native_builds.build(
-        f"interposer-{flavour}",
-        SOURCE,
+        f"preloaded-{flavour}",
+        SOURCE.parent,
         f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}",
         f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
         f"-DINTERPOSER_TESTS={HERE}",
@@ -51,7 +51,7 @@ def build(flavour: str) -> Path:
 
 
 def library(flavour: str) -> str:
-    return str(build(flavour) / "libtierline-interposer.so")
+    return str(build(flavour) / "libtierline.so")
 
 
 def preload(flavour: str, *libraries: str) -> str:
@@ -76,7 +76,7 @@ def machine() -> Iterator[dict[str, str]]:
 def start(
     flavour: str, program: str, scenario: str, way: str, env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    folder = build(flavour) / "tests"
+    folder = build(flavour) / "interposer-tests"
     access = {"ACCESS": "proc_address_v2" if way == "per_thread" else way}
     if way == "per_thread":
         access["ACCESS_PER_THREAD"] = "1"
@@ -127,7 +127,7 @@ def test_python_sees_the_budget(machine: dict[str, str]) -> None:
         *(sys.executable, "-c", asked),
         env={
             **machine,
-            "LD_LIBRARY_PATH": str(build("plain") / "tests" / "simcuda"),
+            "LD_LIBRARY_PATH": str(build("plain") / "interposer-tests" / "simcuda"),
             "LD_PRELOAD": library("plain"),
             "TIERLINE_BUDGET": "8Mi",
         },
@@ -142,7 +142,7 @@ def test_interposers_side_by_side(
     way: str, order: str, machine: dict[str, str], tmp_path: Path
 ) -> None:
     own = library("plain")
-    other = str(build("plain") / "tests" / "libother_interposer.so")
+    other = str(build("plain") / "interposer-tests" / "libother_interposer.so")
     second = tmp_path / "libtierline-again.so"
     shutil.copy(own, second)
     preloaded = {
@@ -164,7 +164,7 @@ def test_interposers_side_by_side(
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_a_program_without_cuda_notices_nothing(flavour: str) -> None:
-    program = str(build(flavour) / "tests" / "bystander_test")
+    program = str(build(flavour) / "interposer-tests" / "bystander_test")
     without = run(program, env={"LD_PRELOAD": preload(flavour)}).stdout
     loaded = run(program, env={"LD_PRELOAD": preload(flavour, library(flavour))}).stdout
     assert loaded == without
@@ -191,7 +191,7 @@ def test_a_musl_program_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_binary_interface_is_nvidias() -> None:
-    run(str(build("plain") / "tests" / "abi_test"))
+    run(str(build("plain") / "interposer-tests" / "abi_test"))
 
 
 @pytest.mark.slow
@@ -207,9 +207,10 @@ def test_the_library_exports_hooks_and_its_api_only() -> None:
         "GLIBC_2.2.5",
         "GLIBC_2.34",
     }
-    public = ROOT / "nodeagent" / "native" / "include" / "tierline" / "interposer.h"
+    public = ROOT / "nodeagent" / "native" / "include" / "tierline"
+    declared = "".join((public / f"{n}.h").read_text() for n in ("interposer", "tierline"))
     assert {n for n in other if n.startswith("tierline_")} <= set(
-        re.findall(r"tierline_\w+", public.read_text(encoding="utf-8"))
+        re.findall(r"tierline_\w+", declared)
     )
     needed = run(tool("readelf"), "-d", library("plain")).stdout
     assert re.findall(r"NEEDED.*\[(.*?)\]", needed) == ["libc.so.6"]

@@ -160,21 +160,6 @@ def test_c_tests(build: Path) -> None:
     run(tool("ctest"), "--test-dir", build, "--output-on-failure")
 
 
-def test_only_the_api_is_exported() -> None:
-    build = built("plain")
-    listed = subprocess.run(
-        ["nm", "-D", "--defined-only", build / "libtierline.so"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    names = {line.split()[-1].split("@")[0] for line in listed.splitlines()}
-    assert all(name.startswith("tierline_") for name in names - {"TIERLINE_1"})
-    needed = subprocess.run(
-        ["readelf", "-d", build / "libtierline.so"], capture_output=True, text=True, check=True
-    ).stdout
-    libraries = {line.split("[")[1] for line in needed.splitlines() if "NEEDED" in line}
-    assert libraries <= {"libc.so.6]", "ld-linux-x86-64.so.2]", "ld-linux-aarch64.so.1]"}
-
-
 STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
              "going_back", "backwards", "leaving_early", "outside_a_job", "unforeseen",
              "lease_alone", "two_threads_with_jobs", "readers_beside_jobs",

@@ -5,7 +5,6 @@
  */
 #include "client.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +13,11 @@
 #define MOST_CLIENTS 8U
 #define DEFAULT_RECONNECT_S 30.0
 #define SECOND_NS 1e9
+
+/* What glibc's pthread_atfork calls. musl lacks it, and must still load this library. */
+extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
+                             void *library) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static tierline_client *clients[MOST_CLIENTS];
 static struct tl_lock clients_lock;
@@ -52,7 +56,8 @@ static int register_client(tierline_client *client) {
     int code = tl_fail(TIERLINE_E_NO_MEMORY, "more than %u clients in one process", MOST_CLIENTS);
     tl_lock_acquire(&clients_lock);
     if (!watching_forks) {
-        watching_forks = pthread_atfork(NULL, NULL, drop_in_child) == 0;
+        watching_forks = __register_atfork != NULL &&
+                         __register_atfork(NULL, NULL, drop_in_child, &__dso_handle) == 0;
     }
     for (size_t i = 0; i < MOST_CLIENTS && code != 0 && watching_forks; i++) {
         if (clients[i] == NULL) {
