@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-NATIVE := $(shell find nodeagent/native/src nodeagent/native/include -type f) nodeagent/native/CMakeLists.txt
+NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/native/interposer/src -type f) nodeagent/native/CMakeLists.txt
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
