@@ -12,8 +12,8 @@ from tierline_api.base import ApiModel
 from tierline_api.conditions import ConditionStatus, ConditionType, Reason, find, updated
 from tierline_api.device import DeviceKind, DeviceSelector
 from tierline_api.memnode import MemNode
-from tierline_api.memquota import MemQuota
 from tierline_api.memprofile import MemProfile
+from tierline_api.memquota import MemQuota
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.metadata import ObjectMeta
 from tierline_api.plan import Home, Plan, Tier

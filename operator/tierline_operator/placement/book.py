@@ -1,0 +1,208 @@
+"""The book of all devices: who sits where, tried and proven against what each device has.
+
+Whoever asks for a seat is tried on one device at a time, beside everyone who sits there, and within
+the quotas of every namespace on that device. Pure: values in, values changed only here.
+Invariant: what stands Planned on a device was admitted together, within what other devices of the
+node leave of the tiers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tierline_api.conditions import Reason
+from tierline_api.memnode import MemNode
+from tierline_api.memquota import MemQuota
+from tierline_api.swap import SwapPolicy
+from tierline_operator.placement.demands import Unasked, demoted
+from tierline_operator.placement.ledger import Ledger, differs
+from tierline_operator.placement.proof import prove, together
+from tierline_operator.placement.quota import Usage, excess, usage_of
+from tierline_operator.placement.rules import KindRules, Rules
+from tierline_operator.placement.seats import DeviceKey, Seat, Standing
+from tierline_operator.placement.verdict import Refusal, refusal_of
+from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | None]
+"""What the task of a seat asks of a device; None while it is to be measured first."""
+
+
+class Book:
+    """The ledgers of all devices."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self.ledgers: dict[DeviceKey, Ledger] = {}
+        self.nodes: dict[str, MemNode] = {}
+        self.quotas: dict[str, dict[str, MemQuota]] = defaultdict(dict)
+        self._by_node: dict[str, set[DeviceKey]] = defaultdict(set)
+
+    def put_node(self, node: MemNode) -> set[DeviceKey]:
+        """Take a node as it is now; returns the devices of which something changed."""
+        before = self.nodes.get(node.name)
+        self.nodes[node.name] = node
+        if before is not None and not differs(before, node):
+            for key in self._by_node[node.name]:
+                self.ledgers[key].node = node
+            return set()
+        return self._redraw(node.name)
+
+    def drop_node(self, name: str) -> set[DeviceKey]:
+        """Forget a node; returns its devices."""
+        self.nodes.pop(name, None)
+        return self._redraw(name)
+
+    def _redraw(self, name: str) -> set[DeviceKey]:
+        node = self.nodes.get(name)
+        there = {d.name: d for d in node.status.devices} if node else {}
+        for device in there:
+            self.ledger(DeviceKey(name, device))
+        touched = set(self._by_node[name])
+        for key in touched:
+            self.ledgers[key].node = node
+            self.ledgers[key].device = there.get(key.device)
+        return touched
+
+    def ledger(self, key: DeviceKey) -> Ledger:
+        """The ledger of a device, also of one that is not there (yet, or any more)."""
+        if key not in self.ledgers:
+            node = self.nodes.get(key.node)
+            self.ledgers[key] = Ledger(key, node, node.device(key.device) if node else None)
+            self._by_node[key.node].add(key)
+        return self.ledgers[key]
+
+    def forget_if_empty(self, key: DeviceKey) -> None:
+        """Drop the ledger of a device that is gone and that nobody names any more."""
+        ledger = self.ledgers[key]
+        if ledger.device is None and not ledger.seats and not ledger.orphans:
+            del self.ledgers[key]
+            self._by_node[key.node].discard(key)
+
+    def rules(self, ledger: Ledger) -> KindRules:
+        """The rules for a device that is there."""
+        if ledger.device is None:
+            raise LookupError(f"device {ledger.key} is gone: it has no rules")
+        return self._rules.by_kind[ledger.device.kind]
+
+    def capacity(self, ledger: Ledger) -> DeviceCapacity:
+        """What the seats of a device share."""
+        taken: dict[str, int] = defaultdict(int)
+        for key in self._by_node[ledger.key.node]:
+            if key != ledger.key:
+                for tier, size in self.ledgers[key].tier_bytes().items():
+                    taken[tier] += size
+        return ledger.capacity(self.rules(ledger), taken)
+
+    def try_set(
+        self, ledger: Ledger, demands: Sequence[TaskDemand]
+    ) -> tuple[Admitted, None] | tuple[None, Refusal]:
+        """Would these hold together there, within every quota?"""
+        capacity = self.capacity(ledger)
+        try:
+            answer = together([self._limited(demand) for demand in demands], capacity)
+        except ValueError as error:
+            return None, Refusal(Reason.INVALID_SPEC, str(error), ledger.key)
+        if isinstance(answer, Infeasible):
+            return None, refusal_of(answer, ledger.key)
+        over = self._over_quota(ledger, demands, answer, capacity)
+        return (None, over) if over else (answer, None)
+
+    def grant(self, ledger: Ledger, seats: Sequence[Seat], answer: Admitted) -> None:
+        """Write what was admitted into the ledger; `seats` are in the order of the answer."""
+        for seat, plan in zip(seats, answer.plans, strict=True):
+            seat.plan = plan
+        ledger.answer = answer
+
+    def prove(self, ledger: Ledger, ask: Ask) -> list[Seat]:
+        """Rule again on everyone who sits there; returns the seats that are given up."""
+        ledger.answer, ledger.unknown = None, ""
+        lost: list[Seat] = []
+        asking: list[Seat] = []
+        for seat in list(ledger.seats):
+            seat.demand = seat.plan = None
+            seat.reason = ""
+            asked = ask(seat, ledger) if ledger.usable else None
+            if not ledger.usable:
+                why = f"device {ledger.key} is not there or has failed"
+                lost += self._lose(seat, why)
+            elif asked is None:
+                seat.standing = Standing.PROFILING
+            elif isinstance(asked, Unasked):
+                lost += self._lose(seat, asked.sentence)
+                ledger.unknown = f"device {ledger.key} runs {seat.task}: {asked.sentence}"
+            else:
+                seat.demand = asked
+                asking.append(seat)
+        lost += self._rule(ledger, asking)
+        ledger.seats = [seat for seat in ledger.seats if seat not in lost]
+        return lost
+
+    def _rule(self, ledger: Ledger, asking: Sequence[Seat]) -> list[Seat]:
+        if not asking:
+            return []
+        demands = [seat.demand for seat in asking if seat.demand]
+        capacity = self.capacity(ledger)
+        proof = prove(
+            [self._limited(demand) for demand in demands],
+            [seat.claim is not None for seat in asking],
+            capacity,
+        )
+        lost: list[Seat] = []
+        for seat, ruling in zip(asking, proof.rulings, strict=True):
+            seat.standing, seat.plan = ruling.standing, ruling.plan
+            seat.reason = ruling.refusal.sentence if ruling.refusal else ""
+            if ruling.standing == Standing.DEMOTED and seat.demand:
+                seat.demand = demoted(seat.demand)
+            if ruling.standing == Standing.LOST:
+                seat.demand = None
+                lost += self._lose(seat, seat.reason)
+        ledger.answer = proof.answer
+        return lost
+
+    @staticmethod
+    def _lose(seat: Seat, why: str) -> list[Seat]:
+        seat.standing, seat.reason = Standing.LOST, why
+        return [] if seat.claim else [seat]
+
+    def _limited(self, demand: TaskDemand) -> TaskDemand:
+        """Under a quota for fast memory a task takes what its deadline needs, and no more."""
+        limits = self.quotas.get(demand.domain, {}).values()
+        if demand.policy is SwapPolicy.AUTO and any(
+            quota.spec.fast_memory_bytes is not None for quota in limits
+        ):
+            return replace(demand, policy=SwapPolicy.STREAM)
+        return demand
+
+    def _over_quota(
+        self,
+        ledger: Ledger,
+        demands: Sequence[TaskDemand],
+        answer: Admitted,
+        capacity: DeviceCapacity,
+    ) -> Refusal | None:
+        limited = [d for d in sorted({demand.domain for demand in demands}) if self.quotas.get(d)]
+        if not limited:
+            return None
+        here = usage_of(list(zip(demands, answer.plans, strict=True)), capacity)
+        before = ledger.usage(capacity)
+        for domain in limited:
+            if domain in before and not here[domain].exceeds(before[domain]):
+                continue  # a quota that was lowered stops growth, not what runs
+            over = excess(
+                self.quotas[domain].values(), domain, self._elsewhere(domain, ledger), here[domain]
+            )
+            if over:
+                return Refusal(Reason.QUOTA_EXCEEDED, over.sentence, ledger.key, over.missing_bytes)
+        return None
+
+    def _elsewhere(self, domain: str, but: Ledger) -> list[Usage]:
+        return [
+            ledger.usage(self.capacity(ledger))[domain]
+            for key, ledger in self.ledgers.items()
+            if key != but.key
+            and ledger.usable
+            and any(demand.domain == domain for demand, _ in ledger.planned)
+        ]

@@ -1,0 +1,345 @@
+"""Placement over all nodes: events in, verdicts out; deterministic, no I/O, no clock.
+
+What it holds true after every `settle`:
+
+* an allocated claim sits where it is allocated, whatever else was thought: claims are the truth;
+* what stands Planned on a device was proven together (book.py), so no deadline is promised twice;
+* a task has at most one seat a live claim, and places kept free up to its `replicas`;
+* who waits was refused by every device since that device last became roomier.
+
+Those who wait are tried in their turn, the older first; a younger task that fits where an older one
+does not goes ahead. Each is tried on the least loaded device first. Work is bounded: an event makes
+only its own device's proofs be made again, a waiting task is tried again only on devices that
+became roomier, and one `settle` makes at most `Rules.tries_per_settle` plans for those who wait.
+
+Restart: feed nodes, profiles, quotas, tasks and claims in any order, then settle. Places that were
+kept free are taken up again after all claims, where they still hold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memquota import MemQuota
+from tierline_api.memtask import MemTask
+from tierline_operator.placement.book import Book
+from tierline_operator.placement.demands import Unasked
+from tierline_operator.placement.entry import Entry, restored
+from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.rules import Rules
+from tierline_operator.placement.saying import verdict_of
+from tierline_operator.placement.seating import Seating
+from tierline_operator.placement.seats import (
+    Claim,
+    ClaimKey,
+    DeviceKey,
+    Seat,
+    Standing,
+    TaskKey,
+)
+from tierline_operator.placement.verdict import Verdict
+from tierline_operator.planning.request import TaskDemand
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a settle did."""
+
+    changed: frozenset[TaskKey]
+    """Tasks of which something may have to be said anew."""
+    more: bool
+    """Whether there is more to do: settle again."""
+
+
+class Fleet:
+    """All nodes, tasks and claims, and who sits where."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self._rules = rules or Rules()
+        self._book = Book(self._rules)
+        self._profiles: dict[tuple[str, str], MemProfile] = {}
+        self._entries: dict[TaskKey, Entry] = {}
+        self._claims: dict[ClaimKey, Claim] = {}
+        self._of_task: dict[TaskKey, set[ClaimKey]] = defaultdict(set)
+        self._unsynced: set[TaskKey] = set()
+        self._unproven: set[DeviceKey] = set()
+        self._opened: set[DeviceKey] = set()
+        self._changed: set[TaskKey] = set()
+        self._missing: set[TaskKey] = set()
+        self._restless: set[TaskKey] = set()
+        self._respec: set[TaskKey] = set()
+        self._seating = Seating(self._book, self._ask, self._profile)
+
+    # Events
+
+    def put_node(self, node: MemNode) -> None:
+        """A node is there, or changed."""
+        self._touch(self._book.put_node(node))
+
+    def drop_node(self, name: str) -> None:
+        """A node is gone."""
+        self._touch(self._book.drop_node(name))
+
+    def put_profile(self, profile: MemProfile) -> None:
+        """A profile is there, or changed."""
+        key = (profile.metadata.namespace, profile.name)
+        before = self._profiles.get(key)
+        if before is not None and before.spec == profile.spec:
+            return
+        self._profiles[key] = profile
+        self._touch_profile(key)
+
+    def drop_profile(self, namespace: str, name: str) -> None:
+        """A profile is gone."""
+        self._profiles.pop((namespace, name), None)
+        self._touch_profile((namespace, name))
+
+    def put_quota(self, quota: MemQuota) -> None:
+        """A quota is there, or changed."""
+        self._book.quotas[quota.metadata.namespace][quota.name] = quota
+        self._touch_namespace(quota.metadata.namespace)
+
+    def drop_quota(self, namespace: str, name: str) -> None:
+        """A quota is gone."""
+        self._book.quotas[namespace].pop(name, None)
+        self._touch_namespace(namespace)
+
+    def put_task(self, task: MemTask) -> None:
+        """A task is there, or changed."""
+        key = TaskKey(task.domain, task.name)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = restored(task)
+            entry.claims = {name: self._claims[name] for name in self._of_task[key]}
+            entry.untested = set(self._book.ledgers)
+            for claim in entry.claims.values():
+                if claim.place:
+                    self._book.ledger(claim.place).orphans.discard(claim.key)
+                    self._unproven.add(claim.place)
+        else:
+            self._update(entry, task)
+        self._unsynced.add(key)
+
+    def _update(self, entry: Entry, task: MemTask) -> None:
+        if task.spec == entry.task.spec:
+            # The old object stays: demands are kept by identity.
+            entry.task = task.model_copy(update={"spec": entry.task.spec})
+            return
+        profile = entry.profile_name
+        entry.task = task
+        entry.granted = task.spec if entry.granted == task.spec else entry.granted
+        entry.change_refused = entry.refusal = None
+        if entry.profile_name != profile:
+            self._touch({seat.place for seat in entry.seats})
+
+    def drop_task(self, key: TaskKey) -> None:
+        """A task is gone; claims of it that are still allocated close their devices."""
+        entry = self._entries.pop(key, None)
+        for of in (self._changed, self._unsynced, self._missing, self._restless, self._respec):
+            of.discard(key)
+        if entry is None:
+            return
+        for seat in entry.seats:
+            self._leave(seat)
+        for claim in entry.claims.values():
+            if claim.place:
+                self._book.ledger(claim.place).orphans.add(claim.key)
+
+    def put_claim(self, claim: Claim) -> None:
+        """A claim is there, or changed."""
+        before = self._claims.get(claim.key)
+        if before == claim:
+            return
+        if before is not None and before.task != claim.task:
+            self.drop_claim(claim.key)
+        self._claims[claim.key] = claim
+        self._of_task[claim.task_key].add(claim.key)
+        entry = self._entries.get(claim.task_key)
+        if entry is not None:
+            entry.claims[claim.key] = claim
+            self._unsynced.add(entry.key)
+        elif claim.place:
+            self._book.ledger(claim.place).orphans.add(claim.key)
+
+    def drop_claim(self, key: ClaimKey) -> None:
+        """A claim is gone."""
+        claim = self._claims.pop(key, None)
+        if claim is None:
+            return
+        self._of_task[claim.task_key].discard(key)
+        entry = self._entries.get(claim.task_key)
+        if entry is not None:
+            entry.claims.pop(key, None)
+            self._unsynced.add(entry.key)
+        elif claim.place:
+            self._book.ledger(claim.place).orphans.discard(key)
+            self._touch({claim.place})
+
+    # Questions
+
+    def seat_of(self, claim: ClaimKey) -> Seat | None:
+        """The seat of a claim, once it has one."""
+        known = self._claims.get(claim)
+        entry = self._entries.get(known.task_key) if known else None
+        return entry.seat_for(claim) if entry else None
+
+    def claims_of(self, key: TaskKey) -> list[Claim]:
+        """The claims of a task, in the order of their names."""
+        return [self._claims[name] for name in sorted(self._of_task.get(key, ()))]
+
+    def verdict(self, key: TaskKey) -> Verdict | None:
+        """What is to be said of a task; None if there is none of that name."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        profile = self._profile(entry)
+        return verdict_of(entry, profile, self._matching(entry), len(self._book.ledgers))
+
+    def waiting(self) -> list[TaskKey]:
+        """Tasks with a pod or a place missing, in their turn."""
+        return self._in_turn(self._missing)
+
+    def devices(self) -> dict[DeviceKey, Ledger]:
+        """The ledgers of all devices, to be read only."""
+        return self._book.ledgers
+
+    def profile_in_use(self, namespace: str, name: str) -> list[TaskKey]:
+        """Tasks with a seat that are planned by this profile."""
+        return sorted(
+            entry.key
+            for entry in self._entries.values()
+            if entry.seats and (entry.key.namespace, entry.profile_name) == (namespace, name)
+        )
+
+    # Settling
+
+    def settle(self) -> Settled:
+        """Bring everything up to date with the events since the last time."""
+        while self._unsynced or self._unproven:
+            for key in sorted(self._unsynced):
+                self._sync(self._entries[key])
+            self._unsynced.clear()
+            for device in sorted(self._unproven):
+                self._prove(self._book.ledgers[device])
+            self._unproven.clear()
+        self._change_specs()
+        more = self._place()
+        changed, self._changed = frozenset(self._changed), set()
+        return Settled(changed, more or bool(self._unsynced or self._unproven))
+
+    def _sync(self, entry: Entry) -> None:
+        """Give every allocated claim its seat, and every other seat a reason to be."""
+        self._changed.add(entry.key)
+        touched = self._seating.sync(entry)
+        self._unproven |= touched
+        if not entry.seats:
+            entry.granted = entry.granted_generation = entry.change_refused = None
+        if entry.missing and (entry.refusal is None or self._profile(entry) is None):
+            entry.untested = set(self._book.ledgers)
+        self._queue(entry)
+
+    def _queue(self, entry: Entry) -> None:
+        """Keep the sets of those who wait up to date."""
+        if not entry.missing:
+            entry.refusal = None
+            entry.untested.clear()
+        for of, belongs in (
+            (self._missing, entry.missing > 0),
+            (self._restless, entry.missing > 0 and bool(entry.untested)),
+            (self._respec, bool(entry.seats) and entry.granted is not entry.task.spec),
+        ):
+            if belongs:
+                of.add(entry.key)
+            else:
+                of.discard(entry.key)
+
+    def _in_turn(self, keys: set[TaskKey]) -> list[TaskKey]:
+        return sorted(keys, key=lambda key: self._entries[key].turn)
+
+    def _prove(self, ledger: Ledger) -> None:
+        for seat in ledger.seats:
+            self._changed.add(seat.task)
+        for seat in self._book.prove(ledger, self._ask):
+            entry = self._entries[seat.task]
+            entry.seats.remove(seat)
+            entry.untested = set(self._book.ledgers)
+            self._unsynced.add(entry.key)
+        for seat in ledger.seats:
+            entry = self._entries[seat.task]
+            if entry.granted is None and seat.demand:
+                entry.granted = entry.task.spec
+                entry.granted_generation = entry.task.metadata.generation
+                self._queue(entry)
+        self._opened.add(ledger.key)
+        self._book.forget_if_empty(ledger.key)
+
+    def _change_specs(self) -> None:
+        """Try what people changed in the specs of tasks that have seats."""
+        for key in self._in_turn(self._respec):
+            entry = self._entries[key]
+            places = {seat.place for seat in entry.seats}
+            if entry.change_refused is None or places & self._opened:
+                self._changed |= self._seating.change(entry)
+                self._queue(entry)
+
+    def _place(self) -> bool:
+        """Try those who wait; returns whether some were not tried for want of time."""
+        opened, self._opened = self._opened & set(self._book.ledgers), set()
+        if opened:
+            for key in self._missing:
+                self._entries[key].untested |= opened
+            self._restless |= self._missing
+        tries = self._rules.tries_per_settle
+        for key in self._in_turn(self._restless):
+            if tries <= 0:
+                return True
+            entry = self._entries[key]
+            made, changed = self._seating.find(entry, tries)
+            tries -= made
+            self._changed |= changed | {key}
+            self._queue(entry)
+        return bool(self._restless)
+
+    # What the rest asks
+
+    def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | None:
+        entry = self._entries[seat.task]
+        profile = self._profile(entry)
+        if profile is None:
+            claim = self._claims.get(seat.claim) if seat.claim else None
+            if seat.standing == Standing.PROFILING or (claim and claim.profiling):
+                return None
+        return self._seating.demand(entry, ledger)
+
+    def _profile(self, entry: Entry) -> MemProfile | None:
+        return self._profiles.get((entry.key.namespace, entry.profile_name))
+
+    def _matching(self, entry: Entry) -> list[Ledger]:
+        return self._seating.matching(entry)
+
+    def _leave(self, seat: Seat) -> None:
+        ledger = self._book.ledger(seat.place)
+        ledger.seats.remove(seat)
+        self._unproven.add(seat.place)
+
+    def _touch(self, devices: set[DeviceKey]) -> None:
+        self._unproven |= devices
+
+    def _touch_profile(self, key: tuple[str, str]) -> None:
+        for entry in self._entries.values():
+            if (entry.key.namespace, entry.profile_name) == key:
+                entry.untested = set(self._book.ledgers)
+                entry.refusal = None
+                self._unsynced.add(entry.key)
+                self._touch({seat.place for seat in entry.seats})
+
+    def _touch_namespace(self, namespace: str) -> None:
+        """A quota changed: what was refused may fit, and spare memory is given otherwise."""
+        for entry in self._entries.values():
+            if entry.key.namespace == namespace:
+                entry.untested = set(self._book.ledgers)
+                self._unsynced.add(entry.key)
+                self._touch({seat.place for seat in entry.seats})

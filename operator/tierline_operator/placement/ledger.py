@@ -1,0 +1,112 @@
+"""One device's book: its seats, what they take, and the proof that they hold together.
+
+Tiers belong to the node: a device may use what the plans of the node's other devices leave. Homes
+are given in the order of admission, so what a device was granted stays its own when another device
+of the node takes more.
+
+A device is *closed* to new seats while it runs something whose demand is unknown: a claim whose
+MemTask or MemProfile is gone, or a task that is being measured alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tierline_api.memnode import Device, Health, MemNode
+from tierline_operator.placement.quota import Usage, tier_bytes, usage_of
+from tierline_operator.placement.rules import KindRules
+from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, Standing
+from tierline_operator.planning.answer import Admitted, TaskPlan
+from tierline_operator.planning.from_api import capacity_of
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+
+@dataclass
+class Ledger:
+    """A device and who sits on it."""
+
+    key: DeviceKey
+    node: MemNode | None = None
+    device: Device | None = None
+    """None while the device is gone and claims still name it."""
+    seats: list[Seat] = field(default_factory=list)
+    orphans: set[ClaimKey] = field(default_factory=set)
+    """Allocated claims of tasks that do not exist."""
+    unknown: str = ""
+    """Why the demand of a seat is unknown, if one is."""
+    answer: Admitted | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether the device is there and well."""
+        return (
+            self.device is not None
+            and self.node is not None
+            and Health.FAILED not in (self.device.health, self.node.status.health)
+        )
+
+    @property
+    def closed(self) -> str:
+        """Why nothing new may be placed here, or nothing."""
+        if not self.usable:
+            return f"device {self.key} is not there or has failed"
+        if self.orphans:
+            names = ", ".join(sorted(claim.name for claim in self.orphans))
+            return f"device {self.key} runs claims without a MemTask ({names}); delete their pods"
+        if any(seat.standing == Standing.PROFILING for seat in self.seats):
+            return f"device {self.key} measures a task alone"
+        return self.unknown
+
+    @property
+    def load(self) -> float:
+        """The share of its time that is promised."""
+        return self.answer.utilisation if self.answer else 0.0
+
+    def capacity(self, rules: KindRules, taken_by_others: Mapping[str, int]) -> DeviceCapacity:
+        """What its seats may share; `taken_by_others` bytes of each tier are not theirs."""
+        if self.device is None or self.node is None:
+            raise LookupError(f"device {self.key} is gone: nothing can be planned on it")
+        status = self.node.status
+        tiers = tuple(
+            tier.model_copy(
+                update={
+                    "used_bytes": min(tier.capacity_bytes, taken_by_others.get(tier.name.value, 0))
+                }
+            )
+            for tier in status.tiers
+            if tier.health != Health.FAILED
+        )
+        node = self.node.model_copy(update={"status": status.model_copy(update={"tiers": tiers})})
+        device = self.device.model_copy(update={"used_bytes": 0})
+        return capacity_of(
+            node, device, rules.margins, dispatch_s=rules.dispatch_s, gate_s=rules.gate_s
+        )
+
+    @property
+    def planned(self) -> list[tuple[TaskDemand, TaskPlan]]:
+        """Demand and plan of the seats that have one, in the order of admission."""
+        return [(s.demand, s.plan) for s in self.seats if s.demand and s.plan]
+
+    def tier_bytes(self) -> dict[str, int]:
+        """Bytes that its seats keep in each tier."""
+        return tier_bytes(self.planned)
+
+    def usage(self, capacity: DeviceCapacity) -> dict[str, Usage]:
+        """What each namespace takes of it."""
+        return usage_of(self.planned, capacity)
+
+
+def differs(before: MemNode, now: MemNode) -> bool:
+    """Whether a node changed in what plans are made from: not in what is used, or when measured."""
+    return _basis(before) != _basis(now)
+
+
+def _basis(node: MemNode) -> object:
+    status = node.status
+    return (
+        status.health == Health.FAILED,
+        [device.model_copy(update={"used_bytes": 0}) for device in status.devices],
+        [(t.name, t.capacity_bytes, t.health == Health.FAILED) for t in status.tiers],
+        [(k.name, k.device, k.bandwidth, k.overhead_s) for k in status.links],
+    )

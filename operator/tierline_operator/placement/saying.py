@@ -1,0 +1,147 @@
+"""The sentences of placement: what is said of a task's profile and of its admission.
+
+Every sentence names the cause and, where something is to be done, the fix. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tierline_api.conditions import ConditionStatus, Reason
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask_status import Phase
+from tierline_operator.placement.entry import Entry
+from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.seats import Seat, Standing
+from tierline_operator.placement.verdict import Refusal, Said, Verdict
+from tierline_operator.planning.reasons import mebibytes, milliseconds
+
+_TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
+
+
+def verdict_of(
+    entry: Entry, profile: MemProfile | None, matching: Sequence[Ledger], devices: int
+) -> Verdict:
+    """What is to be said of a task now; `devices` is how many there are of any kind."""
+    admitted = _admitted(entry, profile, matching, devices)
+    return Verdict(
+        profiled=_profiled(entry, profile),
+        admitted=admitted,
+        phase=_phase(entry, admitted),
+        seats=tuple(entry.seats),
+        granted=entry.granted,
+        granted_generation=entry.granted_generation,
+    )
+
+
+def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
+    if profile is not None:
+        return Said(
+            _TRUE,
+            Reason.PROFILE_FOUND,
+            f"MemProfile/{profile.name}: {mebibytes(profile.spec.weight_bytes)} of weights and "
+            f"{milliseconds(profile.spec.compute_s)} of compute, measured on "
+            f"{profile.spec.device.product}",
+        )
+    alone = next((seat for seat in entry.seats if seat.standing == Standing.PROFILING), None)
+    if alone is not None:
+        return Said(_FALSE, Reason.PROFILING, f"runs alone on {alone.place} to be measured")
+    if entry.refusal:
+        return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.sentence)
+    return Said(_FALSE, Reason.PROFILE_MISSING, f"there is no MemProfile/{entry.profile_name}")
+
+
+def _admitted(
+    entry: Entry, profile: MemProfile | None, matching: Sequence[Ledger], devices: int
+) -> Said:
+    if entry.leaving:
+        pods = ", ".join(sorted(claim.pod for claim in entry.claims.values() if claim.place))
+        what = f"waits until its pods have ended: {pods}" if pods else "nothing runs any more"
+        return Said(_FALSE, Reason.BEING_DELETED, f"is being deleted; {what}")
+    worse = [s for s in entry.seats if s.standing in {Standing.LOST, Standing.DEMOTED}]
+    if worse:
+        return _worse(worse[0], matching)
+    if profile is None:
+        return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
+    if entry.missing:
+        return _waits(entry, matching, devices)
+    if entry.change_refused is not None:
+        return Said(
+            _TRUE,
+            Reason.CHANGE_REFUSED,
+            "runs on as it was admitted, because the changed spec does not hold on "
+            f"{entry.change_refused.device}: {entry.change_refused.sentence}",
+        )
+    return Said(_TRUE, Reason.ADMITTED, _holds(entry))
+
+
+def _worse(seat: Seat, matching: Sequence[Ledger]) -> Said:
+    gone = seat.place not in {ledger.key for ledger in matching}
+    if gone and seat.demand is None:
+        return Said(
+            _FALSE,
+            Reason.NODE_GONE,
+            f"{seat.reason}; delete the pod to have it placed elsewhere",
+        )
+    then = (
+        "it runs in what the others leave"
+        if seat.standing == Standing.DEMOTED
+        else "it gets no time on the device"
+    )
+    return Said(
+        _FALSE,
+        Reason.NO_LONGER_HOLDS,
+        f"no longer holds on {seat.place}, {then}: {seat.reason}; delete the pod to have it "
+        "placed elsewhere",
+    )
+
+
+def _waits(entry: Entry, matching: Sequence[Ledger], devices: int) -> Said:
+    so_far = f"{len(entry.seats)} of {entry.wanted} pods have a place; " if entry.seats else ""
+    if not matching:
+        wants = entry.task.spec.device
+        model = f" whose product name holds {wants.model!r}" if wants.model else ""
+        return Said(
+            _FALSE,
+            Reason.NO_MATCHING_DEVICE,
+            f"{so_far}none of {devices} devices is of kind {wants.kind.value}{model}; "
+            "change spec.device or add such a node",
+        )
+    refusal = entry.refusal
+    if refusal is None:
+        return Said(_FALSE, Reason.PENDING, f"{so_far}waits for its turn to be tried")
+    return Said(_FALSE, refusal.reason, so_far + _nearest(refusal, len(matching)))
+
+
+def _nearest(refusal: Refusal, tried: int) -> str:
+    if refusal.device is None or tried == 1:
+        return refusal.sentence
+    return f"fits on none of {tried} devices; nearest is {refusal.device}: {refusal.sentence}"
+
+
+def _holds(entry: Entry) -> str:
+    if not entry.seats:
+        return "replicas is 0 and no pod runs: nothing is to be placed"
+    first = entry.seats[0]
+    more = f" and {len(entry.seats) - 1} more" if len(entry.seats) > 1 else ""
+    plan = first.plan
+    if plan is None:
+        return f"runs on {first.place}{more}"
+    promise = (
+        f"a job ends at most {milliseconds(plan.response_s)} after its release"
+        if plan.response_s is not None
+        else "without a guarantee"
+    )
+    return (
+        f"has its place on {first.place}{more}: {promise}; {mebibytes(plan.streamed_bytes)} "
+        "are streamed in each job"
+    )
+
+
+def _phase(entry: Entry, admitted: Said) -> Phase:
+    if any(seat.standing == Standing.PROFILING for seat in entry.seats):
+        return Phase.PROFILING
+    if admitted.status == _TRUE:
+        return Phase.ADMITTED
+    refused = {Reason.NO_LONGER_HOLDS, Reason.INVALID_SPEC, Reason.NODE_GONE}
+    return Phase.REFUSED if admitted.reason in refused else Phase.PENDING

@@ -1,0 +1,273 @@
+"""How one task comes to its seats: from its claims, by trying devices, or by a changed spec.
+
+Devices are tried from the least loaded on. A device whose promised time and the task's own least
+time (all weights resident) exceed all of its time is passed over without a plan: a necessary
+condition, exact where it says no. A task without a profile is given a whole empty device, once, to
+be measured there; its other pods wait for the measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tierline_api.conditions import Reason
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTaskSpec
+from tierline_api.realtime import Criticality
+from tierline_operator.placement.book import Ask, Book
+from tierline_operator.placement.demands import Demands, Unasked
+from tierline_operator.placement.entry import Entry
+from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.seats import Claim, DeviceKey, Seat, Standing, TaskKey
+from tierline_operator.placement.verdict import Refusal
+from tierline_operator.planning.answer import Admitted
+from tierline_operator.planning.request import TaskDemand
+
+
+class Seating:
+    """Finds and keeps the seats of tasks."""
+
+    def __init__(self, book: Book, ask: Ask, profile: Callable[[Entry], MemProfile | None]) -> None:
+        self._book = book
+        self._ask = ask
+        self._profile = profile
+        self._order = 0
+
+    def demand(self, entry: Entry, ledger: Ledger) -> TaskDemand | Unasked:
+        """What the task asks of a device by its granted spec."""
+        return self._demand(entry, entry.spec, entry.demands, ledger)
+
+    def _demand(
+        self, entry: Entry, spec: MemTaskSpec, demands: Demands, ledger: Ledger
+    ) -> TaskDemand | Unasked:
+        profile = self._profile(entry)
+        if profile is None:
+            return Unasked(
+                Reason.PROFILE_MISSING,
+                f"MemProfile/{entry.profile_name} is not in namespace {entry.key.namespace}; "
+                "apply it again",
+            )
+        if ledger.device is None:
+            return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
+        return demands.of(entry.task, spec, profile, ledger.device)
+
+    def matching(self, entry: Entry) -> list[Ledger]:
+        """Devices of the kind and model that the task wants, the least loaded first."""
+        wants = entry.task.spec.device
+        fit = [
+            ledger
+            for ledger in self._book.ledgers.values()
+            if ledger.device and wants.matches(ledger.device.kind, ledger.device.product)
+        ]
+        return sorted(fit, key=lambda ledger: (ledger.load, len(ledger.seats), ledger.key))
+
+    # From claims
+
+    def sync(self, entry: Entry) -> set[DeviceKey]:
+        """Give every claim its seat as far as there are seats; returns devices to prove again."""
+        touched: set[DeviceKey] = set()
+        for seat in list(entry.seats):
+            if seat.claim is not None and seat.claim not in entry.claims:
+                seat.claim = None
+                if seat.standing != Standing.PLANNED:
+                    touched.add(self._remove(entry, seat))
+            elif seat.claim is None and not self._suits(entry, seat):
+                touched.add(self._remove(entry, seat))
+        for claim in sorted(
+            (c for c in entry.claims.values() if c.place), key=lambda c: (c.allocated, c.key)
+        ):
+            touched |= self._sit_as_allocated(entry, claim)
+        touched |= self._take_hint(entry)
+        free = [seat for seat in entry.seats if seat.claim is None and not entry.leaving]
+        for claim, seat in zip(entry.unseated(), free, strict=False):
+            seat.claim = claim.key
+        surplus = len(entry.seats) - entry.wanted
+        for seat in sorted(entry.seats, key=lambda seat: -seat.order):
+            if surplus > 0 and seat.claim is None:
+                touched.add(self._remove(entry, seat))
+                surplus -= 1
+        return touched
+
+    def _suits(self, entry: Entry, seat: Seat) -> bool:
+        device = self._book.ledger(seat.place).device
+        return device is not None and entry.task.spec.device.matches(device.kind, device.product)
+
+    def _sit_as_allocated(self, entry: Entry, claim: Claim) -> set[DeviceKey]:
+        if claim.place is None:
+            return set()
+        seat = entry.seat_for(claim.key)
+        if seat is not None and seat.place == claim.place:
+            return set()
+        touched = set()
+        if seat is not None:
+            touched.add(self._remove(entry, seat))
+        free = next((s for s in entry.seats if s.claim is None and s.place == claim.place), None)
+        if free is not None:
+            free.claim = claim.key
+            return touched | {claim.place}
+        return touched | {self._add(entry, claim.place, claim, order=claim.order)}
+
+    def _take_hint(self, entry: Entry) -> set[DeviceKey]:
+        """Keep the place that was kept before a restart; the proof says whether it still holds."""
+        hint, entry.hint = entry.hint, None
+        if hint is None or entry.seats or entry.leaving or hint not in self._book.ledgers:
+            return set()
+        if not entry.wanted or self._profile(entry) is None:
+            return set()
+        return {self._add(entry, hint, None)}
+
+    # By trying
+
+    def find(self, entry: Entry, tries: int) -> tuple[int, set[TaskKey]]:
+        """Try untested devices for the missing seats; returns plans made and tasks touched."""
+        if entry.leaving:
+            entry.untested.clear()
+            return 0, set()
+        if self._profile(entry) is None:
+            return self._find_alone(entry)
+        made, changed = 0, set()
+        for ledger in self.matching(entry):
+            while ledger.key in entry.untested and entry.missing and made < tries:
+                refusal, planned = self._seat(entry, ledger)
+                made += planned
+                if refusal is None:
+                    changed |= {seat.task for seat in ledger.seats}
+                    continue
+                entry.untested.discard(ledger.key)
+                nearest = entry.refusal
+                if (
+                    nearest is None
+                    or nearest.device in {None, ledger.key}
+                    or refusal.distance < nearest.distance
+                ):
+                    entry.refusal = refusal
+        if made < tries:
+            entry.untested.clear()
+        if entry.missing and entry.refusal is None:
+            wants = entry.task.spec.device.kind.value
+            entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
+        return made, changed
+
+    def _seat(self, entry: Entry, ledger: Ledger) -> tuple[Refusal | None, int]:
+        """Seat it on that device, or say why not; and how many plans that took."""
+        if ledger.closed:
+            return Refusal(Reason.PENDING, ledger.closed, ledger.key), 0
+        demand = self.demand(entry, ledger)
+        if isinstance(demand, Unasked):
+            return Refusal(demand.reason, demand.sentence, ledger.key), 0
+        hopeless = entry.refusal is not None and self._overloads(demand, ledger)
+        if hopeless:
+            return Refusal(Reason.DEADLINE_INFEASIBLE, f"{ledger.key} is busy", ledger.key), 0
+        answer, refusal = self._book.try_set(ledger, [d for d, _ in ledger.planned] + [demand])
+        if answer is None:
+            return refusal, 1
+        self._add(entry, ledger.key, next(iter(entry.unseated()), None))
+        entry.seats[-1].demand = demand
+        planned = [seat for seat in ledger.seats if seat.demand]
+        self._book.grant(ledger, planned, answer)
+        if entry.granted is None:
+            entry.granted = entry.task.spec
+            entry.granted_generation = entry.task.metadata.generation
+        return None, 1
+
+    def _overloads(self, demand: TaskDemand, ledger: Ledger) -> bool:
+        """Whether the device has too little time left even with all weights resident."""
+        rules = self._book.rules(ledger)
+        least = 0.0
+        for one in [demand, *(d for d, _ in ledger.planned)]:
+            if one.criticality == Criticality.HARD:
+                busy_s = sum(one.compute_s) * rules.margins.compute + rules.dispatch_s
+                least += busy_s / one.period_s
+        return least > 1
+
+    def _find_alone(self, entry: Entry) -> tuple[int, set[TaskKey]]:
+        """An empty device on which a pod of the task is measured."""
+        entry.untested.clear()
+        name = entry.profile_name
+        if any(seat.standing == Standing.PROFILING for seat in entry.seats):
+            entry.refusal = Refusal(Reason.PROFILING, "waits until its first pod has been measured")
+            return 0, set()
+        claim = next(iter(entry.unseated()), None)
+        if claim is None:
+            entry.refusal = Refusal(
+                Reason.PROFILE_MISSING,
+                f"there is no MemProfile/{name} and no pod of the task to be measured; "
+                "apply the profile or start a pod",
+            )
+            return 0, set()
+        budget = entry.task.spec.memory.budget_bytes
+        free = [k for k in self.matching(entry) if not k.seats and not k.closed]
+        free.sort(
+            key=lambda k: (
+                (k.device.fast_bytes < budget, -k.device.fast_bytes, k.key)
+                if k.device
+                else (True, 0, k.key)
+            )
+        )
+        if not free:
+            entry.refusal = Refusal(
+                Reason.PROFILE_MISSING,
+                f"there is no MemProfile/{name}, and no device that matches is empty to measure "
+                "the task alone; apply the profile or free a device",
+            )
+            return 0, set()
+        self._add(entry, free[0].key, claim)
+        entry.seats[-1].standing = Standing.PROFILING
+        return 0, {entry.key}
+
+    # By a changed spec
+
+    def change(self, entry: Entry) -> set[TaskKey]:
+        """Grant the spec as it is now if it holds on every device of the task, else say why not."""
+        wanted = entry.task.spec
+        places = sorted({seat.place for seat in entry.seats})
+        granted: list[tuple[Ledger, Admitted, dict[int, TaskDemand]]] = []
+        for place in places:
+            ledger = self._book.ledger(place)
+            mine = [seat for seat in ledger.seats if seat.task == entry.key and seat.demand]
+            if not mine:
+                continue
+            demand = self._demand(entry, wanted, entry.changed_demands, ledger)
+            if isinstance(demand, Unasked):
+                entry.change_refused = Refusal(demand.reason, demand.sentence, place)
+                return {entry.key}
+            changed = {id(seat): demand for seat in mine}
+            demands = [changed.get(id(s), s.demand) for s in ledger.seats if s.demand]
+            answer, refusal = self._book.try_set(ledger, [d for d in demands if d])
+            if answer is None:
+                entry.change_refused = refusal
+                return {entry.key}
+            granted.append((ledger, answer, changed))
+        touched = {entry.key}
+        for ledger, answer, changed in granted:
+            for seat in ledger.seats:
+                seat.demand = changed.get(id(seat), seat.demand)
+                touched.add(seat.task)
+                if id(seat) in changed:
+                    seat.standing, seat.reason = Standing.PLANNED, ""
+            self._book.grant(ledger, [s for s in ledger.seats if s.demand], answer)
+        entry.granted, entry.change_refused = wanted, None
+        entry.granted_generation = entry.task.metadata.generation
+        entry.demands, entry.changed_demands = entry.changed_demands, Demands()
+        return touched
+
+    # Seats
+
+    def _add(
+        self, entry: Entry, place: DeviceKey, claim: Claim | None, order: int | None = None
+    ) -> DeviceKey:
+        if order is None:
+            order = self._order
+        self._order = max(self._order, order) + 1
+        seat = Seat(entry.key, place, order, claim.key if claim else None)
+        entry.seats.append(seat)
+        entry.seats.sort(key=lambda s: s.order)
+        ledger = self._book.ledger(place)
+        ledger.seats.append(seat)
+        ledger.seats.sort(key=lambda s: s.order)
+        return place
+
+    def _remove(self, entry: Entry, seat: Seat) -> DeviceKey:
+        entry.seats.remove(seat)
+        self._book.ledger(seat.place).seats.remove(seat)
+        return seat.place

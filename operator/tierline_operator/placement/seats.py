@@ -1,0 +1,100 @@
+"""The words of placement: devices, claims, and seats.
+
+A *seat* is room for one pod of a task on one device. It belongs to a claim once the pod's claim is
+there; before (and between two pods) it is kept free for the task, up to the task's `replicas`.
+An allocated claim is the truth about its seat's place; a seat without a claim is only a promise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.request import TaskDemand
+
+
+class TaskKey(NamedTuple):
+    """A MemTask."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.namespace}/{self.name}"
+
+
+class ClaimKey(NamedTuple):
+    """A ResourceClaim."""
+
+    namespace: str
+    name: str
+
+
+class DeviceKey(NamedTuple):
+    """A device of a node."""
+
+    node: str
+    device: str
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.node}/{self.device}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A pod's claim. Times are RFC 3339 texts in UTC, which sort as they are."""
+
+    key: ClaimKey
+    task: str
+    created: str
+    pod: str
+    """Name of its pod."""
+    place: DeviceKey | None = None
+    """Where it is allocated."""
+    allocated: str = ""
+    """When it was allocated."""
+    order: int | None = None
+    """The number of its admission."""
+    profiling: bool = False
+    """It was allocated to be measured alone."""
+    leaving: bool = False
+    """It is being deleted: not to be allocated any more."""
+
+    @property
+    def task_key(self) -> TaskKey:
+        """The task it names."""
+        return TaskKey(self.key.namespace, self.task)
+
+
+class Standing(StrEnum):
+    """How a seat stands."""
+
+    PLANNED = "Planned"
+    """Its plan is proven beside all others of the device."""
+    PROFILING = "Profiling"
+    """It has the device alone, to be measured."""
+    DEMOTED = "Demoted"
+    """Its deadline no longer holds; it runs in what the others leave."""
+    LOST = "Lost"
+    """Its pod was admitted, and it cannot even run in what the others leave."""
+
+
+@dataclass
+class Seat:
+    """Room for one pod of a task."""
+
+    task: TaskKey
+    place: DeviceKey
+    order: int
+    """Counts admissions; tasks of a device are planned in this order, so that homes stay put."""
+    claim: ClaimKey | None = None
+    standing: Standing = Standing.PLANNED
+    demand: TaskDemand | None = None
+    plan: TaskPlan | None = None
+    """Both None while it is being measured, or lost."""
+    reason: str = ""
+    """A sentence, where it stands worse than planned."""

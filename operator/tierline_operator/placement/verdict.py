@@ -1,0 +1,74 @@
+"""What placement says of one task: where its pods are, with which plans, and why others wait.
+
+Values for whoever writes status; the sentences are made here, because here the causes are known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tierline_api.conditions import ConditionStatus, Reason
+from tierline_api.memtask import MemTaskSpec
+from tierline_api.memtask_status import Phase
+from tierline_operator.placement.seats import DeviceKey, Seat
+from tierline_operator.planning.answer import Infeasible
+
+_REASONS: Final = {
+    "deadline": Reason.DEADLINE_INFEASIBLE,
+    "memory": Reason.MEMORY_INSUFFICIENT,
+    "ring": Reason.RING_TOO_SMALL,
+    "tier": Reason.TIER_INSUFFICIENT,
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a task has no place; of several devices, where it came nearest."""
+
+    reason: Reason
+    sentence: str
+    device: DeviceKey | None = None
+    missing_bytes: int | None = None
+    shortfall_s: float | None = None
+
+    @property
+    def distance(self) -> tuple[int, float, float, str]:
+        """Sorts refusals, the nearest first."""
+        return (
+            0 if self.missing_bytes is not None else 1 if self.shortfall_s is not None else 2,
+            self.missing_bytes or 0,
+            self.shortfall_s if self.shortfall_s is not None else math.inf,
+            str(self.device),
+        )
+
+
+def refusal_of(answer: Infeasible, device: DeviceKey) -> Refusal:
+    """The planner's refusal as placement reports it."""
+    return Refusal(
+        _REASONS[answer.kind], answer.sentence, device, answer.missing_bytes, answer.shortfall_s
+    )
+
+
+@dataclass(frozen=True)
+class Said:
+    """One condition: whether it holds, a word for scripts and a sentence for people."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is to be said of a task."""
+
+    profiled: Said
+    admitted: Said
+    phase: Phase
+    seats: tuple[Seat, ...]
+    """In the order of admission."""
+    granted: MemTaskSpec | None
+    """The spec by which its seats are planned."""
+    granted_generation: int | None

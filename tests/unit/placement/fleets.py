@@ -1,0 +1,232 @@
+"""Builders of small fleets: nodes, profiles, tasks and claims with what a test cares about."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tierline_api.device import DeviceKind, DeviceSelector
+from tierline_api.memnode import (
+    Device,
+    Health,
+    Link,
+    LinkName,
+    MemNode,
+    MemNodeStatus,
+    TierStatus,
+)
+from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.memquota import MemQuota, MemQuotaSpec
+from tierline_api.memtask import MemTask, MemTaskSpec
+from tierline_api.metadata import ClusterObjectMeta, ObjectMeta
+from tierline_api.plan import Tier
+from tierline_api.realtime import Criticality, Realtime
+from tierline_api.swap import Memory, Swap, SwapPolicy
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.rules import KindRules, Rules
+from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, TaskKey
+from tierline_operator.planning.request import Margins
+
+MIB = 2**20
+START = datetime(2026, 11, 21, tzinfo=UTC)
+EXACT = Rules(
+    by_kind={kind: KindRules(Margins(1.0, 1.0), 0.0, 0.0) for kind in DeviceKind},
+)
+"""No margins, so that a test can count in its head."""
+
+
+def node(
+    name: str,
+    *,
+    devices: int = 1,
+    fast_mib: int = 512,
+    dram_mib: int = 4096,
+    link_mib_s: int = 10_000,
+    product: str = "Trial CPU",
+    kind: DeviceKind = DeviceKind.CPU,
+    health: Health = Health.HEALTHY,
+) -> MemNode:
+    """A node of equal devices, with DRAM below them; extents of 1 MiB."""
+    names = [f"{kind.value}{number}" for number in range(devices)]
+    return MemNode(
+        metadata=ClusterObjectMeta(name=name),
+        status=MemNodeStatus(
+            devices=tuple(
+                Device(
+                    name=device,
+                    kind=kind,
+                    product=product,
+                    fast_bytes=fast_mib * MIB,
+                    extent_bytes=MIB,
+                    health=health,
+                )
+                for device in names
+            ),
+            tiers=(TierStatus(name=Tier.DRAM, capacity_bytes=dram_mib * MIB),),
+            links=tuple(
+                Link(
+                    name=LinkName.H2D,
+                    device=device,
+                    bandwidth=link_mib_s * MIB,
+                    overhead_s=0.0,
+                )
+                for device in names
+            ),
+        ),
+    )
+
+
+def profile(
+    name: str,
+    *,
+    mib: int = 64,
+    compute_ms: float = 10,
+    layers: int = 8,
+    namespace: str = "default",
+    product: str = "Trial CPU",
+    workspace_mib: int = 4,
+    digest: str | None = None,
+) -> MemProfile:
+    """A model of equal layers."""
+    return MemProfile(
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        spec=MemProfileSpec(
+            device=ProfiledDevice(kind=DeviceKind.CPU, product=product),
+            layers=tuple(
+                Layer(
+                    name=f"layer{number}",
+                    bytes=mib * MIB // layers,
+                    compute_time_s=compute_ms / 1000 / layers,
+                )
+                for number in range(layers)
+            ),
+            workspace_bytes=workspace_mib * MIB,
+            digest=digest,
+        ),
+    )
+
+
+def task(
+    name: str,
+    *,
+    period_ms: float = 100,
+    deadline_ms: float | None = None,
+    namespace: str = "default",
+    replicas: int = 1,
+    of: str | None = None,
+    number: int = 0,
+    criticality: Criticality = Criticality.HARD,
+    policy: SwapPolicy = SwapPolicy.AUTO,
+    budget_mib: int = 1024,
+    model: str | None = None,
+    kind: DeviceKind = DeviceKind.CPU,
+    generation: int = 1,
+    leaving: bool = False,
+    status: Any = None,
+) -> MemTask:
+    """A task; `of` names its profile, `number` its age (0 is the oldest)."""
+    created = START + timedelta(seconds=number)
+    return MemTask(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            generation=generation,
+            creation_timestamp=created,
+            deletion_timestamp=created if leaving else None,
+        ),
+        spec=MemTaskSpec(
+            realtime=Realtime(
+                period_s=period_ms / 1000,
+                deadline_s=(deadline_ms or period_ms) / 1000,
+                criticality=criticality,
+            ),
+            memory=Memory(budget_bytes=budget_mib * MIB),
+            swap=Swap(policy=policy),
+            device=DeviceSelector(kind=kind, model=model),
+            profile=of,
+            replicas=replicas,
+        ),
+        status=status,
+    )
+
+
+def claim(
+    name: str,
+    of: str,
+    *,
+    namespace: str = "default",
+    place: DeviceKey | None = None,
+    number: int = 0,
+    profiling: bool = False,
+    leaving: bool = False,
+    order: int | None = None,
+) -> Claim:
+    """A claim of a pod of task `of`."""
+    created = (START + timedelta(seconds=number)).isoformat()
+    return Claim(
+        key=ClaimKey(namespace, name),
+        task=of,
+        created=created,
+        pod=f"pod-{name}",
+        place=place,
+        allocated=created if place else "",
+        order=order,
+        profiling=profiling,
+        leaving=leaving,
+    )
+
+
+def quota(
+    name: str, *, namespace: str = "default", fast_mib: int | None = None, **more: Any
+) -> MemQuota:
+    """A quota; without figures it limits nothing."""
+    fast_bytes = None if fast_mib is None else fast_mib * MIB
+    return MemQuota(
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        spec=MemQuotaSpec(fast_memory_bytes=fast_bytes, **more),
+    )
+
+
+def fleet(*objects: Any, rules: Rules = EXACT) -> Fleet:
+    """A fleet that has seen these objects and settled."""
+    made = Fleet(rules)
+    feed(made, *objects)
+    return made
+
+
+def feed(into: Fleet, *objects: Any) -> None:
+    """Let a fleet see more objects, and settle."""
+    puts = {
+        MemNode: into.put_node,
+        MemProfile: into.put_profile,
+        MemTask: into.put_task,
+        MemQuota: into.put_quota,
+        Claim: into.put_claim,
+    }
+    for item in objects:
+        puts[type(item)](item)  # type: ignore[operator]
+    settle(into)
+
+
+def settle(of: Fleet) -> set[TaskKey]:
+    """Settle until there is nothing more to do; returns the tasks that changed."""
+    changed: set[TaskKey] = set()
+    for _ in range(1000):
+        done = of.settle()
+        changed |= done.changed
+        if not done.more:
+            return changed
+    raise AssertionError("the fleet does not come to rest")
+
+
+def places(of: Fleet, name: str, namespace: str = "default") -> list[str]:
+    """Where the seats of a task are, as node/device."""
+    verdict = of.verdict(TaskKey(namespace, name))
+    assert verdict is not None
+    return [str(seat.place) for seat in verdict.seats]
+
+
+def said(of: Fleet, name: str, namespace: str = "default") -> tuple[str, str, str]:
+    """Status, reason and message of Admitted."""
+    verdict = of.verdict(TaskKey(namespace, name))
+    assert verdict is not None
+    admitted = verdict.admitted
+    return admitted.status.value, admitted.reason.value, admitted.message

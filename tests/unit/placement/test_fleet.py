@@ -1,0 +1,454 @@
+"""Placement as a user meets it: who gets which device, who waits and why, what changes move."""
+
+from tests.unit.placement.fleets import (
+    EXACT,
+    claim,
+    feed,
+    fleet,
+    node,
+    places,
+    profile,
+    quota,
+    said,
+    settle,
+    task,
+)
+
+from tierline_api.conditions import Condition, ConditionStatus, ConditionType
+from tierline_api.memnode import Health
+from tierline_api.memquota import TierQuota
+from tierline_api.memtask_status import Granted, MemTaskStatus, Phase
+from tierline_api.plan import Tier
+from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
+from tierline_operator.placement.seats import ClaimKey, DeviceKey, Standing, TaskKey
+
+A0, B0 = DeviceKey("a", "cpu0"), DeviceKey("b", "cpu0")
+
+
+def test_a_task_keeps_a_place_before_it_has_a_pod() -> None:
+    seen = fleet(node("a"), profile("m"), task("m"))
+
+    assert places(seen, "m") == ["a/cpu0"]
+    status, reason, message = said(seen, "m")
+    assert (status, reason) == ("True", "Admitted")
+    assert "has its place on a/cpu0: a job ends at most 10 ms after its release" in message
+
+
+def test_a_pods_claim_takes_the_place_that_was_kept() -> None:
+    seen = fleet(node("a"), node("b"), profile("m"), task("m"))
+    kept = places(seen, "m")
+
+    feed(seen, claim("c", "m"))
+
+    assert places(seen, "m") == kept
+    seat = seen.seat_of(ClaimKey("default", "c"))
+    assert seat is not None
+    assert seat.plan is not None
+
+
+def test_tasks_spread_over_devices_by_load() -> None:
+    seen = fleet(node("a"), node("b"), profile("m"))
+    feed(seen, *(task(f"t{n}", of="m", number=n) for n in range(4)))
+
+    assert sorted(places(seen, f"t{n}")[0] for n in range(4)) == ["a/cpu0"] * 2 + ["b/cpu0"] * 2
+
+
+def test_what_does_not_fit_waits_with_its_reason_and_starts_when_another_goes() -> None:
+    seen = fleet(node("a"), profile("m", compute_ms=40))
+    feed(seen, *(task(f"t{n}", of="m", number=n) for n in range(3)))
+
+    status, reason, message = said(seen, "t2")
+    assert (status, reason) == ("False", "DeadlineInfeasible")
+    assert "120 % of the device's time" in message
+    assert seen.waiting() == [TaskKey("default", "t2")]
+
+    seen.drop_task(TaskKey("default", "t0"))
+    settle(seen)
+
+    assert places(seen, "t2") == ["a/cpu0"]
+    assert seen.waiting() == []
+
+
+def test_missing_memory_is_named_in_bytes() -> None:
+    seen = fleet(
+        node("a", fast_mib=32), profile("m", mib=64), task("m", policy=SwapPolicy.RESIDENT)
+    )
+
+    _, reason, message = said(seen, "m")
+    assert reason == "MemoryInsufficient"
+    assert "36 MiB are missing" in message
+
+
+def test_of_those_who_wait_the_older_is_served_first() -> None:
+    seen = fleet(node("a"), profile("m", compute_ms=60))
+    feed(seen, task("running", of="m"))
+    feed(seen, task("younger", of="m", number=9), task("older", of="m", number=3))
+
+    seen.drop_task(TaskKey("default", "running"))
+    settle(seen)
+
+    assert places(seen, "older") == ["a/cpu0"]
+    assert seen.waiting() == [TaskKey("default", "younger")]
+
+
+def test_a_small_task_goes_ahead_of_one_that_does_not_fit() -> None:
+    seen = fleet(node("a"), profile("big", compute_ms=60), profile("small", compute_ms=10))
+    feed(seen, task("one", of="big"), task("two", of="big", number=1))
+    feed(seen, task("three", of="small", number=2))
+
+    assert seen.waiting() == [TaskKey("default", "two")]
+    assert places(seen, "three") == ["a/cpu0"]
+
+
+def test_each_replica_has_its_own_place() -> None:
+    seen = fleet(node("a"), node("b"), profile("m", compute_ms=60), task("m", replicas=3))
+
+    assert sorted(places(seen, "m")) == ["a/cpu0", "b/cpu0"]
+    status, _, message = said(seen, "m")
+    assert status == "False"
+    assert message.startswith("2 of 3 pods have a place; fits on none of 2 devices; nearest is")
+
+
+def test_pods_beyond_the_replicas_are_placed_and_leave_nothing() -> None:
+    seen = fleet(node("a"), profile("m"), task("m"), claim("one", "m"), claim("two", "m"))
+    assert len(places(seen, "m")) == 2
+
+    seen.drop_claim(ClaimKey("default", "two"))
+    settle(seen)
+    assert len(places(seen, "m")) == 1
+
+    seen.drop_claim(ClaimKey("default", "one"))
+    settle(seen)
+    assert len(places(seen, "m")) == 1, "one place is kept for the task's next pod"
+
+
+def test_no_device_of_the_kind() -> None:
+    seen = fleet(node("a"), profile("m"), task("m", model="H200"))
+
+    assert said(seen, "m") == (
+        "False",
+        "NoMatchingDevice",
+        "none of 1 devices is of kind cpu whose product name holds 'H200'; "
+        "change spec.device or add such a node",
+    )
+    feed(seen, node("b", product="NVIDIA H200"))
+    assert said(seen, "m")[1] == "ProfileMissing"
+
+
+def test_a_profile_of_another_product_serves_only_with_a_stated_time() -> None:
+    seen = fleet(node("a"), profile("m", product="Other"), task("m"))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "ProfileMissing"
+    assert "was measured on Other and this device is Trial CPU" in message
+
+
+def test_an_allocated_claim_is_the_truth() -> None:
+    seen = fleet(node("a"), node("b"), profile("m"), task("m"), claim("c", "m", place=B0))
+
+    assert places(seen, "m") == ["b/cpu0"]
+
+    feed(seen, claim("c", "m", place=A0))
+    assert places(seen, "m") == ["a/cpu0"]
+
+
+def test_a_claim_without_its_task_closes_the_device() -> None:
+    seen = fleet(node("a"), profile("m"), claim("stray", "gone", place=A0), task("m"))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "Pending"
+    assert "runs claims without a MemTask (stray); delete their pods" in message
+
+    seen.drop_claim(ClaimKey("default", "stray"))
+    settle(seen)
+    assert places(seen, "m") == ["a/cpu0"]
+
+
+def test_without_a_profile_a_pod_is_measured_alone_then_admitted() -> None:
+    seen = fleet(node("a"), node("b"), profile("m"), task("other", of="m"))
+    feed(seen, task("new", number=1))
+    assert places(seen, "new") == [], "there is no pod that could be measured"
+    assert "no pod of the task to be measured" in said_profiled(seen, "new")
+
+    feed(seen, claim("c", "new"), claim("d", "new", number=1))
+    assert places(seen, "new") == ["b/cpu0"]
+    assert seen.seat_of(ClaimKey("default", "c")).standing == Standing.PROFILING  # type: ignore[union-attr]
+    assert seen.seat_of(ClaimKey("default", "d")) is None
+    assert seen.verdict(TaskKey("default", "new")).phase == Phase.PROFILING  # type: ignore[union-attr]
+    feed(seen, task("late", of="m", number=2))
+    assert places(seen, "late") == ["a/cpu0"], "the measured task has its device alone"
+
+    feed(seen, claim("c", "new", place=B0, profiling=True), profile("new"))
+    assert said(seen, "new")[:2] == ("True", "Admitted")
+    assert len(places(seen, "new")) == 2
+    assert places(seen, "new")[0] == "b/cpu0"
+
+
+def said_profiled(seen, name):  # type: ignore[no-untyped-def]
+    return seen.verdict(TaskKey("default", name)).profiled.message
+
+
+def test_no_empty_device_to_measure_on() -> None:
+    seen = fleet(node("a"), profile("m"), task("other", of="m"))
+    feed(seen, task("new", number=1), claim("c", "new"))
+
+    assert "no device that matches is empty to measure the task alone" in said_profiled(seen, "new")
+
+
+def test_a_node_that_goes_takes_kept_places_elsewhere_and_says_what_to_do_of_pods() -> None:
+    seen = fleet(node("a"), node("b"), profile("m"))
+    feed(seen, task("kept", of="m"), task("runs", of="m", number=1), claim("c", "runs", place=A0))
+    assert places(seen, "runs") == ["a/cpu0"]
+
+    seen.drop_node("a")
+    settle(seen)
+
+    assert places(seen, "kept") == ["b/cpu0"]
+    status, reason, message = said(seen, "runs")
+    assert (status, reason) == ("False", "NodeGone")
+    assert message.endswith("delete the pod to have it placed elsewhere")
+
+    seen.drop_claim(ClaimKey("default", "c"))
+    settle(seen)
+    assert places(seen, "runs") == ["b/cpu0"]
+    assert said(seen, "runs")[0] == "True"
+
+
+def test_a_failed_device_is_no_place() -> None:
+    seen = fleet(node("a", health=Health.FAILED), profile("m"), task("m"))
+    assert said(seen, "m")[:2] == ("False", "Pending")
+
+    feed(seen, node("a"))
+    assert said(seen, "m")[0] == "True"
+
+
+def test_a_slower_link_is_proved_again_and_the_condition_names_who_no_longer_holds() -> None:
+    seen = fleet(node("a", fast_mib=24), profile("m", mib=64))
+    feed(seen, task("old", of="m", period_ms=30), claim("c", "old", place=A0))
+    feed(seen, task("new", of="m", period_ms=30, number=1), claim("d", "new", place=A0, number=1))
+    assert said(seen, "old")[0] == said(seen, "new")[0] == "True"
+
+    feed(seen, node("a", fast_mib=24, link_mib_s=3000))
+
+    assert said(seen, "old")[0] == "True", "the longer admitted keeps its guarantee"
+    status, reason, message = said(seen, "new")
+    assert (status, reason) == ("False", "NoLongerHolds")
+    assert "delete the pod to have it placed elsewhere" in message
+
+    feed(seen, node("a", fast_mib=24))
+    assert said(seen, "new")[0] == "True"
+
+
+def test_what_no_longer_holds_is_demoted_where_the_others_still_hold() -> None:
+    seen = fleet(node("a"), profile("m", compute_ms=30), profile("n", compute_ms=30))
+    feed(seen, task("old", of="m"), claim("c", "old", place=A0))
+    feed(seen, task("new", of="n", number=1), claim("d", "new", place=A0, number=1))
+
+    feed(seen, profile("m", compute_ms=60), profile("n", compute_ms=39))
+    assert said(seen, "old")[0] == said(seen, "new")[0] == "True"
+
+    feed(seen, profile("m", compute_ms=60.5))
+    seat = seen.seat_of(ClaimKey("default", "d"))
+    assert seat is not None
+    assert seat.standing in {Standing.DEMOTED, Standing.PLANNED}
+    feed(seen, profile("m", compute_ms=61.5))
+    seat = seen.seat_of(ClaimKey("default", "d"))
+    assert seat is not None
+    assert seat.standing == Standing.LOST, "even its section would make the other late"
+
+
+def test_a_changed_period_is_granted_where_it_holds_else_the_old_one_stays() -> None:
+    seen = fleet(node("a"), profile("m", compute_ms=40))
+    feed(seen, task("one", of="m"), task("two", of="m", number=1))
+
+    feed(seen, task("two", of="m", number=1, period_ms=90, generation=2))
+    assert said(seen, "two")[:2] == ("True", "Admitted")
+    assert granted_ms(seen, "two") == (90, 2)
+
+    feed(seen, task("two", of="m", number=1, period_ms=50, generation=3))
+    status, reason, message = said(seen, "two")
+    assert (status, reason) == ("True", "ChangeRefused")
+    assert message.startswith("runs on as it was admitted, because the changed spec does not hold")
+    assert granted_ms(seen, "two") == (90, 2)
+
+    seen.drop_task(TaskKey("default", "one"))
+    settle(seen)
+    assert said(seen, "two")[:2] == ("True", "Admitted")
+    assert granted_ms(seen, "two") == (50, 3)
+
+
+def test_a_budget_below_the_measure_is_refused_and_the_old_one_stays() -> None:
+    seen = fleet(node("a"), profile("m"), task("m"))
+
+    feed(seen, task("m", budget_mib=16, generation=2))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "ChangeRefused"
+    assert "write at least 68Mi" in message
+
+
+def granted_ms(seen, name):  # type: ignore[no-untyped-def]
+    verdict = seen.verdict(TaskKey("default", name))
+    return round(verdict.granted.realtime.period_s * 1000), verdict.granted_generation
+
+
+def test_a_refused_change_is_still_refused_after_a_restart() -> None:
+    admitted = task("two", of="m", number=1, period_ms=90)
+    status = MemTaskStatus(
+        node="a",
+        device="cpu0",
+        granted=Granted(
+            generation=2,
+            realtime=admitted.spec.realtime,
+            memory=admitted.spec.memory,
+            swap=admitted.spec.swap,
+        ),
+    )
+    changed = task("two", of="m", number=1, period_ms=50, generation=3, status=status)
+    seen = fleet(
+        *(node("a"), profile("m", compute_ms=40), task("one", of="m"), changed),
+        *(claim("c", "one", place=A0), claim("d", "two", place=A0, number=1)),
+    )
+
+    assert said(seen, "two")[:2] == ("True", "ChangeRefused")
+    assert granted_ms(seen, "two") == (90, 2)
+
+
+def test_a_place_that_was_kept_is_kept_over_a_restart() -> None:
+    status = MemTaskStatus(
+        node="b",
+        device="cpu0",
+        conditions=(
+            Condition(
+                type=ConditionType.ADMITTED,
+                status=ConditionStatus.TRUE,
+                reason="Admitted",
+                last_transition_time="2026-11-21T00:00:00Z",
+            ),
+        ),
+    )
+    seen = fleet(
+        *(node("a"), node("b"), profile("m", compute_ms=60)),
+        *(task("waits", of="m", number=0), task("had", of="m", number=9, status=status)),
+        task("also", of="m", number=1),
+    )
+
+    assert places(seen, "had") == ["b/cpu0"]
+    assert seen.waiting() == [TaskKey("default", "also")]
+
+
+def test_a_task_that_is_being_deleted_waits_for_its_pods_and_gets_no_new_ones() -> None:
+    seen = fleet(node("a"), profile("m"), task("m"), claim("c", "m", place=A0))
+
+    feed(seen, task("m", leaving=True), claim("d", "m"))
+
+    assert said(seen, "m") == (
+        "False",
+        "BeingDeleted",
+        "is being deleted; waits until its pods have ended: pod-c",
+    )
+    assert seen.seat_of(ClaimKey("default", "d")) is None
+    seen.drop_claim(ClaimKey("default", "c"))
+    settle(seen)
+    assert places(seen, "m") == []
+
+
+def test_a_quota_of_fast_memory_names_what_is_missing_and_spare_memory_is_not_given() -> None:
+    seen = fleet(node("a"), profile("m", mib=64, compute_ms=5), quota("q", fast_mib=16))
+    feed(seen, task("one", of="m"))
+    assert said(seen, "one")[0] == "True"
+    seat = seen.verdict(TaskKey("default", "one")).seats[0]  # type: ignore[union-attr]
+    assert seat.plan is not None
+    assert len(seat.plan.resident_extents) < 64
+
+    feed(seen, task("two", of="m", number=1, policy=SwapPolicy.RESIDENT))
+    _, reason, message = said(seen, "two")
+    assert reason == "QuotaExceeded"
+    assert "MemQuota/q of namespace default allows 16 MiB of fast memory" in message
+    assert "are missing; raise the quota or remove a task" in message
+
+    feed(seen, quota("q", fast_mib=256))
+    assert said(seen, "two")[0] == "True"
+
+
+def test_a_quota_counts_over_all_nodes_and_each_namespace_by_itself() -> None:
+    limit = quota("q", tiers=(TierQuota(tier=Tier.DRAM, capacity_bytes=100 * 2**20),))
+    seen = fleet(node("a"), node("b"), profile("m"), profile("m", namespace="other"), limit)
+    feed(seen, task("one", of="m"), task("two", of="m", number=1))
+    feed(seen, task("three", of="m", namespace="other", number=2))
+
+    assert said(seen, "one")[0] == "True"
+    assert "allows 100 MiB in the tier dram and the tasks need 128 MiB" in said(seen, "two")[2]
+    assert said(seen, "three", "other")[0] == "True"
+
+
+def test_equal_weights_count_once_on_a_device() -> None:
+    limit = quota("q", tiers=(TierQuota(tier=Tier.DRAM, capacity_bytes=100 * 2**20),))
+    seen = fleet(node("a"), profile("m", digest="0" * 64), limit)
+    feed(seen, task("one", of="m"), task("two", of="m", number=1))
+
+    assert said(seen, "two")[0] == "True"
+
+
+def test_a_quota_of_link_time() -> None:
+    seen = fleet(
+        node("a", fast_mib=16, link_mib_s=1000),
+        *(profile("m", mib=64, compute_ms=5), quota("q", link_percent=50)),
+        *(task("one", of="m", period_ms=200), task("two", of="m", period_ms=200, number=1)),
+    )
+
+    assert said(seen, "one")[0] == "True"
+    _, reason, message = said(seen, "two")
+    assert reason == "QuotaExceeded"
+    assert "allows 50 % of a link's time" in message
+
+
+def test_a_lowered_quota_stops_growth_only() -> None:
+    seen = fleet(node("a"), profile("m"), task("one", of="m"), claim("c", "one", place=A0))
+    feed(seen, profile("m", namespace="other"))
+
+    feed(seen, quota("q", fast_mib=1))
+    assert said(seen, "one")[0] == "True"
+    feed(seen, task("two", of="m", namespace="other", number=1))
+    assert said(seen, "two", "other")[0] == "True"
+    feed(seen, task("three", of="m", number=2))
+    assert said(seen, "three")[1] == "QuotaExceeded"
+
+
+def test_devices_of_a_node_share_its_tiers() -> None:
+    seen = fleet(node("a", devices=2, dram_mib=100), profile("m", mib=64))
+    feed(seen, task("one", of="m"), task("two", of="m", number=1))
+
+    assert said(seen, "one")[0] == "True"
+    assert said(seen, "two")[1] == "TierInsufficient"
+
+
+def test_best_effort_has_a_place_without_a_promise() -> None:
+    seen = fleet(node("a"), profile("m"), task("m", criticality=Criticality.BEST_EFFORT))
+
+    assert "without a guarantee" in said(seen, "m")[2]
+
+
+def test_plans_are_made_a_few_at_a_time() -> None:
+    few = EXACT.__class__(by_kind=EXACT.by_kind, tries_per_settle=2)
+    seen = fleet(node("a"), profile("m"), rules=few)
+    for number in range(5):
+        seen.put_task(task(f"t{number}", of="m", number=number))
+
+    first = seen.settle()
+    assert first.more
+    assert len(seen.waiting()) == 3
+    settle(seen)
+    assert seen.waiting() == []
+
+
+def test_usage_that_a_node_reports_moves_nobody() -> None:
+    seen = fleet(node("a"), profile("m"), task("m"))
+    reported = node("a")
+    used = reported.status.devices[0].model_copy(update={"used_bytes": 2**20})
+    status = reported.status.model_copy(update={"devices": (used,)})
+
+    seen.put_node(reported.model_copy(update={"status": status}))
+
+    assert seen.settle().changed == frozenset()

@@ -1,0 +1,238 @@
+"""Whatever happens in whatever order: nothing is promised twice, and nobody waits for no reason.
+
+A machine feeds random events to a fleet and plays the operator that allocates claims. After every
+step the fleet's promises are checked by other means than its own: sums of memory, the exact test
+over the planned job times, and a fresh fleet that knows only what a restarted operator could read.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.unit.placement.fleets import EXACT, MIB, claim, node, profile, quota, settle, task
+
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_api.realtime import Criticality
+from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.seats import Claim, ClaimKey, Standing, TaskKey
+from tierline_operator.planning.request import TaskDemand
+
+NODES = st.sampled_from(["a", "b"])
+TASKS = st.sampled_from(["t0", "t1", "t2", "t3"])
+SPACES = st.sampled_from(["default", "other"])
+MODELS = st.sampled_from(["m", "n"])
+
+
+class Cluster(RuleBasedStateMachine):
+    """Random events, and an operator that allocates what has a seat."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fleet = Fleet(EXACT)
+        self.nodes: dict[str, MemNode] = {}
+        self.profiles: dict[tuple[str, str], MemProfile] = {}
+        self.tasks: dict[TaskKey, MemTask] = {}
+        self.claims: dict[ClaimKey, Claim] = {}
+        self.number = 0
+
+    @initialize()
+    def two_nodes_and_all_profiles(self) -> None:
+        for name in ("a", "b"):
+            self.node_comes_or_changes(name, fast=64, speed=10_000, devices=1, dram=1000)
+        for space in ("default", "other"):
+            self.profile_is_measured(space, "m", ms=20, mib=48)
+            self.profile_is_measured(space, "n", ms=5, mib=16)
+
+    def tick(self) -> int:
+        self.number += 1
+        return self.number
+
+    @rule(
+        name=NODES,
+        fast=st.sampled_from([24, 64, 256]),
+        speed=st.sampled_from([1000, 10_000]),
+        devices=st.sampled_from([1, 2]),
+        dram=st.sampled_from([100, 1000]),
+    )
+    def node_comes_or_changes(
+        self, name: str, fast: int, speed: int, devices: int, dram: int
+    ) -> None:
+        made = node(name, fast_mib=fast, link_mib_s=speed, devices=devices, dram_mib=dram)
+        self.nodes[name] = made
+        self.fleet.put_node(made)
+
+    @rule(name=NODES)
+    def node_goes(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.fleet.drop_node(name)
+
+    @rule(space=SPACES, name=MODELS, ms=st.sampled_from([5, 20, 45]), mib=st.sampled_from([16, 48]))
+    def profile_is_measured(self, space: str, name: str, ms: int, mib: int) -> None:
+        made = profile(name, namespace=space, compute_ms=ms, mib=mib)
+        self.profiles[space, name] = made
+        self.fleet.put_profile(made)
+
+    @rule(
+        space=SPACES,
+        name=TASKS,
+        of=MODELS,
+        period=st.sampled_from([60, 100, 200]),
+        replicas=st.sampled_from([0, 1, 2]),
+        criticality=st.sampled_from(list(Criticality)),
+    )
+    def task_comes_or_changes(
+        self, space: str, name: str, of: str, period: int, replicas: int, criticality: Criticality
+    ) -> None:
+        made = task(
+            *(name,),
+            namespace=space,
+            of=of,
+            period_ms=period,
+            replicas=replicas,
+            criticality=criticality,
+            number=self.tick(),
+        )
+        self.tasks[TaskKey(space, name)] = made
+        self.fleet.put_task(made)
+
+    @rule(space=SPACES, name=MODELS)
+    def profile_goes(self, space: str, name: str) -> None:
+        self.profiles.pop((space, name), None)
+        self.fleet.drop_profile(space, name)
+
+    @rule(space=SPACES, name=TASKS)
+    def task_goes(self, space: str, name: str) -> None:
+        self.tasks.pop(TaskKey(space, name), None)
+        self.fleet.drop_task(TaskKey(space, name))
+
+    @rule(space=SPACES, name=TASKS)
+    def pod_comes(self, space: str, name: str) -> None:
+        number = self.tick()
+        made = claim(f"c{number}", name, namespace=space, number=number)
+        self.claims[made.key] = made
+        self.fleet.put_claim(made)
+
+    @rule(data=st.data())
+    def pod_goes(self, data: st.DataObject) -> None:
+        if self.claims:
+            key = data.draw(st.sampled_from(sorted(self.claims)))
+            del self.claims[key]
+            self.fleet.drop_claim(key)
+
+    @rule(space=SPACES, fast=st.sampled_from([16, 64, None]))
+    def quota_changes(self, space: str, fast: int | None) -> None:
+        self.fleet.put_quota(quota("q", namespace=space, fast_mib=fast))
+
+    @rule()
+    def operator_allocates(self) -> None:
+        settle(self.fleet)
+        for key, pending in sorted(self.claims.items()):
+            seat = self.fleet.seat_of(key)
+            if pending.place is None and seat is not None:
+                self.claims[key] = replace(
+                    pending,
+                    place=seat.place,
+                    allocated=f"{self.tick():09}",
+                    order=seat.order,
+                    profiling=seat.standing == Standing.PROFILING,
+                )
+                self.fleet.put_claim(self.claims[key])
+
+    @invariant()
+    def everything_holds(self) -> None:
+        settle(self.fleet)
+        check(self.fleet, self.claims, self.tasks)
+
+    @invariant()
+    def a_restart_promises_nothing_twice(self) -> None:
+        again = Fleet(EXACT)
+        for known in self.claims.values():
+            again.put_claim(known)
+        for made in self.tasks.values():
+            again.put_task(made)
+        for there in self.nodes.values():
+            again.put_node(there)
+        for measured in self.profiles.values():
+            again.put_profile(measured)
+        settle(again)
+        check(again, self.claims, self.tasks)
+
+
+def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemTask]) -> None:
+    """The promises of a fleet that has settled."""
+    nobody_waits_for_no_reason(fleet)
+    for ledger in fleet.devices().values():
+        device_holds(ledger)
+    for key, known in claims.items():
+        if known.place is not None and known.task_key in tasks:
+            seat = fleet.seat_of(key)
+            assert seat is not None
+            assert seat.place == known.place, "claims are the truth"
+    for key, made in tasks.items():
+        verdict = fleet.verdict(key)
+        assert verdict is not None
+        live = sum(1 for c in claims.values() if c.task_key == key)
+        assert len(verdict.seats) <= max(live, made.spec.replicas)
+        held = [seat.claim for seat in verdict.seats if seat.claim]
+        assert len(held) == len(set(held))
+        if verdict.admitted.status.value == "True":
+            assert all(seat.standing == Standing.PLANNED for seat in verdict.seats)
+            assert key not in fleet.waiting()
+        else:
+            assert verdict.admitted.message
+
+
+def nobody_waits_for_no_reason(fleet: Fleet) -> None:
+    """Every device, asked once more, refuses everyone who waits."""
+    for key in fleet.waiting():
+        entry = fleet._entries[key]
+        profile_known = fleet._profile(entry) is not None
+        for ledger in fleet._matching(entry) if profile_known else ():
+            demand = fleet._seating.demand(entry, ledger)
+            if ledger.closed or not isinstance(demand, TaskDemand):
+                continue
+            together = [known for known, _ in ledger.planned] + [demand]
+            answer, _ = fleet._book.try_set(ledger, together)
+            assert answer is None, f"{key} has room on {ledger.key}"
+
+
+def device_holds(ledger: Ledger) -> None:
+    """Memory adds up and every guaranteed deadline passes the exact test."""
+    planned = ledger.planned
+    if not planned:
+        return
+    assert ledger.device is not None
+    assert not [s for s in ledger.seats if s.standing == Standing.PROFILING]
+    rings: dict[str, int] = defaultdict(int)
+    for demand, plan in planned:
+        rings[demand.domain] = max(rings[demand.domain], plan.ring_extents)
+    resident = sum(len(plan.resident_extents) for _, plan in planned)
+    workspace = max(plan.workspace_bytes for _, plan in planned)
+    used = (resident + sum(rings.values())) * MIB + workspace
+    assert used <= ledger.device.fast_bytes
+    verdict = np_edf(
+        [
+            SporadicTask(
+                demand.name,
+                demand.period_s,
+                None if demand.criticality is Criticality.BEST_EFFORT else demand.deadline_s,
+                plan.job_time_s,
+            )
+            for demand, plan in planned
+        ]
+    )
+    assert verdict.ok
+
+
+@pytest.mark.slow
+def test_whatever_happens() -> None:
+    run = settings(max_examples=40, stateful_step_count=30, deadline=None)
+    Cluster.TestCase.settings = run
+    Cluster.TestCase("runTest").runTest()
