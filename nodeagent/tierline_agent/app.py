@@ -25,7 +25,7 @@ from tierline_agent import admin, probe, reporting
 from tierline_agent.accounting import FastMemory, JobLog
 from tierline_agent.config import AgentConfig
 from tierline_agent.devices.base import Device, Identity
-from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.devices.opening import open_device
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
@@ -56,9 +56,10 @@ async def run(config: AgentConfig) -> None:
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
         undo.enter_context(_sole_agent(state_dir, run_dir))
         _raise_descriptor_limit()
-        device = CpuDevice(config.device.extent_bytes, config.device.fast_bytes)
+        device = open_device(config.device)
         storage = Storage.open(config.tiers, device, config.limits.queued_transfers)
         undo.callback(storage.close)
+        device.attach_media(storage.mapped_media())
 
         node = await _assemble(config, device, storage, undo)
         await _measure_links(node, state_dir / "links.json")

@@ -18,8 +18,8 @@ from tierline_agent.devices.base import Words
 from tierline_agent.extents import ExtentPool, Pooled
 from tierline_agent.identity import Process
 from tierline_agent.placement import residents_of, streamed_of
+from tierline_agent.sources import Source
 from tierline_agent.storage import Storage, Stored
-from tierline_agent.streaming import Source
 
 
 @dataclass

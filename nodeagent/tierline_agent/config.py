@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -24,18 +24,37 @@ class _Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+_EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
+
+
 class DeviceSettings(_Settings):
     """The device of this agent."""
 
-    kind: Literal["cpu"] = "cpu"
+    kind: Literal["cpu", "cuda"] = "cpu"
     """Kind of device."""
+    index: Annotated[int | None, Field(ge=0)] = None
+    """The CUDA driver's number of the GPU; 0 if neither this nor uuid is given."""
+    uuid: Annotated[str | None, Field(pattern=r"^(GPU|MIG)-")] = None
+    """The GPU as NVML names it, instead of its number."""
     fast_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES)]
     """Fast memory that tasks may use together, extents and workspaces, bytes."""
-    extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)] = 4 << 20
-    """Size of an extent, bytes; a power of two."""
+    extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)]
+    """Size of an extent, bytes; a power of two. Default 4 MiB on cpu, 32 MiB on cuda."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _size_for_kind(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "extent_bytes" not in values:
+            usual = _EXTENT_BYTES.get(str(values.get("kind", "cpu")))
+            return values if usual is None else {**values, "extent_bytes": usual}
+        return values
 
     @model_validator(mode="after")
     def _check_sizes(self) -> DeviceSettings:
+        if self.kind == "cpu" and (self.index is not None or self.uuid is not None):
+            raise ValueError("index and uuid name a GPU, and kind is cpu")
+        if self.index is not None and self.uuid is not None:
+            raise ValueError("index and uuid both name a GPU; give one")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise ValueError(f"extent_bytes {self.extent_bytes} is not a power of two")
         if self.extent_bytes > self.fast_bytes:

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierline_agent.accounting import FastMemory
-from tierline_agent.devices.base import Device, Extent, Words
+from tierline_agent.devices.base import Device, Extent, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
 from tierline_agent.identity import Process
 from tierline_agent.leases import LeaseManager, Ticket
 from tierline_agent.policy.leases import Rank
+from tierline_agent.sources import Source
 from tierline_agent.state import LeaseMark
-from tierline_agent.streaming import Source, Stream, StreamRunner
 
 _DRAINING = "the last job's copies"
 
@@ -52,11 +52,15 @@ class Execution:
     failed: Callable[[StreamFailed], None]
     stream: Stream | None = None
     ended: bool = False
+    rewinding: bool = False
+    earlier_bytes: int = 0
+    """What its streams brought in before it was rewound."""
 
     @property
     def streamed_bytes(self) -> int:
-        """Bytes that its stream brought in so far."""
-        return self.stream.streamed_bytes if self.stream is not None else 0
+        """Bytes that its streams brought in so far."""
+        now = self.stream.streamed_bytes if self.stream is not None else 0
+        return self.earlier_bytes + now
 
 
 class Executor:
@@ -76,7 +80,6 @@ class Executor:
         self._mark = mark
         self._memory = memory
         self._on_placed = on_placed
-        self._runner = StreamRunner(device.kind)
         self._streams: set[Stream] = set()
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
@@ -103,6 +106,30 @@ class Executor:
         self._stream(execution, published)
         return True
 
+    async def rewind(self, execution: Execution) -> bool:
+        """Stream the arena of a running job from the start again; False if the job ended meanwhile.
+
+        The client has nothing in flight that touches the arena. Returns when its flag words are
+        zero and its stream has begun.
+        """
+        job, stream = execution.job, execution.stream
+        if job.words is None:
+            return not execution.ended
+        execution.rewinding = True
+        try:
+            if stream is not None:
+                stream.cancel()
+                await asyncio.shield(stream.finished)
+            if execution.ended:
+                return False
+            execution.earlier_bytes = execution.streamed_bytes
+            execution.stream = None
+            job.words.reset()
+            self._stream(execution, 0)
+        finally:
+            execution.rewinding = False
+        return True
+
     def end(self, execution: Execution) -> None:
         """The job is over, or gives up waiting; does nothing the second time."""
         if execution.ended:
@@ -127,7 +154,7 @@ class Executor:
         """Stop the stream so that the next agent can go on with it, and end the runner."""
         for stream in self._streams:
             stream.cancel(resumable=True)
-        self._runner.close()
+        self._device.close()
 
     def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
@@ -146,19 +173,19 @@ class Executor:
         job = execution.job
         if job.words is None or published == len(job.sources):
             return
-        execution.stream = Stream(
-            device=self._device,
-            sources=job.sources,
-            ring=job.ring,
-            words=job.words,
-            deadline_ns=job.deadline_ns,
-            published=published,
-            on_finished=self._stream_finished,
-            on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
-            on_placed=self._on_placed,
+        execution.stream = self._device.open_stream(
+            StreamOrder(
+                sources=job.sources,
+                ring=job.ring,
+                words=job.words,
+                deadline_ns=job.deadline_ns,
+                published=published,
+                on_finished=self._stream_finished,
+                on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
+                on_placed=self._on_placed,
+            )
         )
         self._streams.add(execution.stream)
-        self._runner.start(execution.stream)
 
     def _stream_failed(self, execution: Execution, failure: StreamFailed) -> None:
         if not execution.ended:

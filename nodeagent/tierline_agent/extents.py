@@ -14,7 +14,10 @@ told. The fast-memory limit counts every extent that exists, whatever its state,
 free only when the last importer is gone.
 
 Invariant: an extent never serves another trust domain than the one it was created for. What is
-taken from one domain for another is destroyed and created anew, and only when free.
+taken from one domain for another is destroyed and created anew, and only when free. What a client
+offered after a restart and nothing proves to be an earlier agent's (`Extent.offered`) serves the
+domain that offered it, is shared only with clients that offer the same, and is destroyed as soon
+as it is free.
 """
 
 from __future__ import annotations
@@ -236,12 +239,16 @@ class ExtentPool:
     def _adopt(self, domain: str, descriptor: int) -> Pooled:
         extent = self._device.adopt_extent(descriptor)
         known = self._by_identity.get(extent.identity)
-        owner = known.domain if known else self._adoptable.get(extent.identity)
+        if known is not None:
+            owner: str | None = known.domain
+        else:
+            owner = domain if extent.offered else self._adoptable.get(extent.identity)
         full = known is None and len(self._extents) >= self.limit
         if known is None and owner == domain and not full:
-            del self._adoptable[extent.identity]
+            self._adoptable.pop(extent.identity, None)
             return self._add(extent, domain)
-        self._device.destroy_extent(extent)  # this second mapping of it
+        if known is None or known.extent is not extent:
+            self._device.destroy_extent(extent)  # this second mapping of it
         if owner != domain:
             raise DescriptorRefused("cannot take an extent back: the agent did not lend it")
         if known is None:
@@ -266,6 +273,9 @@ class ExtentPool:
         self._moments += 1
         pooled.since = self._moments
         pooled.state = State.DRAINING if pooled.importers else State.FREE
+        if pooled.state is State.FREE and pooled.extent.offered:
+            self._destroy(pooled)
+            self._changed(True)
 
     def _changed(self, changed: bool) -> None:
         if changed and self._on_change is not None:

@@ -69,6 +69,14 @@ class LinkMeter:
         if size_bytes is None:
             self.errors_total += 1
             return
+        self._count(size_bytes, now_ns)
+
+    def moved(self, size_bytes: int, duration_ns: int) -> None:
+        """A device moved so much by itself. Such transfers run one after another."""
+        self._busy_ns += duration_ns
+        self._count(size_bytes, self._busy_since_ns)
+
+    def _count(self, size_bytes: int, now_ns: int) -> None:
         self.transfers_total += 1
         self.bytes_total += size_bytes
         self._window_bytes += size_bytes

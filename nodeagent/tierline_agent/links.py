@@ -3,6 +3,10 @@
 A transfer is a function that moves bytes and says how many; what it reads and writes is the
 caller's. The link decides when it runs, and measures. It knows neither tiers nor extents.
 
+A GPU copies by itself from memory that it has pinned. What it moved so is only counted here, by
+`account`. A transfer of which only a part is the link's own work says so: it is not `metered`, and
+calls `measure` for that part.
+
 Invariant: at most `IN_FLIGHT` transfers run at once, and the next one is always the most urgent
 that waits. `done` is called exactly once for a transfer that was not cancelled in time, in the
 worker's thread.
@@ -34,6 +38,7 @@ class Transfer:
     sort_key: tuple[int, int]
     work: Work = field(compare=False)
     done: Done = field(compare=False)
+    metered: bool = field(compare=False, default=True)
     begun: bool = field(compare=False, default=False)
     cancelled: bool = field(compare=False, default=False)
 
@@ -59,8 +64,8 @@ class Link:
         for worker in self._workers:
             worker.start()
 
-    def submit(self, deadline_ns: int, work: Work, done: Done) -> Transfer:
-        """Queue a transfer.
+    def submit(self, deadline_ns: int, work: Work, done: Done, *, metered: bool = True) -> Transfer:
+        """Queue a transfer; one that is not `metered` is not counted as the link's work.
 
         Raises:
             LinkClosed: the link is shut down or its queue is full.
@@ -73,7 +78,7 @@ class Link:
                     f"cannot transfer on {self.name}: {self._queue_limit} transfers wait already"
                 )
             self._arrivals += 1
-            transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done)
+            transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done, metered)
             heapq.heappush(self._queue, transfer)
             self._changed.notify()
         return transfer
@@ -86,7 +91,7 @@ class Link:
             transfer.cancelled = True
             return True
 
-    async def run(self, deadline_ns: int, work: Work) -> int:
+    async def run(self, deadline_ns: int, work: Work, *, metered: bool = True) -> int:
         """Run a transfer and wait for it; returns the bytes moved. Raises what `work` raises.
 
         Cancelling the wait takes the transfer out of the queue; one that has begun is waited for,
@@ -106,7 +111,7 @@ class Link:
         def done(moved: int, failure: BaseException | None) -> None:
             loop.call_soon_threadsafe(settle, moved, failure)
 
-        transfer = self.submit(deadline_ns, work, done)
+        transfer = self.submit(deadline_ns, work, done, metered=metered)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -114,6 +119,31 @@ class Link:
                 await asyncio.wait([future])
                 future.exception()
             raise
+
+    def measure(self, work: Work) -> int:
+        """Do a part of a transfer that is not metered, as the link's own work."""
+        with self._changed:
+            self.meter.began(time.monotonic_ns())
+        moved: int | None = None
+        try:
+            moved = work()
+        finally:
+            with self._changed:
+                was_drifted = self.meter.drifted
+                self.meter.ended(time.monotonic_ns(), moved)
+                drifted = self.meter.drifted and not was_drifted
+        if drifted and self.on_drift is not None:
+            self.on_drift(self)
+        return moved
+
+    def account(self, size_bytes: int, duration_ns: int) -> None:
+        """Count what a device moved by itself, in so much time of its own clock."""
+        with self._changed:
+            was_drifted = self.meter.drifted
+            self.meter.moved(size_bytes, duration_ns)
+            drifted = self.meter.drifted and not was_drifted
+        if drifted and self.on_drift is not None:
+            self.on_drift(self)
 
     def rate(self) -> LinkRate | None:
         """The bandwidth and overhead measured at the start."""
@@ -145,16 +175,10 @@ class Link:
             moved = 0
             failure: BaseException | None = None
             try:
-                moved = transfer.work()
+                moved = self.measure(transfer.work) if transfer.metered else transfer.work()
             except BaseException as error:  # it belongs to whoever waits, not to this thread
                 failure = error
-            with self._changed:
-                was_drifted = self.meter.drifted
-                self.meter.ended(time.monotonic_ns(), None if failure else moved)
-                drifted = self.meter.drifted and not was_drifted
             transfer.done(moved, failure)
-            if drifted and self.on_drift is not None:
-                self.on_drift(self)
 
     def _next(self) -> Transfer | None:
         with self._changed:
@@ -163,7 +187,6 @@ class Link:
                     transfer = heapq.heappop(self._queue)
                     if not transfer.cancelled:
                         transfer.begun = True
-                        self.meter.began(time.monotonic_ns())
                         return transfer
                 if self._closed:
                     return None

@@ -28,7 +28,7 @@ from tierline_agent.link_meter import WINDOW_TRANSFERS, LinkRate
 from tierline_agent.links import Link
 from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 from tierline_agent.sessions.loading import gather_all
-from tierline_agent.storage import Storage, Tier
+from tierline_agent.storage import Storage, Stored, Tier
 from tierline_agent.tiers import NoSpace, domain_key
 from tierline_agent.tiers.memory import scratch
 
@@ -54,14 +54,17 @@ async def measure(storage: Storage, device: Device) -> None:
         for extent in extents:
             idle.put(extent)
         for tier in storage.tiers.values():
-            await _measure_tier(tier, device, idle)
+            await _measure_tier(storage, tier, device, idle)
     finally:
         for extent in extents:
             device.destroy_extent(extent)
 
 
-async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -> None:
+async def _measure_tier(
+    storage: Storage, tier: Tier, device: Device, idle: SimpleQueue[Extent]
+) -> None:
     key = domain_key(_DOMAIN)
+    metered = not device.copies_itself
     small = _content(0, _SMALL_BYTES)
     contents = [
         _content(number, device.extent_bytes)
@@ -80,7 +83,7 @@ async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -
         def work() -> int:
             into = idle.get()  # there are more than a link has in flight
             try:
-                return device.fill(into, lambda target: tier.store.read_into(digest, key, target))
+                return device.load(into, storage.source(_DOMAIN, Stored(tier, digest, 0), "probe"))
             finally:
                 idle.put(into)
 
@@ -94,13 +97,14 @@ async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -
         _plan(tier.write, overhead_s)
         *full, tiny = digests
         overheads = [
-            await _time(tier.read, [load(tiny)] * _SMALL_TRANSFERS) for _ in range(_SMALL_ROUNDS)
+            await _time(tier.read, [load(tiny)] * _SMALL_TRANSFERS, metered=metered)
+            for _ in range(_SMALL_ROUNDS)
         ]
-        await gather_all(_ran(tier.read, load(digest)) for digest in full)
+        await gather_all(_ran(tier.read, load(digest), metered=metered) for digest in full)
         tier.read.meter.restart()
         began = time.monotonic()
         for _ in range(_READ_WINDOWS):
-            await gather_all(_ran(tier.read, load(digest)) for digest in full)
+            await gather_all(_ran(tier.read, load(digest), metered=metered) for digest in full)
             if time.monotonic() - began > _LONGEST_S:
                 break
         _plan(tier.read, statistics.median(overheads))
@@ -111,14 +115,14 @@ async def _measure_tier(tier: Tier, device: Device, idle: SimpleQueue[Extent]) -
             tier.store.release(digest)
 
 
-async def _ran(link: Link, work: Callable[[], int]) -> None:
-    await link.run(BACKGROUND_NS, work)
+async def _ran(link: Link, work: Callable[[], int], *, metered: bool = True) -> None:
+    await link.run(BACKGROUND_NS, work, metered=metered)
 
 
-async def _time(link: Link, transfers: list[Callable[[], int]]) -> float:
+async def _time(link: Link, transfers: list[Callable[[], int]], *, metered: bool = True) -> float:
     """Seconds that each of these transfers adds when they run one behind the other."""
     began = time.monotonic()
-    await gather_all(_ran(link, work) for work in transfers)
+    await gather_all(_ran(link, work, metered=metered) for work in transfers)
     return (time.monotonic() - began) / len(transfers)
 
 

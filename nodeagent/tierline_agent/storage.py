@@ -18,9 +18,10 @@ from tierline_agent.devices.base import Device, Extent
 from tierline_agent.errors import NotAdmitted
 from tierline_agent.links import Link
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.streaming import Source
+from tierline_agent.sources import Lender, Source
 from tierline_agent.tiers import (
     CorruptExtent,
+    MappedMedium,
     Store,
     UnknownExtent,
     domain_key,
@@ -126,7 +127,11 @@ class Storage:
             LinkClosed: too much is queued.
         """
         source = self.source(domain, stored, "")
-        await source.link.run(BACKGROUND_NS, lambda: self._device.fill(extent, source.read))
+        await source.link.run(
+            BACKGROUND_NS,
+            lambda: self._device.load(extent, source),
+            metered=not self._device.copies_itself,
+        )
 
     async def fetch(
         self, domain: str, stored: Stored, deadline_ns: int, staged: Callable[[], memoryview]
@@ -145,13 +150,25 @@ class Storage:
                 target[:length] = private[:length]
                 return length
 
-        return await source.link.run(deadline_ns, work)
+        # where the device itself is the link, a copy between two places of the host says nothing
+        return await source.link.run(deadline_ns, work, metered=source.lender is None)
 
     def source(self, domain: str, stored: Stored, name: str) -> Source:
         """Where a stream reads an extent from."""
         key = self._key(domain)
         store, digest = stored.tier.store, stored.digest
-        return Source(stored.tier.read, lambda target: store.read_into(digest, key, target), name)
+        medium = store.mapped if self._device.copies_itself else None
+        return Source(
+            stored.tier.read,
+            lambda target: store.read_into(digest, key, target),
+            name,
+            None if medium is None else Lender(store, medium, digest, key),
+        )
+
+    def mapped_media(self) -> list[MappedMedium]:
+        """The media from which a device can copy by itself."""
+        media = (tier.store.mapped for tier in self.tiers.values())
+        return [medium for medium in media if medium is not None]
 
     def find(self, domain: str, digest: bytes) -> Stored:
         """Find content by digest in any tier, and take a reference.

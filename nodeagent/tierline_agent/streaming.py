@@ -1,7 +1,7 @@
-"""The stream of a job: extents through the ring, in order, as the client consumes them.
+"""The stream of a job on the host: extents through the ring, in order, as the client consumes them.
 
-One thread per device, the *runner*, walks over the streamed extents of the job that holds the
-lease. For each it waits until its slot is consumed and submits the read to the link of the tier
+One thread, the *runner*, walks over the streamed extents of the job that holds the lease. For
+each it waits until its slot is consumed and submits the read to the link of the tier
 that has the extent. Links run reads in parallel and may finish out of order; extents are
 *published* in order, by whichever worker closes the gap, so the runner never has to wait for two
 things at once. How far it runs ahead is bounded by the ring, how much a link has in flight by the
@@ -24,27 +24,37 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
-from tierline_agent.devices.base import Device, Extent, Words
+from tierline_agent.devices.base import Extent, Words
 from tierline_agent.errors import LinkClosed, StreamFailed
-from tierline_agent.links import Link, Transfer
+from tierline_agent.links import Transfer
 from tierline_agent.policy.transfers import consumed_needed, slot_of
+from tierline_agent.sources import Source
 from tierline_agent.tiers.errors import CorruptExtent
 
 _WAIT_SLICE_S = 0.1
 """Longest uninterrupted wait for the client: a bound, not a period; `cancel` wakes the wait."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a streamed extent comes from."""
+class HostWords(Words, Protocol):
+    """Flag words on which the agent's own threads wait."""
 
-    link: Link
-    read: Callable[[memoryview], int]
-    """Reads and verifies the extent; returns its bytes. Raises CorruptExtent, OSError."""
-    name: str
-    """For messages."""
+    def publish(self, count: int) -> None:
+        """Say that the first `count` streamed extents are in place, and wake who waits."""
+        ...
+
+    def wait_consumed(self, at_least: int, timeout_s: float) -> bool:
+        """Wait until so many are consumed; False after `timeout_s`, or when interrupted."""
+        ...
+
+
+class Filler(Protocol):
+    """A device whose extents are host memory."""
+
+    def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
+        """Let `read` put bytes at the extent's start; returns how many."""
+        ...
 
 
 class Stream:
@@ -53,10 +63,10 @@ class Stream:
     def __init__(
         self,
         *,
-        device: Device,
+        device: Filler,
         sources: Sequence[Source],
         ring: Sequence[Extent],
-        words: Words,
+        words: HostWords,
         deadline_ns: int,
         published: int = 0,
         on_finished: Callable[[Stream], None],
@@ -152,7 +162,7 @@ class Stream:
 
     def _transferred(self, number: int, moved: int, failure: BaseException | None) -> None:
         if failure is not None:
-            self._fail(_explain(self._sources[number], failure))
+            self._fail(explain(self._sources[number], failure))
         else:
             with self._lock:
                 self._waiting.pop(number, None)
@@ -195,7 +205,8 @@ class Stream:
         self._on_finished(self)
 
 
-def _explain(source: Source, failure: BaseException) -> StreamFailed:
+def explain(source: Source, failure: BaseException) -> StreamFailed:
+    """Why a stream ends at this source."""
     corrupt = isinstance(failure, CorruptExtent)
     what = "its bytes do not match its digest" if corrupt else str(failure)
     explained = StreamFailed(f"cannot stream {source.name}: {what}", corrupt=corrupt)
@@ -203,15 +214,23 @@ def _explain(source: Source, failure: BaseException) -> StreamFailed:
     return explained
 
 
+class Runnable(Protocol):
+    """A stream of any device."""
+
+    def run(self) -> None:
+        """Walk over the extents; the runner's thread."""
+        ...
+
+
 class StreamRunner:
     """The thread of one device that runs streams, one after another."""
 
     def __init__(self, name: str) -> None:
-        self._streams: queue.SimpleQueue[Stream | None] = queue.SimpleQueue()
+        self._streams: queue.SimpleQueue[Runnable | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"{name}-streams", daemon=True)
         self._thread.start()
 
-    def start(self, stream: Stream) -> None:
+    def start(self, stream: Runnable) -> None:
         """Run a stream as soon as the one before has been submitted or cancelled."""
         self._streams.put(stream)
 

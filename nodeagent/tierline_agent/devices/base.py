@@ -1,16 +1,19 @@
 """What a device is to the rest of the agent.
 
-A device makes extents, lends them to clients as descriptors, lets a link worker put bytes into
-one, and carries the flag words of a job's stream. It knows nothing of tasks, domains, quotas or
-tiers; those are the pool's and the sessions'.
+A device makes extents, lends them to clients as descriptors, puts bytes into one, carries the flag
+words of a job, and runs its stream. It knows nothing of tasks, domains or quotas; those are the
+pool's and the sessions'.
 
 The shape serves the host and a GPU alike:
 
 * `fill` runs a *read* that wants host memory to read into. The host device hands out the extent's
-  own mapping; a GPU hands out pinned memory and copies it over, in its own stream, before `fill`
-  returns. So a link worker is never concerned with where an extent is.
-* `Words` are one arena's two flag words. On the host both sides use futexes; on a GPU `publish`
-  becomes a stream memory operation behind the copies.
+  own mapping; a GPU hands out pinned memory and copies it over before `fill` returns. So a link
+  worker is never concerned with where an extent is. `load` does the same for a source, which a GPU
+  may copy straight from where it lies.
+* `Words` are one arena's two flag words. On the host both sides use futexes, on a GPU stream memory
+  operations.
+* a *stream* brings the streamed extents of a job through the ring (`StreamOrder`). On the host the
+  tiers' links write into the ring (`streaming`), on a GPU the device's own copy engine does.
 
 Invariant: an extent's memory stays mapped in the agent from `create_extent` or `adopt_extent`
 until `destroy_extent`; no mapping is edited while a job runs.
@@ -20,14 +23,23 @@ All methods may raise OSError. Those that take a descriptor leave it open: the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from tierline_agent.errors import StreamFailed
+from tierline_agent.sources import Source
+from tierline_agent.tiers import MappedMedium
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes the same memory recognisable when its descriptor comes back."""
+    """What makes the same memory recognisable when its descriptor comes back.
+
+    On the host it is the file's own and holds across a restart; on a GPU it is a number that this
+    agent gave to an open file.
+    """
 
     device: int
     inode: int
@@ -38,7 +50,16 @@ class Extent(Protocol):
 
     @property
     def identity(self) -> Identity:
-        """The memory's identity, the same before and after a restart."""
+        """The memory's identity."""
+        ...
+
+    @property
+    def offered(self) -> bool:
+        """Whether a client offered it and nothing proves that an earlier agent made it.
+
+        Such memory serves only the trust domain that offered it, and is never used again once it
+        is given up: nobody knows who else has it.
+        """
         ...
 
     @property
@@ -64,16 +85,8 @@ class Words(Protocol):
         """Zero both words, before a job is granted."""
         ...
 
-    def publish(self, count: int) -> None:
-        """Say that the first `count` streamed extents are in place, and wake who waits."""
-        ...
-
-    def wait_consumed(self, at_least: int, timeout_s: float) -> bool:
-        """Wait until so many are consumed; False after `timeout_s`, or when interrupted."""
-        ...
-
     def interrupt(self) -> None:
-        """Wake `wait_consumed` for good: the job is over, its words mean nothing any more."""
+        """End every wait for the client: the job is over, its words mean nothing any more."""
         ...
 
     def export(self) -> int:
@@ -101,12 +114,69 @@ class Staging(Protocol):
         ...
 
 
+class Stream(Protocol):
+    """The streamed extents of one job, on their way.
+
+    `on_finished` of its order is called once, in the event loop, and after it nothing of this
+    stream writes to a slot or touches the flag words.
+    """
+
+    @property
+    def words(self) -> Words:
+        """The flag words of its job."""
+        ...
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes that it has brought in so far."""
+        ...
+
+    @property
+    def finished(self) -> asyncio.Future[None]:
+        """Done in the event loop, before `on_finished`."""
+        ...
+
+    def cancel(self, *, resumable: bool = False) -> None:
+        """Stop as soon as what is in flight has ended. For the event loop's thread.
+
+        Unless it is `resumable`, the job is over and the client's flag word with it. A resumable
+        stream leaves both words as they are, for the next agent.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """What a stream is to bring where, and whom it tells; the first two in the event loop."""
+
+    sources: Sequence[Source]
+    ring: Sequence[Extent]
+    words: Words
+    deadline_ns: int
+    published: int
+    """The first so many are in place already."""
+    on_finished: Callable[[Stream], None]
+    on_failure: Callable[[Stream, StreamFailed], None]
+    on_placed: Callable[[int, float], None] | None = None
+    """Told the bytes of each extent that is in place, and the seconds since it was asked for."""
+
+
 class Device(Protocol):
     """One device."""
 
     @property
     def kind(self) -> str:
         """`cpu` or `cuda`."""
+        ...
+
+    @property
+    def uuid(self) -> str:
+        """A GPU's name for itself as NVML writes it; empty on the host."""
+        ...
+
+    @property
+    def copies_itself(self) -> bool:
+        """Whether it copies from media that are memory without a link's worker."""
         ...
 
     @property
@@ -129,7 +199,9 @@ class Device(Protocol):
         ...
 
     def adopt_extent(self, descriptor: int) -> Extent:
-        """Take back an extent that an earlier agent made, from a client's read-only descriptor.
+        """Take back an extent that an earlier agent made, from a client's descriptor.
+
+        It may be one that this device has already, which is then returned again.
 
         Raises:
             DescriptorRefused: it is not memory of the right kind, size and seals.
@@ -149,6 +221,26 @@ class Device(Protocol):
 
         What `read` raises passes through; the extent's bytes are then undefined.
         """
+        ...
+
+    def load(self, extent: Extent, source: Source) -> int:
+        """Put a source's bytes at the extent's start; returns how many. Blocks; for link workers.
+
+        A device that `copies_itself` counts what it moves by the source's link itself.
+        Raises what the source raises; the extent's bytes are then undefined.
+        """
+        ...
+
+    def attach_media(self, media: Iterable[MappedMedium]) -> None:
+        """Prepare to copy from media that are memory, before any load or stream."""
+        ...
+
+    def open_stream(self, order: StreamOrder) -> Stream:
+        """Begin to stream, as soon as the stream before has ended. For the event loop's thread."""
+        ...
+
+    def close(self) -> None:
+        """End the device's threads; cancel its stream before. Memory stays, with its clients."""
         ...
 
     def create_words(self) -> Words:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tierline_agent.devices.base import Extent
+from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.memfd import SharedMemory
+from tierline_agent.devices.staging import HostStaging
+from tierline_agent.sources import Source
+from tierline_agent.streaming import Stream, StreamRunner
+from tierline_agent.tiers import MappedMedium
 from tierline_client import words
 from tierline_client.library import load as load_library
 
@@ -72,37 +76,19 @@ class CpuWords:
         self._memory.close()
 
 
-class CpuStaging:
-    """Staging memory of one client."""
-
-    def __init__(self, memory: SharedMemory, slot_bytes: int) -> None:
-        self._memory = memory
-        self._slot_bytes = slot_bytes
-
-    def slot(self, index: int, length: int) -> memoryview:
-        """The first `length` bytes of slot `index`."""
-        start = index * self._slot_bytes
-        return self._memory.view[start : start + length]
-
-    def export(self) -> int:
-        """Return a writable descriptor."""
-        return self._memory.export(writable=True)
-
-    def close(self) -> None:
-        """Unmap it."""
-        self._memory.close()
-
-
 class CpuDevice:
     """The processor and a budget of its memory."""
 
     kind = "cpu"
+    uuid = ""
+    copies_itself = False
 
     def __init__(self, extent_bytes: int, fast_bytes: int) -> None:
         load_library()  # now, if it is missing, rather than at the first job
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
         self.product = _processor_name()
+        self._runner: StreamRunner | None = None
 
     def create_extent(self) -> Extent:
         """Make an extent of zeros; its pages come as they are first written."""
@@ -128,6 +114,36 @@ class CpuDevice:
             memory.use_huge_pages()
         return moved
 
+    def load(self, extent: Extent, source: Source) -> int:
+        """Let the source be read into the extent itself."""
+        return self.fill(extent, source.read)
+
+    def attach_media(self, media: Iterable[MappedMedium]) -> None:
+        """Nothing: links read from every medium."""
+
+    def open_stream(self, order: StreamOrder) -> Stream:
+        """Begin to stream, in the device's one stream thread."""
+        if self._runner is None:
+            self._runner = StreamRunner(self.kind)
+        stream = Stream(
+            device=self,
+            sources=order.sources,
+            ring=order.ring,
+            words=_words(order.words),
+            deadline_ns=order.deadline_ns,
+            published=order.published,
+            on_finished=order.on_finished,
+            on_failure=order.on_failure,
+            on_placed=order.on_placed,
+        )
+        self._runner.start(stream)
+        return stream
+
+    def close(self) -> None:
+        """End the stream thread."""
+        if self._runner is not None:
+            self._runner.close()
+
     def create_words(self) -> CpuWords:
         """Make a control page."""
         return CpuWords(SharedMemory.create("tierline-control", CONTROL_BYTES))
@@ -136,16 +152,21 @@ class CpuDevice:
         """Take back a control page."""
         return CpuWords(SharedMemory.adopt(descriptor, CONTROL_BYTES, "a control page"))
 
-    def create_staging(self, slots: int) -> CpuStaging:
+    def create_staging(self, slots: int) -> HostStaging:
         """Make staging memory of `slots` extents."""
-        memory = SharedMemory.create("tierline-staging", slots * self.extent_bytes)
-        return CpuStaging(memory, self.extent_bytes)
+        return HostStaging.create(slots, self.extent_bytes)
 
 
 def _memory(extent: Extent) -> SharedMemory:
     if not isinstance(extent, SharedMemory):
         raise TypeError(f"{extent!r} is not an extent of the host")
     return extent
+
+
+def _words(words_of_job: object) -> CpuWords:
+    if not isinstance(words_of_job, CpuWords):
+        raise TypeError(f"{words_of_job!r} are not flag words of the host")
+    return words_of_job
 
 
 def _processor_name() -> str:

@@ -26,6 +26,8 @@ _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 class SharedMemory:
     """A sealed memfd that is mapped, readable and writable, in the agent."""
 
+    offered = False  # its identity tells what an earlier agent made
+
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         """Take over `descriptor`, also if this raises OSError."""
         self._descriptor = descriptor

@@ -1,4 +1,4 @@
-"""Jobs: JOB_BEGIN, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
+"""Jobs: JOB_BEGIN, REWIND, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
 
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
 because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
@@ -39,6 +39,8 @@ from tierline_agent.protocol import (
     Output,
     Ready,
     Revoke,
+    Rewind,
+    Rewound,
     Start,
     Statistics,
     Stats,
@@ -141,6 +143,31 @@ class Jobs:
             words=arena.words if arena else None,
         )
 
+    # -- REWIND
+
+    def rewind(self, sequence: int, message: Rewind) -> None:
+        """Stream the arena of the running job from its start again."""
+        job = self._job
+        if message.job == self._revoked:
+            self._refuse_revoked(sequence, message.job)
+            return
+        if job is None or job.number != message.job or job.granted_ns is None:
+            raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
+        if job.arena is None or job.execution is None or job.execution.rewinding:
+            what = "is being rewound" if job.arena else "has no arena"
+            raise ConnectionViolation(f"job {message.job} {what}", out_of_order=True)
+        self._client.spawn(sequence, self._rewind(sequence, job, job.execution))
+
+    async def _rewind(self, sequence: int, job: Job, execution: Execution) -> None:
+        if await self._client.node.executor.rewind(execution) and not job.revoked:
+            self._client.reply(sequence, Rewound(job.number))
+        else:
+            self._refuse_revoked(sequence, job.number)
+
+    def _refuse_revoked(self, sequence: int, number: int) -> None:
+        reason = f"job {number} was revoked: its weights could not be streamed"
+        self._client.reply(sequence, Error(code=ErrorCode.REVOKED, reason=reason))
+
     # -- the end
 
     def end(self, sequence: int, message: JobEnd) -> None:
@@ -162,8 +189,7 @@ class Jobs:
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:
         if message.job == self._revoked:
-            reason = f"job {message.job} was revoked: its weights could not be streamed"
-            self._client.reply(sequence, Error(code=ErrorCode.REVOKED, reason=reason))
+            self._refuse_revoked(sequence, message.job)
         elif self.returned and self._job is None:
             self._client.reply(sequence, Ended(message.job))
         else:

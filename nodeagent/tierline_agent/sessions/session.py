@@ -38,6 +38,7 @@ from tierline_agent.protocol import (
     ProtocolError,
     Ready,
     Reserve,
+    Rewind,
     Seal,
     Stats,
     Store,
@@ -82,6 +83,7 @@ class Session:
             Fetch: self._loading.fetch,
             Profile: self._loading.profile,
             JobBegin: self.jobs.begin,
+            Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
             Ack: self.jobs.acknowledge,
             Output: self.jobs.output,
@@ -187,7 +189,7 @@ class Session:
                 staging_slots=limits.staging_slots,
                 max_arenas=limits.arenas,
                 task_name=client.task.name,
-                device_uuid="",
+                device_uuid=node.device.uuid,
             ),
         )
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])

@@ -19,6 +19,7 @@ from tierline_agent.tiers.errors import (
     TierError,
     UnknownExtent,
 )
+from tierline_agent.tiers.mapped import MappedMedium
 from tierline_agent.tiers.media import Kind, open_medium
 from tierline_agent.tiers.medium import Durability, Medium
 from tierline_agent.tiers.store import Store, StoreStatistics
@@ -30,6 +31,7 @@ __all__ = [
     "Durability",
     "ForeignContent",
     "Kind",
+    "MappedMedium",
     "Medium",
     "MediumFailure",
     "MediumUnusable",

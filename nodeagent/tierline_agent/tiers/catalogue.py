@@ -23,7 +23,8 @@ class Entry:
     """One content. `length` in bytes; `slot` is None when unsound content has lost its slot.
 
     `sound` is False from the moment a read finds wrong bytes (`corrupt`) or none at all.
-    `checksum` is what a read that verified the digest in this process found, None before.
+    `checksum` is what a read that verified the digest in this process found, None before;
+    `trusted` tells that the bytes on the medium itself were verified, or written, by this process.
     """
 
     digest: Digest
@@ -35,6 +36,7 @@ class Entry:
     sound: bool = True
     corrupt: bool = False
     checksum: Checksum | None = None
+    trusted: bool = False
 
     @property
     def held(self) -> bool:
@@ -121,7 +123,7 @@ class Catalogue:
     def condemn(self, entry: Entry, *, corrupt: bool) -> None:
         """A read found wrong bytes (`corrupt`), or the medium could not deliver them."""
         self._shelve(entry, remove=True)
-        entry.sound, entry.corrupt = False, entry.corrupt or corrupt
+        entry.sound, entry.corrupt, entry.trusted = False, entry.corrupt or corrupt, False
         self._shelve(entry)
 
     def exonerate(self, entry: Entry) -> None:
@@ -169,6 +171,7 @@ class Catalogue:
         else:
             self._shelve(entry, remove=True)
             entry.slot, entry.sound, entry.corrupt = claim.slot, True, False
+        entry.trusted = True
         entry.references += 1
         return entry
 

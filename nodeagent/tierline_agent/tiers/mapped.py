@@ -63,6 +63,22 @@ class MappedMedium(Medium):
         self._view = memoryview(self._map)
         self._address = memory.address_of(self._view)
 
+    def view(self, offset: int, size_bytes: int) -> memoryview:
+        """The bytes where they lie, not to be written to."""
+        self.check_range(offset, size_bytes)
+        return self._view[offset : offset + size_bytes].toreadonly()
+
+    def map_again(self) -> mmap.mmap:
+        """Another mapping of all of it, for a device to pin. Raises MediumUnusable.
+
+        Each device pins a mapping of its own, so that one that loses its context, and with it all
+        that was pinned in it, takes nothing from the others.
+        """
+        try:
+            return mmap.mmap(self._descriptor, self.size_bytes, mmap.MAP_SHARED)
+        except OSError as error:
+            raise unusable(f"map the {self.kind} tier for a device", self.path, error) from error
+
     def read_into(self, offset: int, target: memoryview) -> None:
         """Load from the mapping."""
         self.check_range(offset, target.nbytes)

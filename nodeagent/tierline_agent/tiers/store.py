@@ -9,10 +9,14 @@ a hash, or any read, write or flush; two threads keep off each other's slots bec
 written is claimed, one being read is pinned, and one content is written by one thread at a time
 (`_busy`), for which others that want to write the same wait.
 
+Content of a mapped medium can also be *lent*: used where it lies, by a device that copies from it.
+Only the agent can write there, so its digest is verified once in the life of the process, if this
+process did not write it itself, and trusted from then on.
+
 Invariants: content that `put` has acknowledged is readable until it is released and evicted, also
 after a crash; `read_into` returns only after the bytes in the caller's memory had the right
 digest, or the checksum of bytes that had it; content once found corrupt is never used again until
-it has been written anew.
+it has been written anew; lent content stays where it is until it is taken back.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from tierline_agent.tiers.errors import (
     UnknownExtent,
 )
 from tierline_agent.tiers.format import Record, SlotState
+from tierline_agent.tiers.mapped import MappedMedium
 from tierline_agent.tiers.medium import Medium
 from tierline_agent.tiers.memory import scratch
 from tierline_agent.tiers.volume import Volume
@@ -265,9 +270,60 @@ class Store:
                     self._catalogue.exonerate(entry)
             return entry.length
         finally:
-            with self._changed:
-                self._catalogue.unpin(entry)
-                self._changed.notify_all()
+            self._unpin(entry)
+
+    @property
+    def mapped(self) -> MappedMedium | None:
+        """The medium, if it is memory whose content can be lent."""
+        medium = self._volume.medium
+        return medium if isinstance(medium, MappedMedium) else None
+
+    def may_lend(self, digest: Digest, key: bytes) -> bool:
+        """Whether `lend` would have nothing to verify. Raises UnknownExtent or CorruptExtent."""
+        with self._changed:
+            entry = self._find(digest, domain_tag(key))
+            if entry.corrupt or entry.slot is None:
+                raise self._corrupt(digest)
+            return entry.trusted
+
+    def lend(self, digest: Digest, key: bytes) -> tuple[int, int]:
+        """Offset and length of content on its mapped medium; verified if this process never did.
+
+        It stays there, unchanged, until `take_back`. Raises as `read_into`.
+        """
+        medium = self.mapped
+        if medium is None:
+            raise ValueError(f"the {self.medium.kind} tier {self.medium.path} is not mapped")
+        with self._changed:
+            entry = self._find(digest, domain_tag(key))
+            if entry.corrupt or entry.slot is None:
+                raise self._corrupt(digest)
+            self._catalogue.pin(entry)
+            slot = entry.slot
+        offset = self._volume.geometry.slot_offset(slot)
+        try:
+            if not entry.trusted:
+                if digest_of(key, medium.view(offset, entry.length)) != digest:
+                    self._look_again(entry, slot, key)
+                entry.trusted = True
+        except BaseException:
+            self._unpin(entry)
+            raise
+        with self._changed:
+            self._totals.reads += 1
+            self._totals.read_bytes += entry.length
+        return offset, entry.length
+
+    def take_back(self, digest: Digest) -> None:
+        """Lent content is not used any more."""
+        with self._changed:
+            entry = self._find(digest, None)
+        self._unpin(entry)
+
+    def _unpin(self, entry: Entry) -> None:
+        with self._changed:
+            self._catalogue.unpin(entry)
+            self._changed.notify_all()
 
     def _is_right(self, entry: Entry, key: bytes, place: memoryview) -> bool:
         # The checksum before the digest: whatever scribbles into `place` in between, a checksum

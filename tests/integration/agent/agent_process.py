@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,10 +34,21 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 
 
 class AgentProcess:
-    """One agent's folders, its process now, and how to talk to it."""
+    """One agent's folders, its process now, and how to talk to it.
 
-    def __init__(self, folder: Path, fast_extents: int = 16, **settings: Any) -> None:
+    `environment` is added to that of the agent and of the programs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fast_extents: int = 16,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.folder = folder
+        self.environment = {**os.environ, **(environment or {})}
         self.run_dir = folder / "run"
         self.config = folder / "agent.json"
         self.log = folder / "agent.log"
@@ -64,6 +77,7 @@ class AgentProcess:
                 [sys.executable, "-m", "tierline_agent", "--config", str(self.config)],
                 stderr=log,
                 stdout=log,
+                env=self.environment,
             )
         wait_until(self._answers, "the agent answers")
 
@@ -114,10 +128,13 @@ class AgentProcess:
         answer: dict[str, Any] = self.call("snapshot")["snapshot"]
         return answer
 
-    def program(self, task: str, seed: int, extents: int) -> TaskProcess:
+    def program(
+        self, task: str, seed: int, extents: int, kind: ProgramKind | None = None
+    ) -> TaskProcess:
         """A process of the task that has loaded its content."""
         path = self.run_dir / "tasks" / task / "tierline.sock"
-        program = TaskProcess(path, seed, extents, self.folder / f"{task}.log")
+        log = self.folder / f"{task}.log"
+        program = TaskProcess(path, seed, extents, log, kind or HOST_PROGRAM, self.environment)
         self._programs.append(program)
         assert program.answer() == "sealed"
         return program
@@ -191,18 +208,38 @@ class AgentProcess:
         return status
 
 
-class TaskProcess:
-    """`task_program` in a process of its own."""
+@dataclass(frozen=True)
+class ProgramKind:
+    """A program that obeys `task_program`'s commands, and the extents that it expects."""
 
-    def __init__(self, socket_path: Path, seed: int, extents: int, log: Path) -> None:
+    module: str
+    extent_bytes: int
+
+
+HOST_PROGRAM = ProgramKind("tests.integration.agent.task_program", EXTENT_BYTES)
+
+
+class TaskProcess:
+    """A task's program in a process of its own."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        seed: int,
+        extents: int,
+        log: Path,
+        kind: ProgramKind,
+        environment: Mapping[str, str],
+    ) -> None:
         self.log = log
-        self.expected = hashlib.sha256(content(seed, extents)).hexdigest()
+        data = content(seed, extents, extent_bytes=kind.extent_bytes)
+        self.expected = hashlib.sha256(data).hexdigest()
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
                 [
                     sys.executable,
                     "-m",
-                    "tests.integration.agent.task_program",
+                    kind.module,
                     str(socket_path),
                     str(seed),
                     str(extents),
@@ -212,6 +249,7 @@ class TaskProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
+                env=environment,
             )
 
     def tell(self, command: str) -> None:
@@ -245,21 +283,29 @@ class TaskProcess:
 
 
 def plan(
-    extents: int, *, resident: tuple[int, ...] = (), ring: int = 2, workspace: int = 0
+    extents: int,
+    *,
+    resident: tuple[int, ...] = (),
+    ring: int = 2,
+    workspace: int = 0,
+    extent_bytes: int = EXTENT_BYTES,
+    homes: tuple[tuple[str, int], ...] = (),
 ) -> dict[str, Any]:
-    """A plan as the API writes it, all extents at home in dram."""
+    """A plan as the API writes it; all extents at home in dram unless `homes` says otherwise."""
     return {
-        "extentBytes": EXTENT_BYTES,
+        "extentBytes": extent_bytes,
         "extentCount": extents,
         "residentExtents": list(resident),
         "ringExtents": ring,
         "workspaceBytes": workspace,
-        "homes": [{"tier": "dram", "extents": extents}],
+        "homes": [
+            {"tier": tier, "extents": count} for tier, count in homes or (("dram", extents),)
+        ],
         "predictedJobTime": "100ms",
         "predictedResponseTime": "200ms",
     }
 
 
-def content(seed: int, extents: int, tail: int = 100) -> bytes:
+def content(seed: int, extents: int, tail: int = 100, *, extent_bytes: int = EXTENT_BYTES) -> bytes:
     """Bytes of so many extents, the last one short."""
-    return Random(seed).randbytes((extents - 1) * EXTENT_BYTES + tail)  # noqa: S311 - filler
+    return Random(seed).randbytes((extents - 1) * extent_bytes + tail)  # noqa: S311 - filler

@@ -41,6 +41,8 @@ class ClosedError(Exception):
 class RawClient:
     """One connection."""
 
+    device = p.Device.CPU
+
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(TIMEOUT_S)
@@ -103,7 +105,7 @@ class RawClient:
     # -- verbs
 
     def hello(self, token: int = 0, name: str = "test") -> p.Welcome:
-        self.welcome = self.ask(p.Hello(p.Device.CPU, token, name), p.Welcome)
+        self.welcome = self.ask(p.Hello(self.device, token, name), p.Welcome)
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)
@@ -111,24 +113,31 @@ class RawClient:
 
     def load(self, content: bytes, *, arena: int = 0, pinned: int = 0, span: int = 1) -> Loaded:
         """Reserve, store and seal `content`; each extent is a layer."""
-        assert self.welcome is not None
         loaded = self.reserve(len(content), arena=arena, pinned=pinned, span=span)
-        size = self.welcome.extent_bytes
+        self.fill(loaded, content)
+        return loaded
+
+    def fill(self, loaded: Lent, content: bytes) -> None:
+        """Store `content` in a reserved arena, and seal it."""
+        arena, size = loaded.arena, loaded.extent_bytes
         for extent in range(len(loaded.placement)):
             part = content[extent * size : (extent + 1) * size]
             loaded.digests.append(self.store(arena, extent, part))
         self.seal(arena, len(loaded.placement))
-        return loaded
 
     def reserve(self, size: int, *, arena: int = 0, pinned: int = 0, span: int = 1) -> Loaded:
+        return Loaded(*self.borrow(size, arena=arena, pinned=pinned, span=span))
+
+    def borrow(
+        self, size: int, *, arena: int = 0, pinned: int = 0, span: int = 1
+    ) -> tuple[int, int, int, tuple[int, ...], list[int], list[int], int]:
+        """Reserve an arena; the fields of `Lent`."""
         assert self.welcome is not None
         reserved = self.ask(p.Reserve(arena, span, size, pinned), p.Reserved)
         residents = self.expect_descriptors(p.DescriptorKind.RESIDENT, reserved.resident_count)
         ring = self.expect_descriptors(p.DescriptorKind.RING, reserved.ring_slots)
         (control,) = self.expect_descriptors(p.DescriptorKind.CONTROL, 1)
-        return Loaded(
-            arena, size, self.welcome.extent_bytes, reserved.placement, residents, ring, control
-        )
+        return arena, size, self.welcome.extent_bytes, reserved.placement, residents, ring, control
 
     def store(self, arena: int, extent: int, part: bytes, slot: int = 0) -> bytes:
         assert self.staging is not None
@@ -163,7 +172,11 @@ class RawClient:
     def end(self, job: int) -> None:
         self.ask(p.JobEnd(job, time.monotonic_ns(), 0, 0, 0), p.Ended)
 
-    def attach(self, loaded: Loaded, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
+    def rewind(self, job: int) -> None:
+        """Have the arena of a job streamed from its start again."""
+        assert self.ask(p.Rewind(job), p.Rewound).job == job
+
+    def attach(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
         """Offer an arena back."""
         self.send(p.Digests(loaded.arena, 0, tuple(loaded.digests)))
         self.send(
@@ -201,8 +214,8 @@ class RawClient:
 
 
 @dataclass
-class Loaded:
-    """An arena with what was lent for it."""
+class Lent:
+    """An arena and the descriptors that were lent for it."""
 
     arena: int
     size: int
@@ -214,13 +227,20 @@ class Loaded:
 
     def __post_init__(self) -> None:
         self.digests: list[bytes] = []
+        self.streamed = [
+            extent for extent, word in enumerate(self.placement) if not word & p.RESIDENT_BIT
+        ]
+
+
+class Loaded(Lent):
+    """An arena whose extents are host memory, mapped one by one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._memory = [self._map(descriptor) for descriptor in self.residents]
         self._slots = [self._map(descriptor) for descriptor in self.ring]
         self.words = mmap.mmap(self.control, mmap.PAGESIZE)
         self._address = _address_of(self.words)
-        self.streamed = [
-            extent for extent, word in enumerate(self.placement) if not word & p.RESIDENT_BIT
-        ]
 
     def _map(self, descriptor: int) -> mmap.mmap:
         return mmap.mmap(descriptor, self.extent_bytes, prot=mmap.PROT_READ)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
+from tests.integration.agent.raw_client import RefusedError
 
 pytestmark = pytest.mark.slow
 
@@ -27,3 +28,27 @@ def test_two_tasks_stream_through_one_ring_and_read_what_they_loaded(agent: Agen
     assert counters["jobs"] == 5
     assert counters["misses"] == 0
     assert counters["streamed_bytes"] == 5 * (len(second) - EXTENT_BYTES)
+
+
+def test_a_rewound_job_reads_its_arena_again(agent: AgentProcess) -> None:
+    data = content(3, 7)
+    agent.register("writer", plan(7, resident=(2,)))
+    writer = agent.client("writer")
+    arena = writer.load(data)
+    job = writer.begin(0)
+    assert arena.read_in_job() == data
+    writer.rewind(job)
+    assert arena.wait_published(2)
+    writer.rewind(job)  # with a stream under way
+    assert arena.read_in_job() == data
+    writer.end(job)
+    assert agent.task("writer")["jobs"] == 1
+    assert agent.task("writer")["streamed_bytes"] >= 2 * (len(data) - EXTENT_BYTES)
+
+
+def test_only_a_running_job_is_rewound(agent: AgentProcess) -> None:
+    agent.register("writer", plan(4))
+    writer = agent.client("writer")
+    writer.load(content(3, 4))
+    with pytest.raises(RefusedError, match="is not running"):
+        writer.rewind(5)

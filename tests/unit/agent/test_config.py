@@ -29,9 +29,21 @@ def test_the_defaults() -> None:
     assert config.limits.clients_per_task == 8
 
 
+def test_a_gpu_has_larger_extents() -> None:
+    device = {"kind": "cuda", "uuid": "GPU-1", "fast_bytes": 1 << 30}
+    tiers = [{**DRAM, "size_bytes": 1 << 30}]
+    config = parse_config(settings(device=device, tiers=tiers), "test")
+    assert config.device.extent_bytes == 32 << 20
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
+        ({"device": {"index": 1, "fast_bytes": 1 << 26}}, "kind is cpu"),
+        (
+            {"device": {"kind": "cuda", "index": 1, "uuid": "GPU-1", "fast_bytes": 1 << 26}},
+            "give one",
+        ),
         ({"surprise": 1}, "surprise"),
         ({"device": {"fast_bytes": 1 << 26, "colour": 1}}, "device.colour"),
         ({"device": {"fast_bytes": "64Mi"}}, "device.fast_bytes"),

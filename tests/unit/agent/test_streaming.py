@@ -12,7 +12,8 @@ from tierline_agent.devices.base import Extent
 from tierline_agent.devices.cpu import CpuDevice, CpuWords
 from tierline_agent.errors import StreamFailed
 from tierline_agent.links import Link
-from tierline_agent.streaming import Source, Stream, StreamRunner
+from tierline_agent.sources import Source
+from tierline_agent.streaming import Stream, StreamRunner
 from tierline_agent.tiers import CorruptExtent
 from tierline_client import words
 

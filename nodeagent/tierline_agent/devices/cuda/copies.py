@@ -1,0 +1,82 @@
+"""One CUDA stream of copies: enqueued without blocking, completion and time learned by events.
+
+It knows neither jobs nor tiers. For one thread at a time.
+
+Invariant: a copy's events are used for no other copy before it was taken from `oldest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tierline_agent.devices.cuda.context import Context
+from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.cuda.kept import KeptCalls
+
+_NON_BLOCKING = 1  # not ordered with the default stream, in which extents are zeroed
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """A copy that was enqueued."""
+
+    begin: int
+    end: int
+
+
+class CopyLane:
+    """A stream and its events."""
+
+    def __init__(self, context: Context, kept: KeptCalls) -> None:
+        """Raises CudaFailed."""
+        context.enter()
+        self._context = context
+        self._kept = kept
+        self._keep: list[Any] = []
+        self._idle: list[int] = []
+        attempt = f"make a copy stream on GPU {context.ordinal}"
+        stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
+        self._keep.append(stream)
+        self.stream = int(stream)
+
+    def wait(self, word: int, at_least: int) -> None:
+        """Let what follows wait for a flag word. Raises CudaFailed."""
+        self._kept.wait_at_least(self.stream, word, at_least)
+
+    def copy(
+        self, target: int, source: int, size_bytes: int, publish: tuple[int, int] | None = None
+    ) -> Copy:
+        """Enqueue a copy from pinned memory; then, `publish` a value in a flag word.
+
+        The copy has ended when that is done too. Raises CudaFailed.
+        """
+        copy = Copy(self._event(), self._event())
+        self._kept.record(copy.begin, self.stream)
+        self._kept.copy(target, source, size_bytes, self.stream)
+        if publish is not None:
+            self._kept.write(self.stream, *publish)
+        self._kept.record(copy.end, self.stream)
+        return copy
+
+    def is_done(self, copy: Copy) -> bool:
+        """Whether a copy has ended. Raises CudaFailed: it, or something before it, failed."""
+        return self._kept.has_passed(copy.end)
+
+    def has_begun(self, copy: Copy) -> bool:
+        """Whether all that is before a copy has ended. Raises CudaFailed."""
+        return self._kept.has_passed(copy.begin)
+
+    def take(self, copy: Copy) -> int:
+        """The time that an ended copy took, nanoseconds; its events are free. Raises CudaFailed."""
+        duration_s = self._kept.elapsed_s(copy.begin, copy.end)
+        self._idle += (copy.begin, copy.end)
+        return int(duration_s * 1e9)
+
+    def _event(self) -> int:
+        if self._idle:
+            return self._idle.pop()
+        attempt = f"make an event on GPU {self._context.ordinal}"
+        event = call(attempt, driver.cuEventCreate, 0)
+        self._keep.append(event)
+        return int(event)

@@ -1,0 +1,74 @@
+"""Host memory that a device copies from: mappings of the tiers, and buffers for what is read.
+
+Everything is pinned at the start, in pieces: a pin takes a lock of the whole driver, and one of
+hundreds of gigabytes would stall every CUDA call of the node for minutes. Each device pins mappings
+of its own (`MappedMedium.map_again`).
+
+Invariant: what is pinned stays mapped until `close`.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+from tierline_agent.devices.cuda.context import Context
+from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.sources import Place
+from tierline_agent.tiers import MappedMedium
+from tierline_agent.tiers.memory import address_of, scratch
+
+_PIECE_BYTES = 1 << 30
+_PORTABLE_OFF = 0
+
+
+def pin(context: Context, what: str, address: int, size_bytes: int) -> None:
+    """Pin memory that has been written to or is populated. Raises CudaFailed."""
+    context.enter()
+    for at in range(0, size_bytes, _PIECE_BYTES):
+        piece = min(_PIECE_BYTES, size_bytes - at)
+        attempt = f"pin {what} ({piece} bytes) for GPU {context.ordinal}"
+        call(attempt, driver.cuMemHostRegister, address + at, piece, _PORTABLE_OFF)
+
+
+class PinnedMedia:
+    """One device's own mappings of the media that are memory."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._mappings: dict[MappedMedium, tuple[mmap.mmap, int]] = {}
+
+    def add(self, medium: MappedMedium) -> None:
+        """Map and pin a medium. Raises CudaFailed, TierError."""
+        mapping = medium.map_again()
+        address = address_of(memoryview(mapping))
+        pin(self._context, f"the {medium.kind} tier {medium.path}", address, medium.size_bytes)
+        self._mappings[medium] = (mapping, address)
+
+    def address_of(self, place: Place) -> int:
+        """Where this device finds a place."""
+        return self._mappings[place.medium][1] + place.offset
+
+    def pin_again(self) -> None:
+        """After the context was made anew. Raises CudaFailed."""
+        for medium, (_, address) in self._mappings.items():
+            pin(self._context, f"the {medium.kind} tier {medium.path}", address, medium.size_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """Pinned memory of one extent."""
+
+    view: memoryview
+    address: int
+
+
+def make_buffers(context: Context, count: int, size_bytes: int) -> list[Buffer]:
+    """Pinned buffers for content that a link's worker reads. Raises CudaFailed."""
+    memory = scratch(count * size_bytes)
+    base = address_of(memory)
+    pin(context, "read buffers", base, count * size_bytes)
+    return [
+        Buffer(memory[at * size_bytes : (at + 1) * size_bytes], base + at * size_bytes)
+        for at in range(count)
+    ]

@@ -1,0 +1,326 @@
+"""The stream of a job on a GPU: the device copies by itself, the agent keeps it supplied.
+
+For each streamed extent, in order, three operations go into the device's copy stream: wait until
+the ring slot is consumed, copy, publish. No CPU is between two copies. The runner's thread keeps
+`depth` extents enqueued, some milliseconds of copying, so that the device stays busy while another
+thread has the interpreter's lock; it looks at the copies' events a thousand times a second, takes
+what has ended, and enqueues more.
+
+Where the bytes are:
+
+* in memory that the device has pinned (`Source.lender`): copied from their place. Content that this
+  process has not verified yet is verified first, by a worker of its link.
+* elsewhere: read ahead by their link's workers into pinned buffers, as many as there are, verified
+  there, and copied in their turn.
+
+What the client's word says is only ever waited for by the device. What has arrived, and when the
+stream is over, is known by events. A client that is gone cannot hold the stream: `cancel` sets its
+word to a value that satisfies every wait, again and again until the last wait has ended, because
+the client's own device may still write there.
+
+Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
+back only when its copy has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tierline_agent.devices.base import StreamOrder
+from tierline_agent.devices.cuda.context import Context
+from tierline_agent.devices.cuda.copies import Copy, CopyLane
+from tierline_agent.devices.cuda.driver import DeviceLost
+from tierline_agent.devices.cuda.memory import CudaExtent
+from tierline_agent.devices.cuda.pinned import Buffer, PinnedMedia
+from tierline_agent.devices.cuda.words import CudaWords
+from tierline_agent.errors import LinkClosed, StreamFailed
+from tierline_agent.links import Transfer
+from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
+from tierline_agent.streaming import explain
+from tierline_agent.tiers import TierError
+
+_LOOK_S = 0.001
+_LOOK_WHILE_ENDING_S = 0.0001
+_VERIFIED_AHEAD = 2 * IN_FLIGHT
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """What the streams of a device work with, one after another."""
+
+    context: Context
+    lane: CopyLane
+    media: PinnedMedia
+    buffers: list[Buffer]
+    """Idle buffers."""
+    on_lost: Callable[[DeviceLost], None]
+    """Told, in the runner's thread, that the device's context is gone."""
+
+
+@dataclass(frozen=True, eq=False)
+class _InFlight:
+    """An extent that was enqueued."""
+
+    number: int
+    copy: Copy
+    size_bytes: int
+    asked_s: float
+    buffer: Buffer | None
+
+
+@dataclass(eq=False)
+class _Prepared:
+    """An extent that is being read, or verified, ahead of its turn."""
+
+    asked_s: float
+    buffer: Buffer | None
+    transfer: Transfer | None = None
+    size_bytes: int | None = None
+    """Set when it is ready."""
+
+
+class CudaStream:
+    """The streamed extents of one job."""
+
+    def __init__(
+        self,
+        supplies: Supplies,
+        order: StreamOrder,
+        ring: list[CudaExtent],
+        words: CudaWords,
+        depth: int,
+    ) -> None:
+        self.words = words
+        self.streamed_bytes = 0
+        self._supplies = supplies
+        self._order = order
+        self._ring = ring
+        self._depth = depth
+        self._loop = asyncio.get_running_loop()
+        self.finished: asyncio.Future[None] = self._loop.create_future()
+        self._changed = threading.Condition()
+        self._next = order.published
+        self._flight: deque[_InFlight] = deque()
+        self._prepared: dict[int, _Prepared] = {}
+        self._cancelled = False
+        self._resumable = False
+        self._failed = False
+        self._over = False
+
+    # -- for the event loop's thread
+
+    def cancel(self, *, resumable: bool = False) -> None:
+        """Stop: enqueue nothing more, and let what is enqueued run out."""
+        with self._changed:
+            if self._cancelled or self._over:
+                return
+            self._cancelled, self._resumable = True, resumable
+            for number, prepared in list(self._prepared.items()):
+                link = self._order.sources[number].link
+                if prepared.transfer is not None and link.cancel(prepared.transfer):
+                    self._forget(number)
+            if not resumable:
+                self.words.interrupt()
+                self._advance()
+            self._changed.notify()
+
+    def waits_for_client(self) -> bool:
+        """Whether it leaves the link to others: the client has not consumed the next slot yet."""
+        with self._changed:
+            if self._over or not self._flight:
+                return True
+            first = self._flight[0].number
+            needed = consumed_needed(first, len(self._ring))
+            return needed > 0 and (self.words.consumed - needed) & 0x80000000 != 0
+
+    # -- the runner's thread
+
+    def run(self) -> None:
+        """Keep the device supplied until all has arrived."""
+        with self._changed:
+            while self._advance():
+                pause_s = _LOOK_WHILE_ENDING_S if self._cancelled else _LOOK_S
+                self._changed.wait(pause_s)
+
+    def _advance(self) -> bool:
+        """Take what has ended and enqueue what may be; False when it is over. Locked."""
+        if self._over:
+            return False
+        try:
+            self._supplies.context.enter()
+            self._take_ended()
+            if not (self._cancelled or self._failed):
+                self._prepare()
+                self._enqueue()
+        except DeviceLost as error:
+            self._lose(error)
+        except OSError as error:
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+        if self._cancelled and self._resumable:
+            self._over = True  # the process ends; what is enqueued ends with it
+        elif not self._flight and not self._reading and self._has_nothing_to_do:
+            self._end()
+        elif self._cancelled:
+            self.words.interrupt()
+        return not self._over
+
+    @property
+    def _reading(self) -> bool:
+        return any(prepared.size_bytes is None for prepared in self._prepared.values())
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        return self._cancelled or self._failed or self._next == len(self._order.sources)
+
+    def _take_ended(self) -> None:
+        lane, order = self._supplies.lane, self._order
+        while self._flight and lane.is_done(self._flight[0].copy):
+            ended = self._flight.popleft()
+            duration_ns = lane.take(ended.copy)
+            source = order.sources[ended.number]
+            self.streamed_bytes += ended.size_bytes
+            if ended.buffer is not None:
+                self._supplies.buffers.append(ended.buffer)
+            elif source.lender is not None:
+                source.lender.take_back()
+                source.link.account(ended.size_bytes, duration_ns)
+            if order.on_placed is not None:
+                order.on_placed(ended.size_bytes, time.monotonic() - ended.asked_s)
+
+    # -- ahead of their turn
+
+    def _prepare(self) -> None:
+        """Have the next extents read or verified; locked."""
+        last = min(self._next + self._depth, len(self._order.sources))
+        for number in range(self._next, last):
+            if number in self._prepared:
+                continue
+            source = self._order.sources[number]
+            if source.lender is not None:
+                if len(self._prepared) >= _VERIFIED_AHEAD or self._is_lendable(number):
+                    continue
+                self._submit(number, source.lender.verify, None)
+            elif self._supplies.buffers:
+                buffer = self._supplies.buffers.pop()
+                self._submit(number, lambda s=source, b=buffer: s.read(b.view), buffer)  # type: ignore[misc]
+            else:
+                return
+
+    def _is_lendable(self, number: int) -> bool:
+        source = self._order.sources[number]
+        try:
+            return source.lender is not None and source.lender.ready()
+        except TierError as error:
+            if number == self._next:  # what is before it may still arrive
+                self._fail(explain(source, error))
+            return True
+
+    def _submit(self, number: int, work: Callable[[], int], buffer: Buffer | None) -> None:
+        source = self._order.sources[number]
+        prepared = self._prepared[number] = _Prepared(time.monotonic(), buffer)
+
+        def done(moved: int, failure: BaseException | None) -> None:
+            self._was_prepared(number, moved, failure)
+
+        try:
+            prepared.transfer = source.link.submit(
+                self._order.deadline_ns, work, done, metered=buffer is not None
+            )
+        except LinkClosed as error:
+            self._forget(number)
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+
+    def _was_prepared(self, number: int, moved: int, failure: BaseException | None) -> None:
+        with self._changed:
+            prepared = self._prepared[number]
+            prepared.size_bytes = moved
+            if prepared.buffer is None or failure is not None or self._cancelled or self._failed:
+                self._forget(number)
+            if failure is not None:
+                self._fail(explain(self._order.sources[number], failure))
+            self._changed.notify()
+
+    def _forget(self, number: int) -> None:
+        buffer = self._prepared.pop(number).buffer
+        if buffer is not None:
+            self._supplies.buffers.append(buffer)
+
+    # -- in their turn
+
+    def _enqueue(self) -> None:
+        while (
+            self._next < len(self._order.sources)
+            and len(self._flight) < self._depth
+            and not self._failed
+        ):
+            if not self._enqueue_next():
+                return
+            self._next += 1
+
+    def _enqueue_next(self) -> bool:
+        """Enqueue the next extent, if its bytes are at hand."""
+        number = self._next
+        source = self._order.sources[number]
+        prepared = self._prepared.get(number)
+        if prepared is not None:
+            if prepared.size_bytes is None or prepared.buffer is None:
+                return False
+            del self._prepared[number]
+            size_bytes, address, asked_s = (
+                prepared.size_bytes,
+                prepared.buffer.address,
+                prepared.asked_s,
+            )
+            buffer: Buffer | None = prepared.buffer
+        elif source.lender is not None and self._is_lendable(number) and not self._failed:
+            place = source.lender.lend()
+            size_bytes, address = place.length, self._supplies.media.address_of(place)
+            buffer, asked_s = None, time.monotonic()
+        else:
+            return False
+        lane = self._supplies.lane
+        needed = consumed_needed(number, len(self._ring))
+        if needed > 0:
+            lane.wait(self.words.consumed_address, needed)
+        slot = self._ring[slot_of(number, len(self._ring))]
+        publish = (self.words.published_address, number + 1)
+        copy = lane.copy(slot.address, address, size_bytes, publish)
+        self._flight.append(_InFlight(number, copy, size_bytes, asked_s, buffer))
+        return True
+
+    # -- the end
+
+    def _fail(self, failure: StreamFailed) -> None:
+        if self._failed or self._cancelled:
+            return
+        self._failed = True
+        self._loop.call_soon_threadsafe(self._order.on_failure, self, failure)
+
+    def _lose(self, error: DeviceLost) -> None:
+        """The context is gone, and with it all that was enqueued."""
+        while self._flight:
+            ended = self._flight.popleft()
+            source = self._order.sources[ended.number]
+            if ended.buffer is not None:
+                self._supplies.buffers.append(ended.buffer)
+            elif source.lender is not None:
+                source.lender.take_back()
+        failure = StreamFailed(f"cannot stream: {error}", corrupt=False)
+        failure.__cause__ = error
+        self._fail(failure)
+        self._supplies.on_lost(error)
+
+    def _end(self) -> None:
+        self._over = True
+        for number in list(self._prepared):
+            self._forget(number)
+        self._loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        self.finished.set_result(None)
+        self._order.on_finished(self)

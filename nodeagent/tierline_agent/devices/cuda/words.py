@@ -1,0 +1,75 @@
+"""The flag words of an arena on a GPU: a page of host memory that both sides' streams address.
+
+The agent's copy stream waits for `consumed` and writes `published`; the CPU touches the words only
+before a job, to read where one stands after a restart, and to end waits.
+
+Waits compare cyclically: a word satisfies "at least n" while the difference is below 2^31. So what
+ends every wait is the largest positive number, not all ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from tierline_agent.devices.cuda.context import Context
+from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.memfd import SharedMemory
+
+PUBLISHED_OFFSET = 0
+CONSUMED_OFFSET = 64
+_EVERYTHING = 0x7FFFFFFF
+_DEVICEMAP = 0x02
+
+
+class CudaWords:
+    """The flag words in a control page."""
+
+    def __init__(self, memory: SharedMemory, context: Context) -> None:
+        """Take over the page, also if this raises CudaFailed."""
+        self._memory = memory
+        self._context = context
+        self._address = memory.address()
+        try:
+            context.enter()
+            attempt = f"pin a control page for GPU {context.ordinal}"
+            size_bytes = memory.size_bytes
+            call(attempt, driver.cuMemHostRegister, self._address, size_bytes, _DEVICEMAP)
+            there = int(call(attempt, driver.cuMemHostGetDevicePointer, self._address, 0))
+        except BaseException:
+            memory.close()
+            raise
+        self.published_address = there + PUBLISHED_OFFSET
+        """Where the device finds the agent's word."""
+        self.consumed_address = there + CONSUMED_OFFSET
+        """Where the device finds the client's word."""
+        self._published = ctypes.c_uint32.from_address(self._address + PUBLISHED_OFFSET)
+        self._consumed = ctypes.c_uint32.from_address(self._address + CONSUMED_OFFSET)
+
+    @property
+    def published(self) -> int:
+        """Streamed extents in place, as the page says."""
+        return self._published.value
+
+    @property
+    def consumed(self) -> int:
+        """Streamed extents that the client says it is done with."""
+        return self._consumed.value
+
+    def reset(self) -> None:
+        """Zero both words."""
+        self._published.value = 0
+        self._consumed.value = 0
+
+    def interrupt(self) -> None:
+        """End the device's waits. Until they have ended, a client may write its word once more."""
+        self._consumed.value = _EVERYTHING
+
+    def export(self) -> int:
+        """Return a writable descriptor of the page."""
+        return self._memory.export(writable=True)
+
+    def close(self) -> None:
+        """Unpin and unmap the page."""
+        self._context.enter()
+        driver.cuMemHostUnregister(self._address)
+        self._memory.close()

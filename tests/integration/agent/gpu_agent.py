@@ -1,0 +1,77 @@
+"""The real agent on simulated GPUs, for any test that wants one.
+
+    with simulated_machine() as machine, gpu_agent(tmp_path, machine) as agent:
+        agent.register("vision", gpu_plan(12))
+        program = agent.program("vision", seed, 12, GPU_PROGRAM)
+
+`agent.environment` is what another process needs to see the same GPUs. Extents are 2 MiB here, the
+granularity of device memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.integration.agent.agent_process import AgentProcess, ProgramKind, plan
+from tests.native_builds import ROOT, build, cuda_include
+
+EXTENT_BYTES = 2 << 20
+GPU_PROGRAM = ProgramKind("tests.integration.agent.gpu_program", EXTENT_BYTES)
+gpu_plan = functools.partial(plan, extent_bytes=EXTENT_BYTES)
+
+
+def simulated_driver() -> Path:
+    """The folder of the simulated libcuda.so.1 and libnvidia-ml.so.1, built once a session."""
+    return build(
+        "simcuda-plain",
+        ROOT / "nodeagent" / "native" / "simcuda",
+        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
+        f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
+        "-DSIMCUDA_SANITIZE=",
+    )
+
+
+def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
+    """What shows a process the GPUs whose state is in `machine`; settings as in simcuda.h."""
+    return {
+        "LD_LIBRARY_PATH": str(simulated_driver()),
+        "SIMCUDA_STATE": str(machine / "machine"),
+        "SIMCUDA_FAULT_FILE": str(machine / "faults"),
+        **{f"SIMCUDA_{name}": value for name, value in settings.items()},
+    }
+
+
+@contextmanager
+def gpu_agent(
+    folder: Path,
+    machine: Path,
+    fast_extents: int = 24,
+    gpu: dict[str, str] | None = None,
+    **settings: Any,
+) -> Iterator[AgentProcess]:
+    """An agent of one GPU and the tiers dram (mapped), pmem (mapped) and nvme (a file)."""
+    tiers = [
+        {"name": "dram", "path": str(machine / "dram"), "size_bytes": 96 << 20},
+        {"name": "pmem", "path": str(machine / "pmem"), "size_bytes": 48 << 20},
+        {"name": "nvme", "path": str(folder / "nvme"), "size_bytes": 48 << 20},
+    ]
+    device = {
+        "kind": "cuda",
+        "fast_bytes": fast_extents * EXTENT_BYTES,
+        "extent_bytes": EXTENT_BYTES,
+    }
+    process = AgentProcess(
+        folder,
+        environment=gpu_environment(machine, **(gpu or {})),
+        **{"device": device, "tiers": tiers, **settings},
+    )
+    process.start()
+    try:
+        yield process
+    finally:
+        status = process.stop()
+    assert status in (0, -9), process.log.read_text()

@@ -1,0 +1,87 @@
+"""A task's process on a GPU: loads content, runs jobs as it is told (commands of `task_program`).
+
+job            one whole job            -> digest of all bytes read
+passes N       one job, the arena read N times, rewound in between -> digests, if all are equal
+half           begin a job, read half   -> "half"
+rest           read the rest, end it    -> digest of all bytes read in both
+stall          begin a job and wait for its first extent -> "stalled"
+reattach       connect again after the agent was restarted, offer the arena -> "back"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+from tests.integration.agent.agent_process import content
+from tests.integration.agent.gpu_client import GpuArena, GpuClient, start_cuda
+
+
+class Program:
+    """The task."""
+
+    def __init__(self, socket_path: Path, seed: int, extents: int) -> None:
+        ordinal = int(os.environ.get("TASK_GPU", "0"))
+        start_cuda(ordinal)
+        GpuArena.ordinal = ordinal
+        self.path = socket_path
+        self.client = GpuClient(socket_path)
+        welcome = self.client.hello()
+        self.token = welcome.reattach_token
+        self.extents = extents
+        self.arena = self.client.load_arena(
+            content(seed, extents, extent_bytes=welcome.extent_bytes)
+        )
+        self.job = 0
+        self.seen = b""
+
+    def obey(self, command: str) -> str:
+        middle = self.extents // 2
+        verb, _, argument = command.partition(" ")
+        if verb == "job":
+            return self.passes(1)
+        if verb == "passes":
+            return self.passes(int(argument))
+        if verb == "half":
+            self.job = self.client.begin(0)
+            self.seen = self.arena.read_in_job(0, middle)
+            return "half"
+        if verb == "rest":
+            self.seen += self.arena.read_in_job(middle)
+            self.client.end(self.job)
+            return hashlib.sha256(self.seen).hexdigest()
+        if verb == "stall":
+            self.job = self.client.begin(0)
+            self.arena.enqueue(0, 1)
+            self.arena.synchronise()
+            return "stalled"
+        assert verb == "reattach", verb
+        self.client.close()
+        self.client = GpuClient(self.path)
+        self.client.hello(self.token)
+        self.client.attach(self.arena, job=self.job)
+        return "back"
+
+    def passes(self, count: int) -> str:
+        job = self.client.begin(0)
+        digests = []
+        for number in range(count):
+            if number:
+                self.client.rewind(job)
+            digests.append(hashlib.sha256(self.arena.read_in_job()).hexdigest())
+        self.client.end(job)
+        return digests[0] if len(set(digests)) == 1 else " ".join(digests)
+
+
+def main() -> None:
+    program = Program(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    print("sealed", flush=True)
+    for line in sys.stdin:
+        print(program.obey(line.strip()), flush=True)
+    program.client.close()
+
+
+if __name__ == "__main__":
+    main()
