@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +67,22 @@ class Runs:
         files = [path for path in self.folder.iterdir() if path.name.startswith("tierline-")]
         children = psutil.Process().children(recursive=True)
         return [
-            *map(str, [*files, *(_stores() - self.before)]),
+            *map(str, [*files, *(_stores() - self.before - _open_files())]),
             *(" ".join(child.cmdline()) for child in children),
         ]
 
 
 def _stores() -> frozenset[Path]:
     return frozenset(Path("/dev/shm").glob("tierline-run-*"))  # noqa: S108 - dram is a tmpfs
+
+
+def _open_files() -> set[Path]:
+    """Files that some process has open: another run on this machine keeps its store."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            found.add(link.readlink())
+    return found
 
 
 @pytest.fixture
