@@ -15,9 +15,6 @@ DEFAULT_MARGIN = 1.3
 """On a CPU the agent's copies slow the layers and the layers slow the copies, but both are measured
 by themselves; beside each other neither lost more than a fifth on the machines tried."""
 
-CPU_EXTENT_BYTES = 4 << 20
-"""The size of an extent on `cpu` where none is chosen."""
-
 _DISPATCH_S = 0.005
 _GATE_S = 0.000_05
 

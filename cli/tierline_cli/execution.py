@@ -49,7 +49,11 @@ class Execution:
                 Program(
                     program_of(task),
                     self._work_dir / "logs" / f"{task.name}.log",
-                    {"TIERLINE_SOCKET": socket, "TIERLINE_REQUIRED": "1"},
+                    {
+                        "TIERLINE_SOCKET": socket,
+                        "TIERLINE_REQUIRED": "1",
+                        **self._agent.place.environment(),
+                    },
                 )
             )
         deadline = time.monotonic() + _READY_TIMEOUT_S

@@ -12,6 +12,7 @@ from typing import Any
 
 from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import CommandError
+from tierline_cli.place import Place
 
 _START_TIMEOUT_S = 120.0  # the tiers are preallocated and the links measured first
 _STOP_TIMEOUT_S = 10.0
@@ -35,6 +36,7 @@ class LocalAgent:
     fast_bytes: int
     extent_bytes: int
     tiers: list[TierSpec]
+    place: Place = field(default_factory=Place)
     metrics_port: int | None = None
     work_dir: Path = field(init=False)
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
@@ -117,7 +119,7 @@ class LocalAgent:
 
     def _config(self) -> dict[str, Any]:
         device = {
-            "kind": "cpu",
+            **self.place.settings,
             "fast_bytes": self.fast_bytes,
             "extent_bytes": self.extent_bytes,
         }

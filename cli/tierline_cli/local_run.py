@@ -21,6 +21,7 @@ from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.execution import Execution
 from tierline_cli.local_agent import LocalAgent
 from tierline_cli.measurements import Measurements
+from tierline_cli.place import Place
 from tierline_cli.programs import program_of
 from tierline_cli.results import (
     TaskPromise,
@@ -42,10 +43,13 @@ class RunOptions:
 
     fast_bytes: int
     tier_paths: Mapping[Tier, Path]
-    extent_bytes: int
+    extent_bytes: int | None
+    """None for what is usual on the tasks' kind of device."""
     metrics_port: int | None
     profile_jobs: int
     margin: float
+    gpu: int = 0
+    """Which GPU, for tasks that want one."""
 
 
 class LocalRun:
@@ -60,8 +64,10 @@ class LocalRun:
         self.tasks: tuple[MemTask, ...] = manifests.tasks
         self.options = options
         _check(self.tasks)
+        self.place = Place(decide.one_kind(self.tasks), options.gpu)
+        self._extent_bytes = options.extent_bytes or self.place.extent_bytes
         self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
-        self.measured = Measurements(manifests, self.work_dir)
+        self.measured = Measurements(manifests, self.place, self.work_dir)
         self._admitted: Admitted | None = None
         self._agent: LocalAgent | None = None
         self._admin: AdminClient | None = None
@@ -78,14 +84,15 @@ class LocalRun:
         """Start an agent whose tiers have room for the weights; returns what it measured."""
         self._agent = LocalAgent(
             fast_bytes=self.options.fast_bytes,
-            extent_bytes=self.options.extent_bytes,
+            extent_bytes=self._extent_bytes,
             tiers=tiers_for(
                 self.tasks,
                 self.measured.profiles,
-                self.options.extent_bytes,
+                self._extent_bytes,
                 self.work_dir,
                 self.options.tier_paths,
             ),
+            place=self.place,
             metrics_port=self.options.metrics_port,
         )
         self._admin = self._agent.start()

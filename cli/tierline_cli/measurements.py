@@ -13,6 +13,7 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_cli import profiling
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.place import Place
 from tierline_cli.programs import program_of
 from tierline_cli.results import JobLog, unreferenced_inputs
 
@@ -25,6 +26,7 @@ class Measurements:
     """By task name: its profile, its outputs by input, and its usual time alone in seconds."""
 
     manifests: Manifests
+    place: Place
     work_dir: Path
     profiles: dict[str, MemProfile] = field(default_factory=dict)
     references: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -65,7 +67,7 @@ class Measurements:
             given = self.manifests.profile_of(task)
             if task in unprofiled or given is None:
                 seen = self._observe(task, jobs, on_job)
-                self.profiles[task.name] = profiling.as_profile(task, seen, profiling.processor())
+                self.profiles[task.name] = profiling.as_profile(task, seen, self.place.product())
                 self.compute_only_s[task.name] = profiling.typical(seen.compute_s)
                 self.references[task.name] = seen.outputs
             else:
@@ -83,5 +85,5 @@ class Measurements:
 
     def _observe(self, task: MemTask, jobs: int, on_job: OnJob) -> profiling.Observation:
         return profiling.observe(
-            program_of(task), self.work_dir, jobs, lambda done: on_job(task.name, done)
+            program_of(task), self.place, self.work_dir, jobs, lambda done: on_job(task.name, done)
         )

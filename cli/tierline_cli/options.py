@@ -44,4 +44,11 @@ files_argument = click.argument(
 node_option = click.option(
     "--node", type=click.Path(path_type=Path), help="File with the MemNode, if not in FILES."
 )
+gpu_option = click.option(
+    "--gpu",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the GPU (by bus), for tasks whose spec.device.kind is cuda.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

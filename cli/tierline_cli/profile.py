@@ -13,7 +13,8 @@ from tierline_api.manifests import load_manifests
 from tierline_cli import profiling
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.live import console
-from tierline_cli.options import files_argument
+from tierline_cli.options import files_argument, gpu_option
+from tierline_cli.place import Place
 from tierline_cli.programs import program_of
 
 
@@ -23,8 +24,9 @@ from tierline_cli.programs import program_of
 @click.option(
     "--jobs", type=click.IntRange(min=3), default=12, show_default=True, help="Jobs to measure."
 )
+@gpu_option
 @click.option("--output", "-o", type=click.File("w"), default="-", help="Where the MemProfiles go.")
-def command(files: tuple[Path, ...], only: str | None, jobs: int, output: TextIO) -> None:
+def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, output: TextIO) -> None:
     """Run the programs of the MemTasks in FILES alone, and write what was measured.
 
     The profile of a task gets the task's name; set spec.profile to it, or keep both in one file.
@@ -42,15 +44,17 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, output: TextIO
     try:
         with Progress(*columns, console=console()) as progress:
             for task in chosen:
+                place = Place(task.spec.device.kind.value, gpu)
                 bar = progress.add_task(f"profiling {task.name}", total=jobs)
                 seen = profiling.observe(
                     program_of(task),
+                    place,
                     work_dir,
                     jobs,
                     lambda done, bar=bar: progress.update(bar, completed=done),  # type: ignore[misc]
                 )
                 progress.update(bar, completed=jobs)
-                profile = profiling.as_profile(task, seen, profiling.processor())
+                profile = profiling.as_profile(task, seen, place.product())
                 documents.append(profile.to_api())
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)

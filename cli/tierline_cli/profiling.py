@@ -16,6 +16,7 @@ from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledD
 from tierline_api.memtask import MemTask
 from tierline_api.metadata import ObjectMeta
 from tierline_cli.errors import CommandError
+from tierline_cli.place import Place
 from tierline_cli.programs import Program, ProgramSpec, describe_end
 
 _TIMEOUT_S = 600.0
@@ -50,7 +51,7 @@ class Observation:
 
 
 def observe(
-    spec: ProgramSpec, work_dir: Path, jobs: int, on_job: Callable[[int], None]
+    spec: ProgramSpec, place: Place, work_dir: Path, jobs: int, on_job: Callable[[int], None]
 ) -> Observation:
     """Run the program of a task unmanaged for `jobs` jobs; `on_job` hears how many are done.
 
@@ -62,7 +63,11 @@ def observe(
     program = Program(
         spec,
         work_dir / "logs" / f"{spec.task}.observe.log",
-        {"TIERLINE_OBSERVE": str(lines_path), "TIERLINE_OBSERVE_JOBS": str(jobs)},
+        {
+            "TIERLINE_OBSERVE": str(lines_path),
+            "TIERLINE_OBSERVE_JOBS": str(jobs),
+            **place.environment(),
+        },
     )
     deadline = time.monotonic() + _TIMEOUT_S
     complete = False
@@ -137,15 +142,6 @@ def as_profile(task: MemTask, observation: Observation, product: str) -> MemProf
             digest=observation.weights_digest or None,
         ),
     )
-
-
-def processor() -> str:
-    """The product name of this machine's processor, as MemNode reports it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return "cpu"
 
 
 def typical(values: list[float]) -> float:

@@ -21,12 +21,11 @@ from rich.progress import (
 
 from tierline_api.manifests import load_manifests
 from tierline_api.plan import Tier
-from tierline_api.quantities import format_quantity
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
 from tierline_cli.live import console, screen
 from tierline_cli.local_run import LocalRun, RunOptions
-from tierline_cli.options import QUANTITY, files_argument, margin_option
+from tierline_cli.options import QUANTITY, files_argument, gpu_option, margin_option
 from tierline_operator.planning.answer import Infeasible
 
 _REFRESH_S = 0.5
@@ -63,10 +62,9 @@ _REFRESH_S = 0.5
 @click.option(
     "--extent-size",
     type=QUANTITY,
-    default=format_quantity(decide.CPU_EXTENT_BYTES),
-    show_default=True,
-    help="Size of an extent, a power of two.",
+    help="Size of an extent, a power of two; 4Mi on a CPU and 32Mi on a GPU if absent.",
 )
+@gpu_option
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here."
 )
@@ -86,7 +84,8 @@ def command(
     fast_memory: int,
     nvme: Path | None,
     pmem: Path | None,
-    extent_size: int,
+    extent_size: int | None,
+    gpu: int,
     metrics_port: int | None,
     profile_jobs: int,
     margin: float,
@@ -104,6 +103,7 @@ def command(
         metrics_port=metrics_port,
         profile_jobs=profile_jobs,
         margin=margin,
+        gpu=gpu,
     )
     with LocalRun(load_manifests([str(file) for file in files]), options) as run:
         report = _run(run, duration)

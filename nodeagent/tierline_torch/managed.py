@@ -25,7 +25,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.gates import StreamGate
 from tierline_torch.jobs import Lesson, Reportable, Site, Window
 from tierline_torch.structures import difference
-from tierline_torch.survey import ModuleSurvey, Survey
+from tierline_torch.survey import Survey
 
 if TYPE_CHECKING:
     from tierline_torch.process import Process
@@ -40,13 +40,13 @@ class Manager:
 
     releases: int | None = None
 
-    def __init__(self, process: Process, client: Client) -> None:
+    def __init__(self, process: Process, client: Client, survey: Survey) -> None:
         terms = client.terms()
         self.period_ns = terms.period_ns
         self.deadline_ns = terms.deadline_ns
         self.wants_witness = terms.record_outputs
         self._extent_bytes = terms.extent_bytes
-        self.survey: Survey = ModuleSurvey()
+        self.survey = survey
         self._process = process
         self._client = client
         self._numbers = set(range(terms.max_arenas))
@@ -58,10 +58,10 @@ class Manager:
         self._job = 0
 
     @classmethod
-    def connect(cls, process: Process, socket_path: str) -> Manager:
+    def connect(cls, process: Process, socket_path: str, survey: Survey) -> Manager:
         """Connect to the agent. Raises TierlineError."""
         try:
-            return cls(process, Client(socket_path, _program()))
+            return cls(process, Client(socket_path, _program()), survey)
         except (ClientError, OSError) as error:
             raise TierlineError(
                 f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"

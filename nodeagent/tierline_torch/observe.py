@@ -5,9 +5,10 @@ end, `{"profile": …}`: the layers of all arenas (bytes, compute time in second
 in bytes, the digest of the weights, and each job's time. Layers and their order are those that a
 managed run lays out, because both come from the same lesson.
 
-The compute times of an arena's layers are the medians over the counted jobs, scaled so that their
-sum is the worst job's time. The worst of each layer alone would add up disturbances of all jobs as
-if one job could suffer them all: on a busy machine, several times the worst job ever seen.
+On `cpu` the compute times of an arena's layers are the medians over the counted jobs, scaled so
+that their sum is the worst job's time. The worst of each layer alone would add up disturbances of
+all jobs as if one job could suffer them all: on a busy machine, several times the worst job ever
+seen. On `cuda` they are those of the lesson, scaled to the worst job.
 
 Inside a `tierline.periodic` loop jobs count once it has warmed up; without one, from each site's
 third job on.
@@ -31,7 +32,7 @@ from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import Stopwatch
 from tierline_torch.jobs import Lesson, Reportable, Site, Window, spread
-from tierline_torch.survey import ModuleSurvey, Survey
+from tierline_torch.survey import Survey
 
 if TYPE_CHECKING:
     from tierline_torch.contents import Contents, Entry
@@ -52,6 +53,13 @@ class _Measured:
     jobs_s: list[tuple[float, ...]] = field(default_factory=list)
     """Per counted job, the time of each entry."""
 
+    def times_of(self, watch: Stopwatch) -> tuple[float, ...]:
+        """The time of each entry in the job that was just stopped."""
+        learned_s = sum(self.lesson_s)
+        if self.gates or not learned_s:
+            return spread(*watch.layer_times_s(), self.entries)
+        return tuple(one * watch.total_s / learned_s for one in self.lesson_s)
+
     def compute_s(self) -> list[float]:
         """The time of each entry, as the profile gives it."""
         if not self.jobs_s:
@@ -69,10 +77,10 @@ class Observer:
     deadline_ns = _HOUR_NS
     wants_witness = True
 
-    def __init__(self, process: Process, path: str) -> None:
+    def __init__(self, process: Process, path: str, survey: Survey) -> None:
         """Raises TierlineError if the file or the number of releases cannot be used."""
         self.releases: int | None = _releases()
-        self.survey: Survey = ModuleSurvey()
+        self.survey = survey
         self._process = process
         self._path = Path(path)
         self._arenas: list[_Measured] = []
@@ -104,13 +112,14 @@ class Observer:
         return self._watch if site.gates and stream else plain
 
     def end(self, site: Site) -> Reportable:
-        """Stop the clock, and keep the times if the job counts."""
+        """Stop the clock when the job's work is done, and keep the times if the job counts."""
+        self.survey.finish()
         self._watch.stop()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
             if site.arena is not None:
                 arena = self._arenas[site.arena]
-                arena.jobs_s.append(spread(*self._watch.layer_times_s(), arena.entries))
+                arena.jobs_s.append(arena.times_of(self._watch))
         return Reportable(self._number, self._watch.total_s)
 
     def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:

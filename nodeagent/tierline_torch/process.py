@@ -29,6 +29,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.jobs import Backend, Reportable, Site, Window
 from tierline_torch.lessons import FirstRun, learn, members
 from tierline_torch.structures import digest
+from tierline_torch.survey import ModuleSurvey, Survey
 
 
 class Process:
@@ -68,11 +69,11 @@ class Process:
             if observed:
                 from tierline_torch.observe import Observer  # noqa: PLC0415  # one of the two
 
-                self._backend = Observer(self, observed)
+                self._backend = Observer(self, observed, _survey())
             else:
                 from tierline_torch.managed import Manager  # noqa: PLC0415  # loads the library
 
-                self._backend = Manager.connect(self, os.environ["TIERLINE_SOCKET"])
+                self._backend = Manager.connect(self, os.environ["TIERLINE_SOCKET"], _survey())
         except TierlineError as error:
             if os.environ.get("TIERLINE_REQUIRED") == "1":
                 raise
@@ -303,6 +304,16 @@ def explicit_job(name: str, deadline_s: float | None) -> Iterator[None]:
     with job:
         yield
     job.report()
+
+
+def _survey() -> Survey:
+    """What watches jobs on the task's kind of device. Raises TierlineError."""
+    if os.environ.get("TIERLINE_DEVICE") == "cuda":
+        # It needs PyTorch's CUDA, and the library preloaded.
+        from tierline_torch.launch_survey import LaunchSurvey  # noqa: PLC0415
+
+        return LaunchSurvey.of_this_process()
+    return ModuleSurvey()
 
 
 _process: Process | None = None

@@ -58,6 +58,9 @@ class Survey(Protocol):
     def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
         """Run the job with nothing attached but a clock."""
 
+    def finish(self) -> None:
+        """Wait until the device has done what this process gave it to do."""
+
 
 class ModuleSurvey:
     """Watches module calls and the operators inside them."""
@@ -90,6 +93,9 @@ class ModuleSurvey:
             outputs = replay.run(lambda *call: through(watch, *call))
             watch.stop()
         return Timed(outputs, *watch.layer_times_s())
+
+    def finish(self) -> None:
+        """A call that returned is done."""
 
 
 def through(

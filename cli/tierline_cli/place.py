@@ -1,0 +1,77 @@
+"""The device of a run on this machine: what the agent is told of it, and what programs get.
+
+On a GPU the client library is preloaded into a task's program, because it gates the program's
+launches; on the CPU the plugin loads it.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_client.library import library_path
+
+_EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A kind of device, and on a GPU which one."""
+
+    kind: str = "cpu"
+    """`cpu` or `cuda`."""
+    gpu: int = 0
+    """The CUDA driver's number of the GPU."""
+
+    @property
+    def extent_bytes(self) -> int:
+        """The size of an extent where none is chosen."""
+        return _EXTENT_BYTES[self.kind]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The agent's settings for it, sizes left out."""
+        return {"kind": "cuda", "index": self.gpu} if self.kind == "cuda" else {"kind": "cpu"}
+
+    def environment(self) -> dict[str, str]:
+        """What a task's program needs to run on it."""
+        if self.kind == "cpu":
+            return {}
+        others = os.environ.get("LD_PRELOAD")
+        own = str(library_path())
+        return {
+            "TIERLINE_DEVICE": "cuda",
+            "LD_PRELOAD": f"{own}:{others}" if others else own,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": str(self.gpu),
+        }
+
+    def product(self) -> str:
+        """What the hardware calls itself, as MemNode reports it.
+
+        Raises:
+            CommandError: there is no such GPU.
+        """
+        return self._gpu_name() if self.kind == "cuda" else _processor_name()
+
+    def _gpu_name(self) -> str:
+        import pynvml  # noqa: PLC0415  # only where a GPU is asked for
+
+        try:
+            pynvml.nvmlInit()
+            return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(self.gpu)))
+        except pynvml.NVMLError as error:
+            raise CommandError(
+                f"cannot use GPU {self.gpu}: {error}; choose another with --gpu, or set "
+                "spec.device.kind to cpu",
+                EXIT_BAD_INPUT,
+            ) from error
+
+
+def _processor_name() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return "cpu"

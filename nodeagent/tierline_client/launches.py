@@ -1,0 +1,60 @@
+"""What the preloaded library sees in this process's kernel launches.
+
+It works without an agent. One watcher at a time: a job is watched while nothing else runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tierline_client import library
+
+
+class _Weight(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_uint64), ("bytes", ctypes.c_uint64))
+
+
+class _Read(ctypes.Structure):
+    _fields_ = (
+        ("launch", ctypes.c_uint64),
+        ("weight", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+class Launches:
+    """The launches of this process, since the last `watching`."""
+
+    def __init__(self) -> None:
+        self._library = library.load()
+
+    @property
+    def active(self) -> bool:
+        """Whether the library stands between this process and the CUDA driver."""
+        return bool(self._library.tierline_interposer_active())
+
+    @contextmanager
+    def watching(self, ranges: Sequence[tuple[int, int]]) -> Iterator[None]:
+        """Watch (address, bytes) ranges of device memory, which do not overlap, in the block.
+
+        Raises OSError if the library does not take them.
+        """
+        weights = (_Weight * len(ranges))(*(_Weight(*one) for one in ranges))
+        self._check(self._library.tierline_observer_watch(weights, len(ranges)))
+        try:
+            yield
+        finally:
+            self._check(self._library.tierline_observer_watch(None, 0))
+
+    def reads(self) -> list[tuple[int, int]]:
+        """(launch, range) pairs in program order, both counted from 0. Inside `watching`."""
+        count = self._library.tierline_observer_reads(None, 0)
+        found = (_Read * count)()
+        count = min(count, self._library.tierline_observer_reads(found, count))
+        return [(one.launch, one.weight) for one in found[:count]]
+
+    def _check(self, result: int) -> None:
+        if result != 0:
+            raise OSError(-result, "cannot watch kernel launches")

@@ -1,0 +1,100 @@
+"""Watches jobs on a GPU at their kernel launches.
+
+The preloaded library sees in each launch's parameters which weights it reads, so a run shows order
+and sizes without anything attached to the model. Two runs are compared; what no launch names, or
+what changes between them, stays resident.
+
+Times are by the GPU's own clock, gaps in which it waited for launches included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tierline_client.launches import Launches
+from tierline_torch.calls import plain
+from tierline_torch.contents import Contents
+from tierline_torch.errors import TierlineError
+from tierline_torch.launch_order import Reads, select_by_launches
+from tierline_torch.learning import Recorder
+from tierline_torch.replay import Replay
+from tierline_torch.selection import Selection
+from tierline_torch.survey import Lease, Timed, through
+from tierline_torch.weights import Weight
+
+_RUNS = 2
+
+
+class LaunchSurvey:
+    """See `survey.Survey`."""
+
+    kind = "cuda"
+
+    def __init__(self, launches: Launches) -> None:
+        self._launches = launches
+
+    @classmethod
+    def of_this_process(cls) -> LaunchSurvey:
+        """The survey of this process. Raises TierlineError where the library is not preloaded."""
+        if not torch.cuda.is_available():
+            raise TierlineError("could not watch kernel launches: PyTorch finds no GPU")
+        torch.cuda.init()
+        launches = Launches()
+        if not launches.active:
+            raise TierlineError(
+                "could not watch kernel launches: libtierline.so is not preloaded; "
+                "start the program with LD_PRELOAD naming it"
+            )
+        return cls(launches)
+
+    def recorder(self) -> Recorder | None:
+        """The repetitions are enough."""
+        return None
+
+    def look(
+        self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
+    ) -> tuple[Selection, int]:
+        """Run the job twice; the allocator's peak is that of the second run."""
+        del recorded
+        runs: list[Reads] = []
+        peak_bytes = 0
+        ranges = [(one.storage.data_ptr() + one.start, one.size_bytes) for one in weights]
+        for _ in range(_RUNS):
+            with lease(), self._launches.watching(ranges):
+                standing = _reset_peak()
+                replay.run(lambda *call: through(plain, *call))
+                torch.cuda.synchronize()
+                peak_bytes = torch.cuda.max_memory_allocated() - standing
+                runs.append(self._launches.reads())
+        return select_by_launches(len(weights), runs), peak_bytes
+
+    def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
+        """Take the time of the whole job, and share it out by bytes.
+
+        A layer that is slower for its bytes than the others is thought faster than it is.
+        """
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with lease():
+            torch.cuda.synchronize()
+            begin.record()
+            outputs = replay.run(lambda *call: through(plain, *call))
+            end.record()
+            end.synchronize()
+        total_s = begin.elapsed_time(end) / 1e3
+        sizes = [entry.size_bytes for entry in contents.entries if not entry.pinned]
+        streamed = sum(sizes)
+        if not streamed:
+            return Timed(outputs, total_s, [])
+        return Timed(outputs, 0.0, [total_s * size / streamed for size in sizes])
+
+    def finish(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize()
+
+
+def _reset_peak() -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()

@@ -1,0 +1,245 @@
+"""How close a streamed job on a GPU comes to the limit of its compute and its link.
+
+    python -m tests.gpu.streaming [--model NAME...] [--fraction F...] [--jobs N] [--json FILE]
+
+Each model runs as a process of its own under one agent, eager and as a captured graph, with the
+smallest ring that its largest layer allows and 0 %, 25 %, 50 % or all of its extents resident,
+spread. Its job time (as the program sees it, from the call to the end of the GPU's work) is held
+against max(compute alone, streamed bytes / bare pinned copy), both measured in the same run: the
+compute by the same program without an agent just before, the copy before and after each model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.bench.machine import describe, print_head
+
+from tierline_api.layout import LayerShape, lay_out
+from tierline_api.plan import Home, Plan, Tier
+from tierline_cli.local_agent import LocalAgent, TierSpec
+from tierline_cli.place import Place
+from tierline_client.library import library_path
+
+_COPY_BYTES = 1 << 30
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model with one share of it resident. Times in seconds."""
+
+    model: str
+    mode: str
+    extent_bytes: int
+    weight_bytes: int
+    resident: float
+    fast_bytes: int
+    """Fast memory for weights: resident extents and ring."""
+    streamed_bytes: int
+    copy_bytes_per_s: float
+    compute_s: float
+    jobs: int
+    job_median_s: float
+    job_worst_s: float
+    ratio: float
+    identical: bool
+
+
+def copy_rate(piece_bytes: int) -> float:
+    """Bytes per second of a bare copy from pinned memory, in pieces; the best of five."""
+    host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(_COPY_BYTES, dtype=torch.uint8, device="cuda")
+    pieces = list(zip(there.split(piece_bytes), host.split(piece_bytes), strict=True))
+    best = 0.0
+    for _ in range(5):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for target, source in pieces:
+            target.copy_(source, non_blocking=True)
+        end.record()
+        end.synchronize()
+        best = max(best, _COPY_BYTES / (begin.elapsed_time(end) / 1e3))
+    return best
+
+
+def run_task(model: str, mode: str, jobs: int, environment: dict[str, str]) -> dict[str, Any]:
+    """Run `tests.gpu.task` in a process of its own; what it reports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.task", model, "--mode", mode, "--jobs", str(jobs)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "LD_PRELOAD": str(library_path()), **environment},
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{model} ({mode}) ended with {done.returncode}")
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[LayerShape]]:
+    """A run without an agent: what it reports, and its layers."""
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        report = run_task(
+            model,
+            mode,
+            jobs,
+            {
+                "TIERLINE_OBSERVE": file.name,
+                "TIERLINE_OBSERVE_JOBS": str(jobs),
+                "TIERLINE_DEVICE": "cuda",
+            },
+        )
+        records = [json.loads(line) for line in Path(file.name).read_text().splitlines()]
+    (profile,) = (record["profile"] for record in records if "profile" in record)
+    shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
+    report["workspace_bytes"] = profile["workspace_bytes"]
+    return report, shapes
+
+
+def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspace: int) -> Plan:
+    """The smallest ring, and `share` of the extents resident, spread evenly."""
+    layout = lay_out(layers, extent_bytes)
+    count = layout.extent_count
+    pinned = layout.pinned_extents
+    free = [extent for extent in range(count) if extent not in pinned]
+    wanted = max(0, round(share * count) - len(pinned))
+    chosen = {free[int((i + 0.5) * len(free) / wanted)] for i in range(min(wanted, len(free)))}
+    resident = tuple(sorted(pinned | chosen))
+    ring = 0 if len(resident) == count else min(count, max(2, layout.largest_span() + 1))
+    return Plan(
+        extent_bytes=extent_bytes,
+        extent_count=count,
+        resident_extents=resident,
+        ring_extents=ring,
+        workspace_bytes=workspace,
+        homes=(Home(tier=Tier.DRAM, extents=count),),
+        predicted_job_time_s=10.0,
+        predicted_response_time_s=10.0,
+    )
+
+
+@contextmanager
+def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
+    """An agent of the first GPU with so much pinned memory; its administrator's connection."""
+    place = Path(tempfile.mkdtemp(prefix="tierline-", dir="/dev/shm"))
+    tier = TierSpec("dram", place / "dram", host_bytes, temporary=True)
+    local = LocalAgent(
+        fast_bytes=fast_bytes, extent_bytes=extent_bytes, tiers=[tier], place=Place("cuda")
+    )
+    try:
+        with local.start() as admin:
+            yield local, admin
+    finally:
+        sys.stderr.write(local.log_path.read_text(errors="replace")[-4000:])
+        local.stop()
+        place.rmdir()
+
+
+def managed(
+    local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
+) -> dict[str, Any]:
+    """A run under the agent with this plan."""
+    admin.call(
+        "register",
+        name=name,
+        domain="bench",
+        period_ns=10_000_000_000,
+        deadline_ns=10_000_000_000,
+        plan=plan.to_api(),
+    )
+    try:
+        return run_task(
+            model,
+            mode,
+            jobs,
+            {
+                "TIERLINE_SOCKET": str(local.task_socket(name)),
+                "TIERLINE_REQUIRED": "1",
+                "TIERLINE_DEVICE": "cuda",
+            },
+        )
+    finally:
+        admin.call("remove", name=name)
+
+
+def main() -> None:
+    """Measure, print a table, keep it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", nargs="+", default=["resnet152", "vit-giant", "llama-7b"])
+    parser.add_argument("--mode", nargs="+", default=["eager", "graph"])
+    parser.add_argument("--share", nargs="+", type=float, default=[0.0, 0.25, 0.5, 1.0])
+    parser.add_argument("--jobs", type=int, default=30)
+    parser.add_argument("--extent-mib", type=int, default=32)
+    parser.add_argument("--json", type=Path, help="keep the figures here")
+    arguments = parser.parse_args()
+    extent_bytes = arguments.extent_mib << 20
+    about = {**describe(), "gpu": torch.cuda.get_device_name(), "command": sys.argv}
+    print_head(about)
+    print(
+        f"{'model':<12}{'mode':<7}{'resident':>9}{'fast':>10}{'streamed':>11}{'copy':>10}"
+        f"{'compute':>10}{'limit':>10}{'job p50':>10}{'worst':>10}{'ratio':>8}  outputs"
+    )
+    rows: list[Row] = []
+    with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
+        for model in arguments.model:
+            for mode in arguments.mode:
+                alone, layers = observed(model, mode, arguments.jobs)
+                compute_s = statistics.median(alone["times_s"])
+                for share in arguments.share:
+                    rate = copy_rate(extent_bytes)
+                    plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
+                    report = managed(
+                        local, admin, f"{model}-{mode}", plan, model, mode, arguments.jobs
+                    )
+                    rate = max(rate, copy_rate(extent_bytes))
+                    streamed = sum(
+                        lay_out(layers, extent_bytes).extent_sizes[e] for e in plan.streamed_extents
+                    )
+                    limit = max(compute_s, streamed / rate)
+                    median = statistics.median(report["times_s"])
+                    row = Row(
+                        model=model,
+                        mode=mode,
+                        extent_bytes=extent_bytes,
+                        weight_bytes=report["weight_bytes"],
+                        resident=share,
+                        fast_bytes=plan.resident_bytes + plan.ring_bytes,
+                        streamed_bytes=streamed,
+                        copy_bytes_per_s=rate,
+                        compute_s=compute_s,
+                        jobs=len(report["times_s"]),
+                        job_median_s=median,
+                        job_worst_s=max(report["times_s"]),
+                        ratio=median / limit,
+                        identical=report["digests"] == alone["digests"],
+                    )
+                    rows.append(row)
+                    print(
+                        f"{model:<12}{mode:<7}{share:>8.0%}{row.fast_bytes / 2**20:>6.0f} MiB"
+                        f"{streamed / 2**20:>7.0f} MiB{rate / 1e9:>5.1f} GB/s"
+                        f"{compute_s * 1e3:>7.2f} ms{limit * 1e3:>7.2f} ms{median * 1e3:>7.2f} ms"
+                        f"{row.job_worst_s * 1e3:>7.2f} ms{row.ratio:>8.3f}"
+                        f"  {'identical' if row.identical else 'DIFFERENT'}",
+                        flush=True,
+                    )
+                    if arguments.json is not None:
+                        kept = {**about, "rows": [asdict(one) for one in rows]}
+                        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
+
+    python -m tests.gpu.task MODEL --mode eager|graph --jobs N
+
+It is an ordinary program: what it is to Tierline comes from its environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tests.gpu.models import first_tensor, make
+
+import tierline
+
+_WARM_UPS = 3
+
+
+def digest(output: object) -> str:
+    """A digest of all bytes of an output."""
+    raw = first_tensor(output).contiguous().view(torch.uint8).cpu().numpy()
+    return hashlib.blake2b(raw.tobytes()).hexdigest()
+
+
+def main() -> None:
+    """Run the model, print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--mode", choices=("eager", "graph", "compile"), default="eager")
+    parser.add_argument("--jobs", type=int, default=20)
+    arguments = parser.parse_args()
+    shape = make(arguments.model)
+    model: Callable[..., Any] = shape.model
+    if arguments.mode == "graph":
+        model = tierline.captured(shape.model)
+    elif arguments.mode == "compile":
+        model = torch.compile(shape.model)
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        digests = {digest(model(*shape.inputs)) for _ in range(_WARM_UPS)}
+        ready_s = time.perf_counter() - begin
+        times_s = []
+        for _ in range(arguments.jobs):
+            begin = time.perf_counter()
+            output = model(*shape.inputs)
+            torch.cuda.synchronize()
+            times_s.append(time.perf_counter() - begin)
+        digests.add(digest(output))
+    report = {
+        "model": arguments.model,
+        "mode": arguments.mode,
+        "weight_bytes": shape.weight_bytes,
+        "ready_s": ready_s,
+        "digests": sorted(digests),
+        "times_s": times_s,
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
