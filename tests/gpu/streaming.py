@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
     extent_bytes = arguments.extent_mib << 20
-    about = {**describe(), "gpu": torch.cuda.get_device_name(), "command": sys.argv}
+    about = {**describe(), "gpu": torch.cuda.get_device_name()}
     print_head(about)
     print(
         f"{'model':<12}{'mode':<7}{'resident':>9}{'fast':>10}{'streamed':>11}{'copy':>10}"
