@@ -16,6 +16,27 @@ _Static_assert((int)ABI_NOT_INITIALIZED == (int)CUDA_ERROR_NOT_INITIALIZED, "val
 _Static_assert((int)ABI_NOT_FOUND == (int)CUDA_ERROR_NOT_FOUND, "value");
 _Static_assert((int)ABI_NOT_SUPPORTED == (int)CUDA_ERROR_NOT_SUPPORTED, "value");
 _Static_assert((int)ABI_LOCATION_DEVICE == (int)CU_MEM_LOCATION_TYPE_DEVICE, "value");
+_Static_assert((int)ABI_SYSTEM_NOT_READY == (int)CUDA_ERROR_SYSTEM_NOT_READY, "value");
+_Static_assert((int)ABI_LOCATION_HOST_NUMA == (int)CU_MEM_LOCATION_TYPE_HOST_NUMA, "value");
+_Static_assert((int)ABI_ALLOCATION_PINNED == (int)CU_MEM_ALLOCATION_TYPE_PINNED, "value");
+_Static_assert((int)ABI_ACCESS_READ_WRITE == (int)CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "value");
+_Static_assert((int)ABI_DEVICE_HOST_NUMA_ID == (int)CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, "value");
+_Static_assert((int)ABI_EVENT_NO_TIMING == (int)CU_EVENT_DISABLE_TIMING, "value");
+_Static_assert((int)ABI_MEMORY_DEVICE == (int)CU_MEMORYTYPE_DEVICE, "value");
+_Static_assert((int)ABI_POINTER_CONTEXT == (int)CU_POINTER_ATTRIBUTE_CONTEXT, "value");
+_Static_assert((int)ABI_POINTER_MEMORY_TYPE == (int)CU_POINTER_ATTRIBUTE_MEMORY_TYPE, "value");
+_Static_assert((int)ABI_POINTER_HOST_ADDRESS == (int)CU_POINTER_ATTRIBUTE_HOST_POINTER, "value");
+_Static_assert((int)ABI_POINTER_BUFFER_ID == (int)CU_POINTER_ATTRIBUTE_BUFFER_ID, "value");
+_Static_assert((int)ABI_POINTER_DEVICE == (int)CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, "value");
+_Static_assert((int)ABI_POINTER_RANGE_BEGIN == (int)CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, "value");
+_Static_assert((int)ABI_POINTER_RANGE_BYTES == (int)CU_POINTER_ATTRIBUTE_RANGE_SIZE, "value");
+_Static_assert((int)ABI_POINTER_HANDLE_TYPES == (int)CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+               "value");
+_Static_assert((int)ABI_POINTER_POOL == (int)CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, "value");
+_Static_assert((int)ABI_POINTER_MAPPING_BYTES == (int)CU_POINTER_ATTRIBUTE_MAPPING_SIZE, "value");
+_Static_assert((int)ABI_POINTER_MAPPING_BEGIN == (int)CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+               "value");
+_Static_assert((int)ABI_POINTER_BLOCK_ID == (int)CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, "value");
 _Static_assert((int)ABI_CAPTURE_ACTIVE == (int)CU_STREAM_CAPTURE_STATUS_ACTIVE, "value");
 _Static_assert((int)ABI_NODE_KERNEL == (int)CU_GRAPH_NODE_TYPE_KERNEL, "value");
 _Static_assert((int)ABI_NODE_CHILD_GRAPH == (int)CU_GRAPH_NODE_TYPE_GRAPH, "value");
@@ -27,6 +48,9 @@ SAME_SIZE(struct abi_ipc_handle, CUipcMemHandle);
 SAME_SIZE(struct abi_location, CUmemLocation);
 SAME_PLACE(struct abi_location, id, CUmemLocation, id);
 SAME_PLACE(struct abi_allocation, location, CUmemAllocationProp, location);
+SAME_SIZE(struct abi_allocation, CUmemAllocationProp);
+SAME_SIZE(struct abi_access, CUmemAccessDesc);
+SAME_PLACE(struct abi_access, flags, CUmemAccessDesc, flags);
 SAME_SIZE(struct abi_array, CUDA_ARRAY_DESCRIPTOR);
 SAME_PLACE(struct abi_array, channels, CUDA_ARRAY_DESCRIPTOR, NumChannels);
 SAME_SIZE(struct abi_array3d, CUDA_ARRAY3D_DESCRIPTOR);

@@ -21,6 +21,10 @@
     X(cuDevicePrimaryCtxRetain)                                                                    \
     X(cuDevicePrimaryCtxRelease)                                                                   \
     X(cuCtxSetCurrent)                                                                             \
+    X(cuCtxEnablePeerAccess)                                                                       \
+    X(cuMemGetAddressRange)                                                                        \
+    X(cuPointerGetAttribute)                                                                       \
+    X(cuPointerGetAttributes)                                                                      \
     X(cuMemAlloc)                                                                                  \
     X(cuMemAllocPitch)                                                                             \
     X(cuMemFree)                                                                                   \
@@ -75,6 +79,7 @@
     X(tierline_interposer_held)                                                                    \
     X(tierline_interposer_unswappable_bytes)                                                       \
     X(tierline_interposer_active)                                                                  \
+    X(tierline_interposer_on_change)                                                               \
     X(tierline_observer_watch)                                                                     \
     X(tierline_observer_restart)                                                                   \
     X(tierline_observer_order)                                                                     \

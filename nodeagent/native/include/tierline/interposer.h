@@ -3,7 +3,8 @@
  * Preloaded (LD_PRELOAD), the library stands between a program and libcuda.so.1. It is inert until
  * the process's first cuInit that succeeds, and then
  *   - keeps device memory within a budget (TIERLINE_BUDGET, bytes; suffixes Ki, Mi, Gi), which
- *     cuMemGetInfo and cuDeviceTotalMem show;
+ *     cuMemGetInfo, cuDeviceTotalMem and NVML show; what exceeds it is refused, or lies in host
+ *     memory (TIERLINE_ON_EXCEEDED=Fail or Spill);
  *   - counts what the process holds, by kind, as some of it cannot be swapped;
  *   - shows each launch, graph launch, copy and memset to a gate, with the weights that it names;
  *   - learns from the launches in which order weights are read.
@@ -28,24 +29,36 @@ enum tierline_holding {
     TIERLINE_HELD_ARRAY,    /* arrays and mipmapped arrays */
     TIERLINE_HELD_HOST,     /* pinned host memory */
     TIERLINE_HELD_IMPORTED, /* memory of another process or API */
+    TIERLINE_HELD_SPILLED,  /* beyond the budget, in host memory; not charged */
     TIERLINE_HELD_KINDS
 };
 
 typedef struct {
     uint64_t bytes[TIERLINE_HELD_KINDS];
     uint64_t count[TIERLINE_HELD_KINDS];
-    uint64_t exported_bytes; /* of device and virtual memory, given to others */
-    uint64_t graph_bytes;    /* asked for by graph memory nodes and during capture, ever */
-    uint64_t charged_bytes;  /* of the budget */
-    uint64_t budget_bytes;   /* 0: none */
-    uint64_t uncounted;      /* holdings that this library had no memory to note */
+    uint64_t exported_bytes;  /* of device and virtual memory, given to others */
+    uint64_t graph_bytes;     /* asked for by graph memory nodes and during capture, ever */
+    uint64_t charged_bytes;   /* of the budget */
+    uint64_t budget_bytes;    /* 0: none */
+    uint64_t uncounted;       /* holdings that this library had no memory to note */
+    uint64_t refused_exports; /* of memory that Tierline backs */
 } tierline_held;
 
 void tierline_interposer_held(tierline_held *out);
 
 /* Bytes that can be neither moved nor dropped: all but device and virtual memory that was not
- * exported. Pinned host memory is not among them. */
+ * exported. Host memory, pinned or spilled, is not among them. */
 uint64_t tierline_interposer_unswappable_bytes(void);
+
+/* The unswappable or the spilled bytes have changed, by steps of 2 MiB. Called at the end of the
+ * driver call that did it, on its thread, without locks; the listener reads the figures itself,
+ * puts several calls together as it likes, and does not wait. Driver functions that it calls are
+ * not hooked. */
+typedef void tierline_change(void *context);
+
+/* Sets the listener; NULL takes it away. Calls under way may still be in the old one. Returns 0 or
+ * -ENOMEM. */
+int tierline_interposer_on_change(tierline_change *function, void *context);
 
 /* Whether a cuInit of this process has succeeded under this library. */
 bool tierline_interposer_active(void);

@@ -148,6 +148,12 @@ def stream_of(symbol: Symbol, call: Call) -> str:
     return "NULL"
 
 
+def through(symbol: Symbol, call: Call) -> str:
+    """The call of the next function, or what takes its place."""
+    per_thread = "true" if symbol.per_thread else "false"
+    return call.instead.replace("per_thread", per_thread) or f"next({arguments(symbol)})"
+
+
 def around(table: Table, symbol: Symbol, call: Call) -> tuple[str, list[str], list[str], list[str]]:
     """The check that decides, and what stands before it, after success, and after failure."""
     before: list[str] = []
@@ -224,7 +230,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
     indent = "    " if guarded else ""
     if guarded:
         lines += [f"int result = {check};", "if (result == ABI_SUCCESS) {"]
-    lines += [f"{indent}{'' if guarded else 'int '}result = next({given});"]
+    lines += [f"{indent}{'' if guarded else 'int '}result = {through(symbol, call)};"]
     if table.treatment_of[symbol.plain] == "gate":
         lines += [f"{indent}gate_done(&call);"]
     if good:
@@ -233,7 +239,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
             lines += [f"{indent}}} else {{", *(f"{indent}    {line}" for line in bad)]
         lines += [f"{indent}}}"]
     if guarded:
-        lines += ["}"]
+        lines += ["} else {", f"    result = {call.over};", "}"] if call.over else ["}"]
     return [*lines, "driver_leave();", "return result;"]
 
 
@@ -277,7 +283,9 @@ def c_source(table: Table, header: Header) -> str:
         '#include "ledger.h"',
         '#include "nvml_memory.h"',
         '#include "observer.h"',
+        '#include "pointers.h"',
         '#include "proc_address.h"',
+        '#include "spill.h"',
         "",
     ]
     for symbol in hooks:

@@ -45,6 +45,8 @@ class Call:
     before: str = ""
     after: str = ""
     stream: str = ""
+    over: str = ""
+    instead: str = ""
     handler: str = ""
 
 

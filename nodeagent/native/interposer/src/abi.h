@@ -16,12 +16,31 @@ enum {
     ABI_NOT_INITIALIZED = 3,
     ABI_NOT_FOUND = 500,
     ABI_NOT_SUPPORTED = 801,
+    ABI_SYSTEM_NOT_READY = 802,
     ABI_LOCATION_DEVICE = 1,
+    ABI_LOCATION_HOST_NUMA = 3,
+    ABI_ALLOCATION_PINNED = 1,
+    ABI_ACCESS_READ_WRITE = 3,
+    ABI_DEVICE_HOST_NUMA_ID = 134,
+    ABI_EVENT_NO_TIMING = 2,
+    ABI_MEMORY_DEVICE = 2,
     ABI_CAPTURE_ACTIVE = 1,
     ABI_NODE_KERNEL = 0,
     ABI_NODE_CHILD_GRAPH = 4,
     ABI_NODE_ALLOCATION = 10,
     ABI_PER_THREAD_STREAM = 2,
+    ABI_POINTER_CONTEXT = 1,
+    ABI_POINTER_MEMORY_TYPE = 2,
+    ABI_POINTER_HOST_ADDRESS = 4,
+    ABI_POINTER_BUFFER_ID = 7,
+    ABI_POINTER_DEVICE = 9,
+    ABI_POINTER_RANGE_BEGIN = 11,
+    ABI_POINTER_RANGE_BYTES = 12,
+    ABI_POINTER_HANDLE_TYPES = 14,
+    ABI_POINTER_POOL = 17,
+    ABI_POINTER_MAPPING_BYTES = 18,
+    ABI_POINTER_MAPPING_BEGIN = 19,
+    ABI_POINTER_BLOCK_ID = 20,
     ABI_NVML_NO_FUNCTION = 13,
     ABI_FILE_NO_DRIVER = 5001,
 };
@@ -55,6 +74,13 @@ struct abi_allocation {
     int type;
     int handle_types;
     struct abi_location location;
+    void *windows;
+    unsigned char flags[8]; /* compression, RDMA, usage */
+};
+
+struct abi_access {
+    struct abi_location location;
+    int flags;
 };
 
 struct abi_array {

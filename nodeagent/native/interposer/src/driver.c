@@ -5,10 +5,13 @@
 #include <stdatomic.h>
 
 #include "budget.h"
+#include "changes.h"
 #include "graphs.h"
 #include "intercept.h"
 #include "ledger.h"
 #include "observer.h"
+#include "ranges.h"
+#include "spill.h"
 #include "tierline/interposer.h"
 
 /* What glibc's pthread_atfork calls. musl lacks it, and must still load this library into programs
@@ -96,6 +99,7 @@ bool driver_enter(void) {
 }
 
 void driver_leave(void) {
+    changes_tell();
     depth--;
 }
 
@@ -111,8 +115,7 @@ bool driver_capturing(void *stream, bool per_thread) {
 }
 
 uint64_t driver_range_bytes(uint64_t address) {
-    cuMemGetAddressRange_v2_function *ask =
-        (cuMemGetAddressRange_v2_function *)driver_next(USED_cuMemGetAddressRange_v2);
+    cuMemGetAddressRange_v2_function *ask = DRIVER(HOOK, cuMemGetAddressRange_v2);
     size_t bytes = 0;
     return ask != NULL && ask(NULL, &bytes, address) == ABI_SUCCESS ? bytes : 0;
 }
@@ -121,6 +124,11 @@ const void *driver_context(void) {
     cuCtxGetCurrent_function *ask = (cuCtxGetCurrent_function *)driver_next(USED_cuCtxGetCurrent);
     void *context = NULL;
     return ask != NULL && ask(&context) == ABI_SUCCESS ? context : NULL;
+}
+
+void driver_context_ended(const void *context) {
+    ledger_forget_context(context);
+    spill_forget_context(context);
 }
 
 void driver_primary_retained(int device, const void *context) {
@@ -138,7 +146,7 @@ void driver_primary_released(int device) {
         ask(device, &flags, &alive) == ABI_SUCCESS && alive == 0) {
         const void *context = atomic_exchange(&primary[device], NULL);
         if (context != NULL) {
-            ledger_forget_context(context);
+            driver_context_ended(context);
         }
     }
 }
@@ -148,9 +156,13 @@ static void fork_before(void) {
     graphs_fork_before();
     observer_fork_before();
     ledger_fork_before();
+    spill_fork_before();
+    ranges_fork_before();
 }
 
 static void fork_in_parent(void) {
+    ranges_fork_after(false);
+    spill_fork_after(false);
     ledger_fork_after(false);
     observer_fork_after(false);
     graphs_fork_after(false);
@@ -159,6 +171,8 @@ static void fork_in_parent(void) {
 static void fork_in_child(void) {
     atomic_store(&active, false);
     depth = 0;
+    ranges_fork_after(true);
+    spill_fork_after(true);
     ledger_fork_after(true);
     observer_fork_after(true);
     graphs_fork_after(true);
@@ -178,7 +192,7 @@ int handle_init(enum hook hook, unsigned int flags) {
         if (__register_atfork != NULL && !atomic_exchange(&fork_handled, true)) {
             __register_atfork(fork_before, fork_in_parent, fork_in_child, &__dso_handle);
         }
-        if (budget_read_environment()) {
+        if (budget_read_environment() && spill_read_environment()) {
             atomic_store_explicit(&active, true, memory_order_release);
         } else {
             result = ABI_INVALID_VALUE;

@@ -17,6 +17,9 @@
  * ...) itself. NULL when it is not loaded, or has no such function. Never one of this library. */
 hook_function *driver_next(int function);
 
+/* The same, typed: DRIVER(HOOK, cuMemMap) of a hooked function, DRIVER(USED, cuCtxGetCurrent). */
+#define DRIVER(table, name) ((name##_function *)driver_next(table##_##name))
+
 /* Notes a function that the driver handed out before anyone asked for it. */
 void driver_learn(enum hook hook, hook_function *function);
 
@@ -34,6 +37,8 @@ bool driver_capturing(void *stream, bool per_thread);
 const void *driver_context(void);
 uint64_t driver_range_bytes(uint64_t address);
 
+/* A context has ended. */
+void driver_context_ended(const void *context);
 /* A device's primary context was retained, or released and perhaps ended. */
 void driver_primary_retained(int device, const void *context);
 void driver_primary_released(int device);

@@ -10,7 +10,9 @@
 #include "ledger.h"
 #include "nvml_memory.h"
 #include "observer.h"
+#include "pointers.h"
 #include "proc_address.h"
+#include "spill.h"
 
 TIERLINE_EXPORT int cuArray3DCreate(void **pHandle, const void *pAllocateArray) {
     cuArray3DCreate_function *next = (cuArray3DCreate_function *)driver_next(HOOK_cuArray3DCreate);
@@ -114,7 +116,7 @@ TIERLINE_EXPORT int cuCtxDestroy(void *ctx) {
     if (result == ABI_SUCCESS) {
         result = next(ctx);
         if (result == ABI_SUCCESS) {
-            ledger_forget_context(ctx);
+            driver_context_ended(ctx);
         }
     }
     driver_leave();
@@ -133,8 +135,24 @@ TIERLINE_EXPORT int cuCtxDestroy_v2(void *ctx) {
     if (result == ABI_SUCCESS) {
         result = next(ctx);
         if (result == ABI_SUCCESS) {
-            ledger_forget_context(ctx);
+            driver_context_ended(ctx);
         }
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuCtxEnablePeerAccess(void *peerContext, unsigned int Flags) {
+    cuCtxEnablePeerAccess_function *next = (cuCtxEnablePeerAccess_function *)driver_next(HOOK_cuCtxEnablePeerAccess);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(peerContext, Flags);
+    }
+    int result = next(peerContext, Flags);
+    if (result == ABI_SUCCESS) {
+        spill_peer_enabled(peerContext);
     }
     driver_leave();
     return result;
@@ -657,7 +675,7 @@ TIERLINE_EXPORT int cuIpcGetMemHandle(void *pHandle, uint64_t dptr) {
     if (!driver_enter()) {
         return next(pHandle, dptr);
     }
-    int result = next(pHandle, dptr);
+    int result = pointers_ipc_handle(next, pHandle, dptr);
     if (result == ABI_SUCCESS) {
         ledger_export(dptr);
     }
@@ -953,6 +971,8 @@ TIERLINE_EXPORT int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStre
         } else {
             budget_release(charged);
         }
+    } else {
+        result = spill_allocate(dptr, bytesize);
     }
     driver_leave();
     return result;
@@ -980,6 +1000,8 @@ TIERLINE_EXPORT int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *
         } else {
             budget_release(charged);
         }
+    } else {
+        result = spill_allocate(dptr, bytesize);
     }
     driver_leave();
     return result;
@@ -1120,6 +1142,8 @@ TIERLINE_EXPORT int cuMemAllocPitch_v2(uint64_t *dptr, size_t *pPitch, size_t Wi
         } else {
             budget_release(charged);
         }
+    } else {
+        result = spill_allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
     }
     driver_leave();
     return result;
@@ -1142,6 +1166,8 @@ TIERLINE_EXPORT int cuMemAlloc_v2(uint64_t *dptr, size_t bytesize) {
         } else {
             budget_release(charged);
         }
+    } else {
+        result = spill_allocate(dptr, bytesize);
     }
     driver_leave();
     return result;
@@ -1204,6 +1230,8 @@ TIERLINE_EXPORT int cuMemCreate(uint64_t *handle, size_t size, const void *prop,
         } else {
             budget_release(charged);
         }
+    } else {
+        result = spill_create(next, handle, size, prop, flags);
     }
     driver_leave();
     return result;
@@ -1328,7 +1356,7 @@ TIERLINE_EXPORT int cuMemFreeAsync(uint64_t dptr, void *hStream) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = next(dptr, hStream);
+    int result = spill_free_async(next, dptr, hStream, false);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
@@ -1348,7 +1376,7 @@ TIERLINE_EXPORT int cuMemFreeAsync_ptsz(uint64_t dptr, void *hStream) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = next(dptr, hStream);
+    int result = spill_free_async(next, dptr, hStream, true);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
@@ -1388,12 +1416,38 @@ TIERLINE_EXPORT int cuMemFree_v2(uint64_t dptr) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = next(dptr);
+    int result = spill_free(next, dptr);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
         ledger_stay(&leaving);
     }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuMemGetAddressRange(uint32_t *pbase, unsigned int *psize, uint32_t dptr) {
+    cuMemGetAddressRange_function *next = (cuMemGetAddressRange_function *)driver_next(HOOK_cuMemGetAddressRange);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(pbase, psize, dptr);
+    }
+    int result = budget_configured() ? ABI_NOT_SUPPORTED : next(pbase, psize, dptr);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuMemGetAddressRange_v2(uint64_t *pbase, size_t *psize, uint64_t dptr) {
+    cuMemGetAddressRange_v2_function *next = (cuMemGetAddressRange_v2_function *)driver_next(HOOK_cuMemGetAddressRange_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(pbase, psize, dptr);
+    }
+    int result = pointers_address_range(next, pbase, psize, dptr);
     driver_leave();
     return result;
 }
@@ -1577,7 +1631,7 @@ TIERLINE_EXPORT int cuMemPoolExportPointer(void *shareData_out, uint64_t ptr) {
     if (!driver_enter()) {
         return next(shareData_out, ptr);
     }
-    int result = next(shareData_out, ptr);
+    int result = pointers_pool_export(next, shareData_out, ptr);
     if (result == ABI_SUCCESS) {
         ledger_export(ptr);
     }
@@ -1749,7 +1803,7 @@ TIERLINE_EXPORT int cuMemRetainAllocationHandle(uint64_t *handle, void *addr) {
     if (!driver_enter()) {
         return next(handle, addr);
     }
-    int result = next(handle, addr);
+    int result = pointers_retain(next, handle, addr);
     if (result == ABI_SUCCESS) {
         ledger_share(LEDGER_HANDLE(*handle), (uint64_t)(uintptr_t)addr);
     }
@@ -3900,6 +3954,32 @@ TIERLINE_EXPORT int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcO
     return result;
 }
 
+TIERLINE_EXPORT int cuPointerGetAttribute(void *data, int attribute, uint64_t ptr) {
+    cuPointerGetAttribute_function *next = (cuPointerGetAttribute_function *)driver_next(HOOK_cuPointerGetAttribute);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(data, attribute, ptr);
+    }
+    int result = pointers_attribute(next, data, attribute, ptr);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuPointerGetAttributes(unsigned int numAttributes, int *attributes, void **data, uint64_t ptr) {
+    cuPointerGetAttributes_function *next = (cuPointerGetAttributes_function *)driver_next(HOOK_cuPointerGetAttributes);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(numAttributes, attributes, data, ptr);
+    }
+    int result = pointers_attributes(next, numAttributes, attributes, data, ptr);
+    driver_leave();
+    return result;
+}
+
 TIERLINE_EXPORT int cuStreamBeginCapture(void *hStream) {
     cuStreamBeginCapture_function *next = (cuStreamBeginCapture_function *)driver_next(HOOK_cuStreamBeginCapture);
     if (next == NULL) {
@@ -4128,6 +4208,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuArrayDestroy",
     "cuCtxDestroy",
     "cuCtxDestroy_v2",
+    "cuCtxEnablePeerAccess",
     "cuDestroyExternalMemory",
     "cuDevicePrimaryCtxRelease",
     "cuDevicePrimaryCtxRelease_v2",
@@ -4201,6 +4282,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMemFreeAsync_ptsz",
     "cuMemFreeHost",
     "cuMemFree_v2",
+    "cuMemGetAddressRange",
+    "cuMemGetAddressRange_v2",
     "cuMemGetHandleForAddressRange",
     "cuMemGetInfo",
     "cuMemGetInfo_v2",
@@ -4339,6 +4422,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMulticastBindAddr_v2",
     "cuMulticastBindMem",
     "cuMulticastBindMem_v2",
+    "cuPointerGetAttribute",
+    "cuPointerGetAttributes",
     "cuStreamBeginCapture",
     "cuStreamBeginCaptureToGraph",
     "cuStreamBeginCaptureToGraph_ptsz",
@@ -4358,12 +4443,14 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuCtxPushCurrent_v2",
     "cuCtxSynchronize",
     "cuCtxSynchronize_v2",
+    "cuDeviceGetAttribute",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxGetState",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventElapsedTime",
     "cuEventElapsedTime_v2",
+    "cuEventQuery",
     "cuEventRecord",
     "cuEventRecord_ptsz",
     "cuEventSynchronize",
@@ -4377,7 +4464,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuGraphNodeGetType",
     "cuKernelGetFunction",
     "cuKernelGetParamInfo",
-    "cuMemGetAddressRange_v2",
+    "cuMemGetAllocationGranularity",
     "cuMemHostGetDevicePointer_v2",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
@@ -4387,6 +4474,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
 };
 
 const unsigned char hook_owners[FUNCTION_COUNT] = {
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -4615,8 +4703,14 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_NVML,
     LIBRARY_NVML,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -4660,6 +4754,7 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuArrayDestroy,
     (hook_function *)cuCtxDestroy,
     (hook_function *)cuCtxDestroy_v2,
+    (hook_function *)cuCtxEnablePeerAccess,
     (hook_function *)cuDestroyExternalMemory,
     (hook_function *)cuDevicePrimaryCtxRelease,
     (hook_function *)cuDevicePrimaryCtxRelease_v2,
@@ -4733,6 +4828,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuMemFreeAsync_ptsz,
     (hook_function *)cuMemFreeHost,
     (hook_function *)cuMemFree_v2,
+    (hook_function *)cuMemGetAddressRange,
+    (hook_function *)cuMemGetAddressRange_v2,
     (hook_function *)cuMemGetHandleForAddressRange,
     (hook_function *)cuMemGetInfo,
     (hook_function *)cuMemGetInfo_v2,
@@ -4871,6 +4968,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuMulticastBindAddr_v2,
     (hook_function *)cuMulticastBindMem,
     (hook_function *)cuMulticastBindMem_v2,
+    (hook_function *)cuPointerGetAttribute,
+    (hook_function *)cuPointerGetAttributes,
     (hook_function *)cuStreamBeginCapture,
     (hook_function *)cuStreamBeginCaptureToGraph,
     (hook_function *)cuStreamBeginCaptureToGraph_ptsz,
@@ -4893,6 +4992,7 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuArrayDestroy", false, 2000, HOOK_cuArrayDestroy},
     {"cuCtxDestroy", false, 2000, HOOK_cuCtxDestroy},
     {"cuCtxDestroy", false, 4000, HOOK_cuCtxDestroy_v2},
+    {"cuCtxEnablePeerAccess", false, 4000, HOOK_cuCtxEnablePeerAccess},
     {"cuDestroyExternalMemory", false, 10000, HOOK_cuDestroyExternalMemory},
     {"cuDevicePrimaryCtxRelease", false, 7000, HOOK_cuDevicePrimaryCtxRelease},
     {"cuDevicePrimaryCtxRelease", false, 11000, HOOK_cuDevicePrimaryCtxRelease_v2},
@@ -4966,6 +5066,8 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuMemFreeAsync", false, 11020, HOOK_cuMemFreeAsync},
     {"cuMemFreeAsync", true, 11020, HOOK_cuMemFreeAsync_ptsz},
     {"cuMemFreeHost", false, 2000, HOOK_cuMemFreeHost},
+    {"cuMemGetAddressRange", false, 2000, HOOK_cuMemGetAddressRange},
+    {"cuMemGetAddressRange", false, 3020, HOOK_cuMemGetAddressRange_v2},
     {"cuMemGetHandleForAddressRange", false, 11070, HOOK_cuMemGetHandleForAddressRange},
     {"cuMemGetInfo", false, 2000, HOOK_cuMemGetInfo},
     {"cuMemGetInfo", false, 3020, HOOK_cuMemGetInfo_v2},
@@ -5104,6 +5206,8 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuMulticastBindAddr", false, 13010, HOOK_cuMulticastBindAddr_v2},
     {"cuMulticastBindMem", false, 12010, HOOK_cuMulticastBindMem},
     {"cuMulticastBindMem", false, 13010, HOOK_cuMulticastBindMem_v2},
+    {"cuPointerGetAttribute", false, 4000, HOOK_cuPointerGetAttribute},
+    {"cuPointerGetAttributes", false, 7000, HOOK_cuPointerGetAttributes},
     {"cuStreamBeginCapture", false, 10000, HOOK_cuStreamBeginCapture},
     {"cuStreamBeginCapture", false, 10010, HOOK_cuStreamBeginCapture_v2},
     {"cuStreamBeginCapture", true, 10000, HOOK_cuStreamBeginCapture_ptsz},

@@ -19,6 +19,7 @@ enum hook {
     HOOK_cuArrayDestroy,
     HOOK_cuCtxDestroy,
     HOOK_cuCtxDestroy_v2,
+    HOOK_cuCtxEnablePeerAccess,
     HOOK_cuDestroyExternalMemory,
     HOOK_cuDevicePrimaryCtxRelease,
     HOOK_cuDevicePrimaryCtxRelease_v2,
@@ -92,6 +93,8 @@ enum hook {
     HOOK_cuMemFreeAsync_ptsz,
     HOOK_cuMemFreeHost,
     HOOK_cuMemFree_v2,
+    HOOK_cuMemGetAddressRange,
+    HOOK_cuMemGetAddressRange_v2,
     HOOK_cuMemGetHandleForAddressRange,
     HOOK_cuMemGetInfo,
     HOOK_cuMemGetInfo_v2,
@@ -230,6 +233,8 @@ enum hook {
     HOOK_cuMulticastBindAddr_v2,
     HOOK_cuMulticastBindMem,
     HOOK_cuMulticastBindMem_v2,
+    HOOK_cuPointerGetAttribute,
+    HOOK_cuPointerGetAttributes,
     HOOK_cuStreamBeginCapture,
     HOOK_cuStreamBeginCaptureToGraph,
     HOOK_cuStreamBeginCaptureToGraph_ptsz,
@@ -251,12 +256,14 @@ enum hook {
     USED_cuCtxPushCurrent_v2,
     USED_cuCtxSynchronize,
     USED_cuCtxSynchronize_v2,
+    USED_cuDeviceGetAttribute,
     USED_cuDeviceGetUuid_v2,
     USED_cuDevicePrimaryCtxGetState,
     USED_cuEventCreate,
     USED_cuEventDestroy_v2,
     USED_cuEventElapsedTime,
     USED_cuEventElapsedTime_v2,
+    USED_cuEventQuery,
     USED_cuEventRecord,
     USED_cuEventRecord_ptsz,
     USED_cuEventSynchronize,
@@ -270,7 +277,7 @@ enum hook {
     USED_cuGraphNodeGetType,
     USED_cuKernelGetFunction,
     USED_cuKernelGetParamInfo,
-    USED_cuMemGetAddressRange_v2,
+    USED_cuMemGetAllocationGranularity,
     USED_cuMemHostGetDevicePointer_v2,
     USED_cuStreamIsCapturing,
     USED_cuStreamIsCapturing_ptsz,
@@ -287,6 +294,7 @@ typedef int cuArrayCreate_v2_function(void **pHandle, const void *pAllocateArray
 typedef int cuArrayDestroy_function(void *hArray);
 typedef int cuCtxDestroy_function(void *ctx);
 typedef int cuCtxDestroy_v2_function(void *ctx);
+typedef int cuCtxEnablePeerAccess_function(void *peerContext, unsigned int Flags);
 typedef int cuDestroyExternalMemory_function(void *extMem);
 typedef int cuDevicePrimaryCtxRelease_function(int dev);
 typedef int cuDevicePrimaryCtxRelease_v2_function(int dev);
@@ -359,6 +367,8 @@ typedef int cuMemFreeAsync_function(uint64_t dptr, void *hStream);
 typedef int cuMemFreeAsync_ptsz_function(uint64_t dptr, void *hStream);
 typedef int cuMemFreeHost_function(void *p);
 typedef int cuMemFree_v2_function(uint64_t dptr);
+typedef int cuMemGetAddressRange_function(uint32_t *pbase, unsigned int *psize, uint32_t dptr);
+typedef int cuMemGetAddressRange_v2_function(uint64_t *pbase, size_t *psize, uint64_t dptr);
 typedef int cuMemGetHandleForAddressRange_function(void *handle, uint64_t dptr, size_t size, int handleType, unsigned long long flags);
 typedef int cuMemGetInfo_function(unsigned int *free, unsigned int *total);
 typedef int cuMemGetInfo_v2_function(size_t *free, size_t *total);
@@ -497,6 +507,8 @@ typedef int cuMulticastBindAddr_function(uint64_t mcHandle, size_t mcOffset, uin
 typedef int cuMulticastBindAddr_v2_function(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memptr, size_t size, unsigned long long flags);
 typedef int cuMulticastBindMem_function(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 typedef int cuMulticastBindMem_v2_function(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
+typedef int cuPointerGetAttribute_function(void *data, int attribute, uint64_t ptr);
+typedef int cuPointerGetAttributes_function(unsigned int numAttributes, int *attributes, void **data, uint64_t ptr);
 typedef int cuStreamBeginCapture_function(void *hStream);
 typedef int cuStreamBeginCaptureToGraph_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 typedef int cuStreamBeginCaptureToGraph_ptsz_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
@@ -514,12 +526,14 @@ typedef int cuCtxPopCurrent_v2_function(void **pctx);
 typedef int cuCtxPushCurrent_v2_function(void *ctx);
 typedef int cuCtxSynchronize_function(void);
 typedef int cuCtxSynchronize_v2_function(void *ctx);
+typedef int cuDeviceGetAttribute_function(int *pi, int attrib, int dev);
 typedef int cuDeviceGetUuid_v2_function(void *uuid, int dev);
 typedef int cuDevicePrimaryCtxGetState_function(int dev, unsigned int *flags, int *active);
 typedef int cuEventCreate_function(void **phEvent, unsigned int Flags);
 typedef int cuEventDestroy_v2_function(void *hEvent);
 typedef int cuEventElapsedTime_function(float *pMilliseconds, void *hStart, void *hEnd);
 typedef int cuEventElapsedTime_v2_function(float *pMilliseconds, void *hStart, void *hEnd);
+typedef int cuEventQuery_function(void *hEvent);
 typedef int cuEventRecord_function(void *hEvent, void *hStream);
 typedef int cuEventRecord_ptsz_function(void *hEvent, void *hStream);
 typedef int cuEventSynchronize_function(void *hEvent);
@@ -533,7 +547,7 @@ typedef int cuGraphKernelNodeGetParams_v2_function(void *hNode, void *nodeParams
 typedef int cuGraphNodeGetType_function(void *hNode, int *type);
 typedef int cuKernelGetFunction_function(void **pFunc, void *kernel);
 typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
-typedef int cuMemGetAddressRange_v2_function(uint64_t *pbase, size_t *psize, uint64_t dptr);
+typedef int cuMemGetAllocationGranularity_function(size_t *granularity, const void *prop, int option);
 typedef int cuMemHostGetDevicePointer_v2_function(uint64_t *pdptr, void *p, unsigned int Flags);
 typedef int cuStreamIsCapturing_function(void *hStream, int *captureStatus);
 typedef int cuStreamIsCapturing_ptsz_function(void *hStream, int *captureStatus);
@@ -567,7 +581,7 @@ extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
 extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
-enum { HOOK_VERSION_COUNT = 228 };
+enum { HOOK_VERSION_COUNT = 233 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
 
 int cuArray3DCreate(void **pHandle, const void *pAllocateArray);
@@ -577,6 +591,7 @@ int cuArrayCreate_v2(void **pHandle, const void *pAllocateArray);
 int cuArrayDestroy(void *hArray);
 int cuCtxDestroy(void *ctx);
 int cuCtxDestroy_v2(void *ctx);
+int cuCtxEnablePeerAccess(void *peerContext, unsigned int Flags);
 int cuDestroyExternalMemory(void *extMem);
 int cuDevicePrimaryCtxRelease(int dev);
 int cuDevicePrimaryCtxRelease_v2(int dev);
@@ -649,6 +664,8 @@ int cuMemFreeAsync(uint64_t dptr, void *hStream);
 int cuMemFreeAsync_ptsz(uint64_t dptr, void *hStream);
 int cuMemFreeHost(void *p);
 int cuMemFree_v2(uint64_t dptr);
+int cuMemGetAddressRange(uint32_t *pbase, unsigned int *psize, uint32_t dptr);
+int cuMemGetAddressRange_v2(uint64_t *pbase, size_t *psize, uint64_t dptr);
 int cuMemGetHandleForAddressRange(void *handle, uint64_t dptr, size_t size, int handleType, unsigned long long flags);
 int cuMemGetInfo(unsigned int *free, unsigned int *total);
 int cuMemGetInfo_v2(size_t *free, size_t *total);
@@ -787,6 +804,8 @@ int cuMulticastBindAddr(uint64_t mcHandle, size_t mcOffset, uint64_t memptr, siz
 int cuMulticastBindAddr_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memptr, size_t size, unsigned long long flags);
 int cuMulticastBindMem(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
+int cuPointerGetAttribute(void *data, int attribute, uint64_t ptr);
+int cuPointerGetAttributes(unsigned int numAttributes, int *attributes, void **data, uint64_t ptr);
 int cuStreamBeginCapture(void *hStream);
 int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "budget.h"
+#include "changes.h"
 #include "driver.h"
 
 struct holding {
@@ -114,6 +115,7 @@ static void let_go(struct holding *holding, uint64_t references) {
     held.exported_bytes -= holding->exported ? holding->bytes : 0;
     budget_release(holding->charged);
     free(holding);
+    changes_note();
 }
 
 /* Takes a name out with all its references. */
@@ -154,6 +156,7 @@ void ledger_add(enum tierline_holding kind, uint64_t key, uint64_t bytes, uint64
     } else {
         held.bytes[kind] += bytes;
         held.count[kind]++;
+        changes_note();
     }
     pthread_mutex_unlock(&lock);
 }
@@ -161,6 +164,13 @@ void ledger_add(enum tierline_holding kind, uint64_t key, uint64_t bytes, uint64
 void ledger_note_graph(uint64_t bytes) {
     pthread_mutex_lock(&lock);
     held.graph_bytes += bytes;
+    changes_note();
+    pthread_mutex_unlock(&lock);
+}
+
+void ledger_note_refusal(void) {
+    pthread_mutex_lock(&lock);
+    held.refused_exports++;
     pthread_mutex_unlock(&lock);
 }
 
@@ -242,6 +252,7 @@ void ledger_map(uint64_t address, uint64_t bytes, uint64_t handle_key) {
         if (holding->bytes == 0) {
             holding->bytes = bytes; /* an imported handle tells its size when it is mapped */
             held.bytes[holding->kind] += bytes;
+            changes_note();
         }
         if (insert((struct name){
                 .key = address, .references = 1, .span = bytes, .holding = holding})) {
@@ -275,6 +286,7 @@ void ledger_export(uint64_t key) {
         (holding->kind == TIERLINE_HELD_DEVICE || holding->kind == TIERLINE_HELD_VIRTUAL)) {
         holding->exported = true;
         held.exported_bytes += holding->bytes;
+        changes_note();
     }
     pthread_mutex_unlock(&lock);
 }
@@ -282,7 +294,8 @@ void ledger_export(uint64_t key) {
 /* Pools belong to a device and handles to the process, but the rest ends with its context. */
 static bool ends_with_context(enum tierline_holding kind) {
     return kind == TIERLINE_HELD_DEVICE || kind == TIERLINE_HELD_MANAGED ||
-           kind == TIERLINE_HELD_ARRAY || kind == TIERLINE_HELD_HOST;
+           kind == TIERLINE_HELD_ARRAY || kind == TIERLINE_HELD_HOST ||
+           kind == TIERLINE_HELD_SPILLED;
 }
 
 void ledger_forget_context(const void *context) {
@@ -320,6 +333,7 @@ void ledger_fork_after(bool in_child) {
         used = 0;
         memset(&held, 0, sizeof held);
         budget_forget();
+        changes_forget();
     }
     pthread_mutex_unlock(&lock);
 }
@@ -332,10 +346,21 @@ TIERLINE_EXPORT void tierline_interposer_held(tierline_held *out) {
     out->budget_bytes = budget_bytes();
 }
 
+static uint64_t unswappable(const tierline_held *of) {
+    return of->bytes[TIERLINE_HELD_POOL] + of->bytes[TIERLINE_HELD_MANAGED] +
+           of->bytes[TIERLINE_HELD_ARRAY] + of->bytes[TIERLINE_HELD_IMPORTED] + of->graph_bytes +
+           of->exported_bytes;
+}
+
 TIERLINE_EXPORT uint64_t tierline_interposer_unswappable_bytes(void) {
     tierline_held now;
     tierline_interposer_held(&now);
-    return now.bytes[TIERLINE_HELD_POOL] + now.bytes[TIERLINE_HELD_MANAGED] +
-           now.bytes[TIERLINE_HELD_ARRAY] + now.bytes[TIERLINE_HELD_IMPORTED] + now.graph_bytes +
-           now.exported_bytes;
+    return unswappable(&now);
+}
+
+void ledger_figures(uint64_t *unswappable_bytes, uint64_t *spilled_bytes) {
+    pthread_mutex_lock(&lock);
+    *unswappable_bytes = unswappable(&held);
+    *spilled_bytes = held.bytes[TIERLINE_HELD_SPILLED];
+    pthread_mutex_unlock(&lock);
 }

@@ -28,6 +28,8 @@ struct ledger_leaving {
 /* `charged` bytes are in the budget already; the rest of `bytes` is added when any are. */
 void ledger_add(enum tierline_holding kind, uint64_t key, uint64_t bytes, uint64_t charged);
 void ledger_note_graph(uint64_t bytes);
+/* Memory was not given to others, since it is Tierline's. */
+void ledger_note_refusal(void);
 
 void ledger_leave(uint64_t key, struct ledger_leaving *leaving);
 void ledger_left(struct ledger_leaving *leaving);
@@ -40,6 +42,9 @@ void ledger_map(uint64_t address, uint64_t bytes, uint64_t handle_key);
 void ledger_unmap(uint64_t address, uint64_t bytes);
 /* What the key, or a mapping that covers it, names is given to others. */
 void ledger_export(uint64_t key);
+
+/* What is told to tierline_interposer_on_change. */
+void ledger_figures(uint64_t *unswappable_bytes, uint64_t *spilled_bytes);
 
 /* A context has ended, and with it all that it owned. */
 void ledger_forget_context(const void *context);
