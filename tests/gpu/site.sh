@@ -32,15 +32,15 @@ if [ -d .cache/gpu-wheels ]; then
 else
     from=
 fi
-mkdir -p "$site"
-PYTHONPATH=$site
+PYTHONPATH=$("$python" -c 'import sys, sysconfig
+print(sysconfig.get_path("purelib", "venv", {"base": sys.argv[1]}))' "$site")
 export PYTHONPATH
+pip="$python -m pip --quiet --disable-pip-version-check install --root-user-action ignore --no-deps --ignore-installed --prefix $site"
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086 # one requirement a word
-    "$python" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --upgrade $from --target "$site" $missing
+    $pip $from $missing
 fi
-"$python" -m pip install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --no-build-isolation --upgrade \
-    --target "$site" .
+$pip --no-build-isolation .
 TIERLINE_LIBRARY=$site/lib/tierline/libtierline.so
 test -f "$TIERLINE_LIBRARY" || { echo "the installation has no $TIERLINE_LIBRARY" >&2; exit 1; }
 export TIERLINE_LIBRARY
