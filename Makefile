@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes demo verify test fuzz bench clean
+.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench clean
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -23,6 +23,14 @@ $(STAMP): pyproject.toml $(NATIVE) Makefile
 kubernetes: $(STAMP) ## build etcd and Kubernetes from Go modules, once
 	tests/packages.sh openssl
 	$(CLUSTER) build kubernetes $(if $(JOBS),--jobs $(JOBS))
+
+cluster: kubernetes ## start a real Kubernetes with one node on this machine (root)
+	tests/packages.sh runc containernetworking-plugins
+	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
+	$(CLUSTER) up
+
+cluster-down: $(STAMP) ## remove every trace of it
+	$(CLUSTER) down
 
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
 	@mkdir -p build
@@ -43,6 +51,11 @@ test: kubernetes ## everything CI needs: unit, native with sanitizers, integrati
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3
 	$(BIN)/python -m pytest
+
+e2e: kubernetes ## pods on a real kubelet and containerd (root)
+	tests/packages.sh runc containernetworking-plugins busybox
+	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
+	$(BIN)/python -m pytest -m e2e tests/e2e
 
 fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found
 	tests/packages.sh clang libclang-rt-14-dev

@@ -1,32 +1,87 @@
-"""The command line: ``python -m tierline_cluster --help``."""
+"""Builds, starts and removes a real Kubernetes on this machine.
+
+``up`` and ``down`` need root, because pods run in namespaces, control groups and on a bridge; see
+`make cluster` and `make cluster-down`, which also bring the Debian packages they need.
+"""
 
 import argparse
 import sys
+from pathlib import Path
+from typing import Final
 
-from .build import programs
+from .build import ProgramFolders, programs
+from .cluster import Cluster
 from .errors import ClusterError
-from .versions import CONTAINERD_BUILD, KUBERNETES_BUILD
+from .versions import CONTAINERD_BUILD, KUBERNETES_BUILD, REPOSITORY
 
-_BUILDS = {build.name: build for build in (KUBERNETES_BUILD, CONTAINERD_BUILD)}
+_BUILDS: Final = {build.name: build for build in (KUBERNETES_BUILD, CONTAINERD_BUILD)}
+_FOLDER: Final = REPOSITORY / "build" / "cluster"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tierline_cluster", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="build programs into .cache/cluster, once")
-    build.add_argument("names", nargs="+", choices=_BUILDS, help="what to build")
-    build.add_argument("--jobs", type=int, help="compilers at once (default: one for each core)")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        for name in options.names:
-            print(programs(_BUILDS[name], options.jobs))
+        if options.command == "build":
+            for name in options.names:
+                print(programs(_BUILDS[name], options.jobs))
+            return 0
+        cluster = Cluster(options.folder)
+        if options.command == "down":
+            cluster.down()
+            print(f"nothing of the cluster in {cluster.folder} is left", file=sys.stderr)
+        else:
+            _up(cluster)
     except ClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tierline_cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="build programs into .cache/cluster, once")
+    build.add_argument("names", nargs="+", choices=_BUILDS, help="what to build")
+    build.add_argument("--jobs", type=int, help="compilers at once (default: one for each core)")
+    for name, what in (
+        ("up", "start control plane and node; does nothing if they run"),
+        ("down", "end every process and remove every trace"),
+    ):
+        command = commands.add_parser(name, help=what)
+        command.add_argument(
+            "--folder", type=Path, default=_FOLDER, help="where it lives (default: %(default)s)"
+        )
+    return parser
+
+
+def _up(cluster: Cluster) -> None:
+    """Start `cluster` unless it runs; of one that does not come up the logs stay to be read."""
+    folders = ProgramFolders(programs(KUBERNETES_BUILD), programs(CONTAINERD_BUILD))
+    if cluster.is_up():
+        print("it is up; remove it with: make cluster-down")
+    else:
+        try:
+            cluster.up(folders)
+        except BaseException:
+            cluster.down(keep_logs=True)
+            print(f"logs: {cluster.folder / 'logs'}", file=sys.stderr)
+            raise
+    print(_use(cluster, folders))
+
+
+def _use(cluster: Cluster, folders: ProgramFolders) -> str:
+    return (
+        f"export KUBECONFIG={cluster.kubeconfig} PATH={folders.kubernetes}:$PATH\n"
+        "kubectl get nodes\n"
+        f"# logs: {cluster.folder / 'logs'}"
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TextIO
@@ -24,6 +25,14 @@ from .versions import CACHE, SOURCES, Build
 
 _REPORT_S: Final = 20.0
 """Between two lines about a build's progress where no terminal shows it."""
+
+
+@dataclass(frozen=True)
+class ProgramFolders:
+    """Where the programs of a node are."""
+
+    kubernetes: Path
+    containerd: Path
 
 
 def programs(build: Build, jobs: int | None = None) -> Path:

@@ -5,7 +5,7 @@ to disk: a cluster for tests survives a crash of its processes, not of the machi
 """
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -39,14 +39,20 @@ class ControlPlane:
         folder: Path,
         network: Network | None = None,
         *,
+        before: Sequence[str] = (),
         outlives_us: bool = False,
     ) -> None:
-        """Prepare one in `folder` from the folder of `programs`; nothing runs yet."""
+        """Prepare one in `folder` from the folder of `programs`; nothing runs yet.
+
+        `before` are words to put in front of each command. Processes end with this program
+        unless `outlives_us`.
+        """
         self.programs = programs
         self.folder = folder
         self.logs = folder / "logs"
         self.network = network or Network()
         self.daemons: list[Daemon] = []
+        self._before = before
         self._outlives_us = outlives_us
         self.logs.mkdir(parents=True, exist_ok=True)
         self.authority = Authority(folder / "certificates")
@@ -151,7 +157,7 @@ class ControlPlane:
         self.daemons.clear()
 
     def _start(self, name: str, *flags: str) -> None:
-        arguments = [str(self.programs / name), *flags]
+        arguments = [*self._before, str(self.programs / name), *flags]
         self.daemons.append(start(name, arguments, self.logs, outlives_us=self._outlives_us))
 
     def _ready(self) -> bool:

@@ -1,0 +1,154 @@
+"""A whole cluster on one machine: up, down, and nothing left behind. Needs root.
+
+What a cluster is made of is named after its folder: one control group that every process is in,
+one bridge. So down() needs no record of what up() did, and works however far that came, after a
+crash as well. The two things that cannot be derived, the kernel settings that a kubelet changes and
+the folders that were made outside, are written down before they are touched.
+"""
+
+import json
+import os
+import shutil
+import sys
+import time
+from hashlib import sha256
+from http.client import HTTPException
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Final
+
+from . import bridge, cgroups
+from .api import Api, ApiError, Identity
+from .build import ProgramFolders
+from .certificates import Authority
+from .control_plane import ControlPlane, Network
+from .errors import ClusterError
+from .node import FIXED, Node
+
+_KUBELET_SETS: Final = (
+    *("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"),
+    *("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"),
+)
+_SYSCTL: Final = Path("/proc/sys")
+
+
+class Cluster:
+    """The cluster that lives in `folder`."""
+
+    def __init__(self, folder: Path, node_name: str = "tierline") -> None:
+        """Describe it; nothing happens yet."""
+        self.folder = folder.resolve()
+        self.kubeconfig = self.folder / "kubeconfig"
+        """The administrator's; it is there while the cluster is up."""
+        self._node_name = node_name
+        digest = sha256(str(self.folder).encode()).hexdigest()[:8]
+        self.group = f"tierline-{digest}"
+        self.bridge = f"tl-{digest}"
+        self._memory = self.folder / "before.json"
+
+    def up(self, programs: ProgramFolders) -> tuple[ControlPlane, Node]:
+        """Start everything from `programs`; returns when the node is Ready. Raises ClusterError.
+
+        What an earlier cluster in this folder left is removed first.
+        """
+        if os.geteuid() != 0:
+            raise ClusterError("cannot start a node: only root may; run it with sudo")
+        self.down()
+        began = time.monotonic()
+        network = bridge.free_network()
+        own = IPv4Interface((network[1], network.prefixlen))
+        self._remember()
+        cgroups.create(self.group)
+        bridge.add(self.bridge, own)
+        plane = ControlPlane(
+            programs.kubernetes,
+            self.folder,
+            # Pods find the API server at the first address of the services: the bridge's own.
+            Network(str(own.ip), 443, str(next(network.subnets(1)))),
+            before=cgroups.entering(self.group),
+            outlives_us=True,
+        )
+        plane.start()
+        _say("API server", began)
+        plane.start_controllers()
+        _say("controllers and scheduler", began)
+        node = Node(plane, programs, self.group, self.bridge, own, self._node_name)
+        node.start()
+        _say(f"node {self._node_name} Ready", began)
+        shutil.copy(plane.kubeconfig, self.kubeconfig)
+        return plane, node
+
+    def is_up(self) -> bool:
+        """Say whether its API server answers and its processes are there."""
+        if not self.kubeconfig.exists() or not cgroups.exists(self.group):
+            return False
+        config = json.loads(self.kubeconfig.read_text(encoding="utf-8"))
+        server: str = config["clusters"][0]["cluster"]["server"]
+        authority = Authority(self.folder / "certificates")
+        admin = Identity(authority.issue("user-admin", "admin"))
+        api = Api(server, authority.certificate, admin)
+        try:
+            nodes = api.list("v1", "Node")
+        except (OSError, HTTPException, ApiError):
+            return False
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for node in nodes
+            for condition in node["status"].get("conditions", [])
+        )
+
+    def down(self, *, keep_logs: bool = False) -> None:
+        """End every process and remove every trace, but the logs if they are kept.
+
+        Nothing happens if there is none.
+        """
+        if cgroups.exists(self.group) and os.geteuid() != 0:
+            raise ClusterError(f"cannot end the cluster in {self.folder}: only root may; use sudo")
+        cgroups.kill_all(self.group)
+        cgroups.remove(self.group)
+        if Path("/sys/class/net", self.bridge).exists():
+            bridge.remove(self.bridge)
+        if self._memory.exists():
+            before = json.loads(self._memory.read_text(encoding="utf-8"))
+            for name, value in before["settings"].items():
+                (_SYSCTL / name).write_text(value, encoding="ascii")
+            for path in before["made"]:
+                _remove_empty(Path(path))
+        for left in self.folder.glob("*"):
+            if left.name == "logs" and keep_logs:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+        if not keep_logs and self.folder.exists():
+            self.folder.rmdir()
+
+    def _remember(self) -> None:
+        """Write down what only a record can bring back."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            name: (_SYSCTL / name).read_text(encoding="ascii")
+            for name in _KUBELET_SETS
+            if (_SYSCTL / name).exists()
+        }
+        made = [
+            str(folder)
+            for path in FIXED
+            for folder in (Path(path), *Path(path).parents)
+            if not folder.exists()
+        ]
+        text = json.dumps({"settings": settings, "made": made})
+        self._memory.write_text(text, encoding="utf-8")
+        for path in FIXED:
+            Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder that was made here, unless somebody else uses it by now."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _say(what: str, began: float) -> None:
+    print(f"{what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)

@@ -1,0 +1,223 @@
+"""A node: containerd and kubelet, with a bridge for pods. Needs root.
+
+Both run in a mount namespace of their own, in which the folders that containerd and the CNI
+library insist on are folders of this cluster. So no mount of a pod and no socket of a shim is ever
+seen by the machine, they go with the last process, and another containerd on the machine is not
+touched.
+"""
+
+import json
+import shutil
+from ipaddress import IPv4Interface
+from pathlib import Path
+from subprocess import CalledProcessError, run
+from typing import Any, Final
+
+from . import cgroups
+from .build import ProgramFolders
+from .control_plane import ControlPlane
+from .errors import ClusterError
+from .images import Image
+from .processes import Daemon, start, wait_until
+
+PAUSE: Final = "tierline.local/pause:1"
+FIXED: Final = ("/run/containerd", "/var/lib/cni", "/var/log/containers")
+"""Folders whose names are built into containerd, the CNI library and the kubelet."""
+_CNI_PLUGINS: Final = "/usr/lib/cni"
+"""Where Debian's package containernetworking-plugins puts them."""
+
+
+class Node:
+    """One node of `plane`, called `name`."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        programs: ProgramFolders,
+        group: str,
+        bridge: str,
+        interface: IPv4Interface,
+        name: str,
+    ) -> None:
+        """Prepare it; the bridge is up and the control group is made."""
+        self.plane = plane
+        self.name = name
+        self.folder = plane.folder / "node"
+        self.kubelet_root = self.folder / "kubelet"
+        """The kubelet's folder: plugins register in `plugins_registry` below it."""
+        self.socket = self.folder / "containerd.sock"
+        self._programs = programs
+        self._group = group
+        self._bridge = bridge
+        self._interface = interface
+
+    def start(self) -> None:
+        """Start containerd and the kubelet; returns when the node is Ready."""
+        for tool in ("runc", "unshare", "nsenter", "mount"):
+            if shutil.which(tool) is None:
+                raise ClusterError(f"cannot start a node: there is no {tool}; run: make cluster")
+        if not Path(_CNI_PLUGINS, "bridge").exists():
+            raise ClusterError(f"cannot start a node: no CNI plugins in {_CNI_PLUGINS}")
+        containerd = self._start_containerd()
+        wait_until("containerd does not answer", self._containerd_answers, [containerd])
+        pause = Image(PAUSE, {"/pause": self._programs.kubernetes / "pause"}, entrypoint=["/pause"])
+        self.import_image(pause.write(self.folder / "pause.tar"))
+        kubelet = self._start_kubelet(containerd)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+
+        def ready() -> bool:
+            if not self.plane.api.exists(node):
+                return False
+            conditions = self.plane.api.get(node)["status"].get("conditions", [])
+            return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+        wait_until("the node is not Ready", ready, [containerd, kubelet])
+
+    def import_image(self, archive: Path) -> None:
+        """Give the image in an OCI `archive` to the node; raises ClusterError."""
+        self.ctr("images", "import", "--local", str(archive))
+
+    def ctr(self, *arguments: str) -> str:
+        """Return what containerd's own client prints."""
+        ctr = [str(self._programs.containerd / "ctr"), "--address", str(self.socket)]
+        try:
+            command = [*ctr, "--namespace", "k8s.io", *arguments]
+            return run(command, check=True, capture_output=True, text=True).stdout
+        except CalledProcessError as failed:
+            what = " ".join(arguments)
+            raise ClusterError(f"ctr {what}: {failed.stderr.strip()}") from failed
+
+    def _containerd_answers(self) -> bool:
+        try:
+            self.ctr("version")
+        except ClusterError:
+            return False
+        return True
+
+    def _start_containerd(self) -> Daemon:
+        for name in ("cni/conf", "cni/leases", *(f"fixed{path}" for path in FIXED)):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "cni" / "conf" / "10-pods.conflist").write_text(json.dumps(self._cni()))
+        config = self.folder / "containerd.toml"
+        config.write_text(self._containerd_config())
+        binds = "; ".join(f"mount --bind '{self.folder}/fixed{path}' {path}" for path in FIXED)
+        programs = self._programs.containerd
+        return start(
+            "containerd",
+            [
+                *cgroups.entering(self._group),
+                *("unshare", "--mount", "--propagation", "private"),
+                *("sh", "-ec", f'{binds}; exec "$@"', "containerd"),
+                *(str(programs / "containerd"), "--config", str(config)),
+            ],
+            self.plane.logs,
+            environment={"PATH": f"{programs}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"},
+            outlives_us=True,
+        )
+
+    def _start_kubelet(self, containerd: Daemon) -> Daemon:
+        user = f"system:node:{self.name}"
+        config = self.folder / "kubelet.json"
+        config.write_text(json.dumps(self._kubelet_config(), indent=1))
+        kubeconfig = self.plane.kubeconfig_for(user, ("system:nodes",))
+        return start(
+            "kubelet",
+            [
+                *cgroups.entering(self._group),
+                *("nsenter", f"--mount=/proc/{containerd.pid}/ns/mnt"),
+                str(self._programs.kubernetes / "kubelet"),
+                f"--config={config}",
+                f"--kubeconfig={kubeconfig}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self._interface.ip}",
+                f"--root-dir={self.kubelet_root}",
+                f"--cert-dir={self.folder / 'pki'}",
+            ],
+            self.plane.logs,
+            outlives_us=True,
+        )
+
+    def _cni(self) -> dict[str, Any]:
+        pods = list(self._interface.network.subnets(1))[1]
+        ipam = {
+            "type": "host-local",
+            "dataDir": str(self.folder / "cni" / "leases"),
+            "ranges": [
+                [
+                    {
+                        "subnet": str(self._interface.network),
+                        "rangeStart": str(pods[1]),
+                        "gateway": str(self._interface.ip),
+                    }
+                ]
+            ],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
+        bridge = {"type": "bridge", "bridge": self._bridge, "isGateway": True, "ipam": ipam}
+        return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+
+    def _containerd_config(self) -> str:
+        return f"""\
+version = 3
+root = "{self.folder}/containerd"
+state = "{self.folder}/state"
+[grpc]
+  address = "{self.socket}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  enable_cdi = true
+  netns_mounts_under_state_dir = true
+  # Without CAP_SYS_RESOURCE, as in a virtual machine's container, scores cannot be lowered.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{_CNI_PLUGINS}"]
+    conf_dir = "{self.folder}/cni/conf"
+  [plugins."io.containerd.cri.v1.runtime".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+        Root = "{self.folder}/runc"
+"""
+
+    def _kubelet_config(self) -> dict[str, Any]:
+        authority = self.plane.authority
+        serving = authority.issue(
+            "kubelet-serving",
+            f"system:node:{self.name}",
+            ("system:nodes",),
+            (f"IP:{self._interface.ip}", f"DNS:{self.name}"),
+        )
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": str(self._interface.ip),
+            "readOnlyPort": 0,
+            "healthzPort": 0,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(authority.certificate)},
+            },
+            "authorization": {"mode": "Webhook"},
+            "tlsCertFile": str(serving.certificate),
+            "tlsPrivateKeyFile": str(serving.key),
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._group}",
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "enforceNodeAllocatable": [],
+            "oomScoreAdj": 0,
+            "containerRuntimeEndpoint": f"unix://{self.socket}",
+            "resolvConf": "",
+            "podLogsDir": str(self.plane.logs / "pods"),
+            "volumePluginDir": str(self.folder / "volume-plugins"),
+            # A test's disk may be fuller than a kubelet likes, and nothing can be pulled again.
+            "evictionHard": {},
+            "imageMinimumGCAge": "24h",
+            "imageGCHighThresholdPercent": 100,
+            "makeIPTablesUtilChains": False,
+        }

@@ -1,0 +1,83 @@
+"""A cluster that is removed leaves the machine as it was, also beside another one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.e2e.busybox import busybox_image
+from tests.e2e.conftest import FOLDER, Running, phase, pod
+
+from tierline_cluster.build import ProgramFolders
+from tierline_cluster.cluster import Cluster
+from tierline_cluster.node import FIXED
+
+pytestmark = pytest.mark.e2e
+SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
+
+
+def mentions(folder: Path) -> list[str]:
+    """Return the processes and mounts of the machine that name `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in command:
+            found.append(command)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return found + [mount for mount in mounts if str(folder) in mount]
+
+
+def groups(cluster: Cluster) -> list[Path]:
+    """Return the control groups of `cluster`."""
+    return [
+        path
+        for path in Path("/sys/fs/cgroup").glob("**/")
+        if cluster.group in path.parts and path.name == cluster.group
+    ]
+
+
+def test_nothing_is_left_of_a_cluster_in_which_a_pod_still_ran(
+    cluster: Running, programs: ProgramFolders
+) -> None:
+    outside = {path: Path(path).exists() for path in FIXED}
+    settings = {name: Path("/proc/sys", name).read_text() for name in SETTINGS}
+    second = Cluster(FOLDER.with_name("e2e-second"))
+    try:
+        plane, node = second.up(programs)
+        node.import_image(busybox_image().write(node.folder / "busybox.tar"))
+        runs = pod("default", "runs", "sleep 86398")
+        plane.api.create(runs)
+        plane.api.wait(runs, lambda found: phase(found) == "Running")
+        assert mentions(second.folder)
+        assert groups(second)
+        assert second.is_up()
+    finally:
+        second.down()
+
+    assert mentions(second.folder) == []
+    assert groups(second) == []
+    assert not second.folder.exists()
+    assert not second.is_up()
+    assert not Path("/sys/class/net", second.bridge).exists()
+    assert {path: Path(path).exists() for path in FIXED} == outside
+    assert {name: Path("/proc/sys", name).read_text() for name in SETTINGS} == settings
+    assert cluster.api.request("GET", "/readyz") == "ok"
+
+    second.down()  # again: nothing happens
+
+
+def test_what_a_crash_left_is_removed_by_the_next_start(programs: ProgramFolders) -> None:
+    broken = Cluster(FOLDER.with_name("e2e-broken"))
+    shutil.copytree(Path(__file__).parent, broken.folder, dirs_exist_ok=True)
+    without_node = ProgramFolders(programs.kubernetes, Path("/nowhere"))
+    with pytest.raises(FileNotFoundError):
+        broken.up(without_node)
+    assert mentions(broken.folder)
+
+    broken.down()
+    assert mentions(broken.folder) == []
+    assert not broken.folder.exists()
