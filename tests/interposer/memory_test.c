@@ -72,6 +72,13 @@ static void bad_budget(void) {
     CHECK(!D(tierline_interposer_active)());
 }
 
+/* There is no agent, and there must be one. */
+static void refused(void) {
+    FAILS(D(cuInit)(0), CUDA_ERROR_SYSTEM_NOT_READY);
+    CHECK(!D(tierline_interposer_active)());
+    FAILS(D(cuInit)(0), CUDA_ERROR_SYSTEM_NOT_READY);
+}
+
 static CUmemAllocationProp properties(void) {
     CUmemAllocationProp prop;
     memset(&prop, 0, sizeof prop);
@@ -263,7 +270,7 @@ int main(int argc, char **argv) {
         {"bad_budget", bad_budget}, {"virtual_memory", virtual_memory},
         {"kinds", kinds},           {"imported_handle", imported_handle},
         {"turnover", turnover},     {"forked", forked},
-        {"works", works},
+        {"works", works},           {"refused", refused},
     };
     CHECK(argc == 2);
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {

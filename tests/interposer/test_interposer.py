@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def scenarios(program: str) -> list[str]:
     return re.findall(r'\{"(\w+)", \1\}', text)
 
 
-SCENARIOS = [("memory_test", s) for s in scenarios("memory_test")]
+SCENARIOS = [("memory_test", s) for s in scenarios("memory_test") if s != "refused"]
 SCENARIOS += [("launches_test", s) for s in scenarios("launches_test")]
 SCENARIOS += [("spill_test", s) for s in scenarios("spill_test")]
 SETTINGS = {
@@ -121,6 +122,55 @@ def test_scenario(flavour: str, program: str, scenario: str, machine: dict[str, 
             assert len(re.findall("^tierline: ", done.stderr, re.MULTILINE)) <= 2
         else:
             assert "tierline" not in done.stderr
+
+
+CANNOT_CONNECT = "could not connect to the agent at TIERLINE_SOCKET="
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("answers", "settings", "scenario", "said"),
+    [
+        ("yes", {}, "works", None),
+        ("yes", {"TIERLINE_REQUIRED": "1"}, "works", None),
+        ("no", {}, "works", "; this program runs without Tierline"),
+        ("no", {"TIERLINE_REQUIRED": "1"}, "refused", "; CUDA stays off"),
+        ("none", {}, "works", None),
+        ("none", {"TIERLINE_REQUIRED": "1"}, "refused", "TIERLINE_SOCKET names no agent"),
+        ("none", {"TIERLINE_REQUIRED": "1", "TIERLINE_OBSERVE": "x"}, "works", None),
+    ],
+    ids=[
+        "there",
+        "there, required",
+        "gone",
+        "gone, required",
+        "unset",
+        "unset, required",
+        "observed",
+    ],
+)
+def test_the_agents_absence(
+    answers: str,
+    settings: dict[str, str],
+    scenario: str,
+    said: str | None,
+    machine: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(path))
+        if answers == "yes":
+            agent.listen()
+        named = {} if answers == "none" else {"TIERLINE_SOCKET": str(path)}
+        env = {**machine, **named, **settings, "LD_PRELOAD": preload("address", library("address"))}
+        done = start("address", "memory_test", scenario, "dlsym", env)
+    if said is None:
+        assert done.stderr == ""
+    else:
+        assert said in done.stderr
+        assert (CANNOT_CONNECT in done.stderr) == (answers == "no")
+        assert done.stderr.count("tierline:") == (2 if scenario == "refused" else 1)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@
 #include "intercept.h"
 #include "ledger.h"
 #include "observer.h"
+#include "presence.h"
 #include "ranges.h"
 #include "spill.h"
 #include "tierline/interposer.h"
@@ -192,10 +193,12 @@ int handle_init(enum hook hook, unsigned int flags) {
         if (__register_atfork != NULL && !atomic_exchange(&fork_handled, true)) {
             __register_atfork(fork_before, fork_in_parent, fork_in_child, &__dso_handle);
         }
-        if (budget_read_environment() && spill_read_environment()) {
-            atomic_store_explicit(&active, true, memory_order_release);
-        } else {
+        if (!budget_read_environment() || !spill_read_environment()) {
             result = ABI_INVALID_VALUE;
+        } else if (!presence_permits_start()) {
+            result = ABI_SYSTEM_NOT_READY;
+        } else {
+            atomic_store_explicit(&active, true, memory_order_release);
         }
     }
     depth--;
