@@ -57,6 +57,7 @@ class Captured(torch.nn.Module):
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
+        self.training = module.training
         self._graphs = _Graphs()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
