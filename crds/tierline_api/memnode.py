@@ -52,6 +52,10 @@ class Device(ApiModel):
     """cpu or cuda."""
     product: Annotated[str, Field(min_length=1, max_length=128)]
     """The product name."""
+    uuid: Annotated[str, Field(min_length=1, max_length=96)] | None = None
+    """A GPU's name for itself, as NVML writes it."""
+    memory_bytes: Count | None = None
+    """All memory that the device has, in bytes."""
     fast_bytes: PositiveCount
     """Fast memory that tasks share, in bytes."""
     used_bytes: Count = 0

@@ -17,7 +17,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from tierline_agent import admin, probe, reporting
 from tierline_agent.accounting import FastMemory, JobLog
 from tierline_agent.config import AgentConfig
 from tierline_agent.devices.base import Device, Identity
-from tierline_agent.devices.opening import open_device
+from tierline_agent.devices.opening import open_devices
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
@@ -39,7 +39,8 @@ from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.storage import Storage
-from tierline_agent.tasks import Capacity, TaskRegistry
+from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
+from tierline_agent.unit import Unit
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
@@ -56,12 +57,13 @@ async def run(config: AgentConfig) -> None:
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
         undo.enter_context(_sole_agent(state_dir, run_dir))
         _raise_descriptor_limit()
-        device = open_device(config.device)
-        storage = Storage.open(config.tiers, device, config.limits.queued_transfers)
+        devices = open_devices(config.all_devices)
+        storage = Storage.open(
+            config.tiers, devices, config.extent_bytes, config.limits.queued_transfers
+        )
         undo.callback(storage.close)
-        device.attach_media(storage.mapped_media())
 
-        node = await _assemble(config, device, storage, undo)
+        node = await _assemble(config, devices, storage, undo)
         await _measure_links(node, state_dir / "links.json")
         for sentence in node.registry.load():
             _log.error("a task of before is dropped: %s", sentence)
@@ -92,13 +94,54 @@ async def run(config: AgentConfig) -> None:
         node.stopping = True
 
 
-async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo: ExitStack) -> Node:
+async def _assemble(
+    config: AgentConfig, devices: Mapping[str, Device], storage: Storage, undo: ExitStack
+) -> Node:
     """Make the parts that sessions share."""
     loop = asyncio.get_running_loop()
     run_dir = Path(config.run_dir)
     metrics = Metrics()
+    readiness = Readiness(loop)
+    undo.callback(readiness.close)
+    watch = ProcessWatch(loop)
+    undo.callback(watch.close)
+    units = {
+        name: _make_unit(name, device, run_dir, metrics, undo) for name, device in devices.items()
+    }
+    for link in storage.links:
+        link.on_drift = _report_drift
+    book = ClientBook(run_dir / "clients.json")
+    recovery = Recovery(
+        book=book,
+        devices=[(unit.mark, unit.leases) for unit in units.values()],
+        watch=watch,
+        recovery_s=config.recovery_s,
+        holder_grace_s=config.holder_grace_s,
+    )
+    undo.callback(recovery.close)
+    capacity = Capacity(
+        {name: _capacity_of(name, device) for name, device in devices.items()}, storage.slots()
+    )
+    return Node(
+        config=config,
+        loop=loop,
+        readiness=readiness,
+        units=units,
+        storage=storage,
+        registry=TaskRegistry(Path(config.state_dir) / "tasks.json", capacity, config.limits.tasks),
+        clients=book,
+        recovery=recovery,
+        watch=watch,
+        jobs=JobLog(config.limits.job_records),
+        metrics=metrics,
+        instance=secrets.token_hex(8),
+    )
+
+
+def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo: ExitStack) -> Unit:
+    """Put a device to work."""
     memory = FastMemory(device.fast_bytes)
-    lent = BootFile(run_dir / "extents.json")
+    lent = BootFile(run_dir / f"extents-{name}.json")
 
     def extents_changed() -> None:
         memory.set_extents(pool.bytes_held)
@@ -106,11 +149,7 @@ async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo:
 
     pool = ExtentPool(device, extents_changed)
     pool.expect(lent.read(_parse_lent) or {})
-    readiness = Readiness(loop)
-    undo.callback(readiness.close)
-    watch = ProcessWatch(loop)
-    undo.callback(watch.close)
-    mark = LeaseMark(run_dir / f"lease-{device.kind}")
+    mark = LeaseMark(run_dir / f"lease-{name}")
     undo.callback(mark.close)
     leases = LeaseManager(time.monotonic_ns, metrics.lease_wait_s.observe)
     executor = Executor(
@@ -121,36 +160,12 @@ async def _assemble(config: AgentConfig, device: Device, storage: Storage, undo:
         on_placed=lambda _size_bytes, latency_s: metrics.swap_in_s.observe(latency_s),
     )
     undo.callback(executor.close)
-    for link in storage.links:
-        link.on_drift = _report_drift
-    book = ClientBook(run_dir / "clients.json")
-    recovery = Recovery(
-        book=book,
-        mark=mark,
-        leases=leases,
-        watch=watch,
-        recovery_s=config.recovery_s,
-        holder_grace_s=config.holder_grace_s,
-    )
-    undo.callback(recovery.close)
-    capacity = Capacity(device.fast_bytes, device.extent_bytes, storage.slots())
-    return Node(
-        config=config,
-        loop=loop,
-        readiness=readiness,
-        device=device,
-        pool=pool,
-        storage=storage,
-        executor=executor,
-        registry=TaskRegistry(Path(config.state_dir) / "tasks.json", capacity, config.limits.tasks),
-        clients=book,
-        recovery=recovery,
-        watch=watch,
-        memory=memory,
-        jobs=JobLog(config.limits.job_records),
-        metrics=metrics,
-        instance=secrets.token_hex(8),
-    )
+    return Unit(name, device, pool, memory, leases, mark, executor)
+
+
+def _capacity_of(name: str, device: Device) -> DeviceCapacity:
+    others = (device.uuid, name.removeprefix("gpu-")) if device.uuid else ()
+    return DeviceCapacity(device.fast_bytes, device.extent_bytes, others)
 
 
 def _parse_lent(value: list[tuple[int, int, str]]) -> dict[Identity, str]:
@@ -193,14 +208,15 @@ async def _measure_links(node: Node, path: Path) -> None:
     if node.recovery.pending and probe.restore(node.storage, path):
         _log.info("planning with the link rates of %s", path)
         return
-    await probe.measure(node.storage, node.device)
+    for unit in node.units.values():
+        await probe.measure(node.storage, unit.device, unit.name)
     probe.save(node.storage, path)
     for link in node.storage.links:
         rate = link.rate()
         if rate is not None:
             _log.info(
                 "link %s: %.2f GB/s, worst %.2f GB/s, overhead %.0f us",
-                link.name,
+                link,
                 rate.bandwidth_bytes_per_s / 1e9,
                 rate.worst_bytes_per_s / 1e9,
                 rate.overhead_s * 1e6,
@@ -212,7 +228,7 @@ def _report_drift(link: Link) -> None:
     if rate is not None and now is not None:
         _log.warning(
             "link %s drifted: %.2f GB/s instead of %.2f GB/s; admission should be run again",
-            link.name,
+            link,
             now / 1e9,
             rate.bandwidth_bytes_per_s / 1e9,
         )

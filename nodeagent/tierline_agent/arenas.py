@@ -69,19 +69,19 @@ class Arena:
             if copy is not None
         ]
 
-    def sources(self, storage: Storage, domain: str, task: str) -> list[Source]:
+    def sources(self, storage: Storage, unit: str, domain: str, task: str) -> list[Source]:
         """Where the streamed extents of a sealed arena come from, in order."""
         if self._sources is None:
-            self._sources = self._find_sources(storage, domain, task)
+            self._sources = self._find_sources(storage, unit, domain, task)
         return self._sources
 
-    def _find_sources(self, storage: Storage, domain: str, task: str) -> list[Source]:
+    def _find_sources(self, storage: Storage, unit: str, domain: str, task: str) -> list[Source]:
         found = []
         for extent in self._streamed_extents:
             copy = self.stored[extent]
             if copy is not None:
                 name = f"extent {extent} of arena {self.index} of {task} from {copy.tier.name}"
-                found.append(storage.source(domain, copy, name))
+                found.append(storage.source(unit, domain, copy, name))
         return found
 
     def digest(self) -> bytes:

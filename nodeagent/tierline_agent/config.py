@@ -107,7 +107,10 @@ class AgentConfig(_Settings):
     """Folder whose content survives a restart: registered tasks, measured links."""
     run_dir: Annotated[str, Field(min_length=1)]
     """Folder of the sockets."""
-    device: DeviceSettings
+    device: DeviceSettings | None = None
+    """The device, if there is one."""
+    devices: Annotated[tuple[DeviceSettings, ...], Field(max_length=64, strict=False)] = ()
+    """The devices, instead of device, if there are several; their extents have one size."""
     tiers: Annotated[tuple[TierSettings, ...], Field(min_length=1, strict=False)]
     metrics_port: Annotated[int | None, Field(ge=0, le=65535)] = None
     """TCP port of the Prometheus endpoint; none if null, any free one if 0."""
@@ -124,6 +127,27 @@ class AgentConfig(_Settings):
     """How long a client may take to acknowledge a REVOKE before it is disconnected, seconds."""
     limits: Limits = Limits()
 
+    @property
+    def all_devices(self) -> tuple[DeviceSettings, ...]:
+        """The devices, however they are written."""
+        return self.devices if self.device is None else (self.device,)
+
+    @property
+    def extent_bytes(self) -> int:
+        """Size of every device's extents, bytes."""
+        return self.all_devices[0].extent_bytes
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> AgentConfig:
+        if (self.device is None) == (not self.devices):
+            raise ValueError("give either device or devices")
+        if len({device.extent_bytes for device in self.devices}) > 1:
+            raise ValueError("devices: all must have the same extent_bytes")
+        which = [(one.kind, one.uuid or one.index or 0) for one in self.devices]
+        if len(set(which)) < len(which):
+            raise ValueError("devices: one is named twice")
+        return self
+
     @model_validator(mode="after")
     def _check_tiers(self) -> AgentConfig:
         names: list[str] = [tier.name for tier in self.tiers]
@@ -133,10 +157,10 @@ class AgentConfig(_Settings):
             if twice:
                 raise ValueError(f"tiers: two tiers have the {what} {sorted(twice)[0]!r}")
         for tier in self.tiers:
-            if 0 < tier.size_bytes < self.device.extent_bytes:
+            if 0 < tier.size_bytes < self.extent_bytes:
                 raise ValueError(
                     f"tiers: {tier.name} has size_bytes {tier.size_bytes}, "
-                    f"less than one extent (device.extent_bytes {self.device.extent_bytes})"
+                    f"less than one extent (device.extent_bytes {self.extent_bytes})"
                 )
         return self
 

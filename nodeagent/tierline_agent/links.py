@@ -46,8 +46,10 @@ class Transfer:
 class Link:
     """One direction of a tier."""
 
-    def __init__(self, name: str, queue_limit: int = 16384) -> None:
+    def __init__(self, name: str, queue_limit: int = 16384, device: str = "") -> None:
+        """`device` is the name of the one at its end, empty if it serves them all."""
         self.name = name
+        self.device = device
         self.meter = LinkMeter()
         self.on_drift: Callable[[Link], None] | None = None
         """Called in a worker's thread when the link becomes slower than planned."""
@@ -58,11 +60,14 @@ class Link:
         self._closed = False
         self._changed = threading.Condition()
         self._workers = [
-            threading.Thread(target=self._run, name=f"{name}-{index}", daemon=True)
+            threading.Thread(target=self._run, name=f"{device}{name}-{index}", daemon=True)
             for index in range(IN_FLIGHT)
         ]
         for worker in self._workers:
             worker.start()
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.device}" if self.device else self.name
 
     def submit(self, deadline_ns: int, work: Work, done: Done, *, metered: bool = True) -> Transfer:
         """Queue a transfer; one that is not `metered` is not counted as the link's work.

@@ -41,24 +41,27 @@ class Metrics:
             registry=registry,
         )
         self.link_bytes = Counter(
-            "tierline_link_bytes_total", "Bytes moved by a link.", ["link"], registry=registry
+            "tierline_link_bytes_total",
+            "Bytes moved by a link.",
+            ["device", "link"],
+            registry=registry,
         )
         self.link_busy_s = Counter(
             "tierline_link_busy_seconds_total",
             "Time in which a link was moving bytes.",
-            ["link"],
+            ["device", "link"],
             registry=registry,
         )
         self.link_bandwidth = Gauge(
             "tierline_link_bandwidth_bytes_per_second",
             "Recent bandwidth of a link while busy.",
-            ["link"],
+            ["device", "link"],
             registry=registry,
         )
         self.link_drifted = Gauge(
             "tierline_link_drifted",
             "1 while a link is slower than plans were made with.",
-            ["link"],
+            ["device", "link"],
             registry=registry,
         )
         self.swap_in_s = Histogram(
@@ -101,16 +104,19 @@ class Metrics:
             registry=registry,
         )
         self.extents = Gauge(
-            "tierline_extents", "Extents of fast memory by state.", ["state"], registry=registry
+            "tierline_extents",
+            "Extents of fast memory by state.",
+            ["device", "state"],
+            registry=registry,
         )
         self.fast_bytes = Gauge(
             "tierline_fast_memory_bytes",
             "Fast memory: used now, the peak, the limit.",
-            ["kind"],
+            ["device", "kind"],
             registry=registry,
         )
         self.clients = Gauge("tierline_clients", "Connected clients.", registry=registry)
-        self._link_totals: dict[str, tuple[int, float]] = {}
+        self._link_totals: dict[tuple[str, str], tuple[int, float]] = {}
         self._tier_pairs: set[tuple[str, str]] = set()
         self._server: tuple[WSGIServer, Thread] | None = None
 
@@ -120,12 +126,12 @@ class Metrics:
         self._server = (server, thread)
         return int(server.server_port)
 
-    def link_totals(self, link: str, size_bytes: int, busy_s: float) -> None:
-        """Bring a link's counters up to its own totals."""
-        before_bytes, before_s = self._link_totals.get(link, (0, 0.0))
-        self.link_bytes.labels(link).inc(max(0, size_bytes - before_bytes))
-        self.link_busy_s.labels(link).inc(max(0.0, busy_s - before_s))
-        self._link_totals[link] = (size_bytes, busy_s)
+    def link_totals(self, device: str, link: str, size_bytes: int, busy_s: float) -> None:
+        """Bring a link's counters up to its own totals; `device` is empty if it serves them all."""
+        before_bytes, before_s = self._link_totals.get((device, link), (0, 0.0))
+        self.link_bytes.labels(device, link).inc(max(0, size_bytes - before_bytes))
+        self.link_busy_s.labels(device, link).inc(max(0.0, busy_s - before_s))
+        self._link_totals[device, link] = (size_bytes, busy_s)
 
     def set_tier_bytes(self, per_task: Mapping[str, Mapping[str, int]]) -> None:
         """Set the bytes that each task has in each tier; all other pairs are gone."""

@@ -7,19 +7,18 @@ that are derived from parts.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tierline_agent.accounting import FastMemory, JobLog
+from tierline_agent.accounting import JobLog
 from tierline_agent.config import AgentConfig
-from tierline_agent.devices.base import Device
-from tierline_agent.execution import Executor
-from tierline_agent.extents import ExtentPool
 from tierline_agent.identity import Process, ProcessWatch
 from tierline_agent.metrics import Metrics
 from tierline_agent.readiness import Readiness
 from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.storage import Storage
-from tierline_agent.tasks import TaskRegistry
+from tierline_agent.tasks import Task, TaskRegistry
+from tierline_agent.unit import Unit
 
 
 @dataclass
@@ -29,15 +28,13 @@ class Node:
     config: AgentConfig
     loop: asyncio.AbstractEventLoop
     readiness: Readiness
-    device: Device
-    pool: ExtentPool
+    units: Mapping[str, Unit]
+    """Its devices, by name."""
     storage: Storage
-    executor: Executor
     registry: TaskRegistry
     clients: ClientBook
     recovery: Recovery
     watch: ProcessWatch
-    memory: FastMemory
     jobs: JobLog
     metrics: Metrics
     instance: str
@@ -46,6 +43,10 @@ class Node:
     """The agent ends, its clients do not: what is on disk about them must stay."""
     _importers: dict[Process, int] = field(default_factory=dict)
 
+    def unit_of(self, task: Task) -> Unit:
+        """The device that a task was registered for."""
+        return self.units[task.device]
+
     def watch_importer(self, process: Process) -> None:
         """Take note when a process that maps extents dies."""
         if process not in self._importers:
@@ -53,21 +54,19 @@ class Node:
 
     def forget_importer(self, process: Process) -> None:
         """Stop watching a process that maps nothing any more."""
-        if not self.pool.maps_any(process):
+        if not any(unit.pool.maps_any(process) for unit in self.units.values()):
             ticket = self._importers.pop(process, None)
             if ticket is not None:
                 self.watch.forget(process, ticket)
 
-    def extents_changed(self) -> None:
-        """The number of extents is another one."""
-        self.memory.set_extents(self.pool.bytes_held)
-
     def plans_changed(self) -> None:
         """A task was registered or removed: what must be kept free and what rings are needed."""
-        self.pool.reserve_workspace(self.registry.workspace_bytes())
-        for domain in self.pool.ring_domains():
-            self.pool.shrink_ring(domain, self.registry.ring_slots(domain))
+        for name, unit in self.units.items():
+            unit.pool.reserve_workspace(self.registry.workspace_bytes(name))
+            for domain in unit.pool.ring_domains():
+                unit.pool.shrink_ring(domain, self.registry.ring_slots(name, domain))
 
     def _importer_died(self, process: Process) -> None:
         self._importers.pop(process, None)
-        self.pool.died(process)
+        for unit in self.units.values():
+            unit.pool.died(process)

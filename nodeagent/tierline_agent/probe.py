@@ -43,8 +43,8 @@ _SMALL_TRANSFERS = 16
 _SMALL_ROUNDS = 5
 
 
-async def measure(storage: Storage, device: Device) -> None:
-    """Measure every link of every tier, one after another.
+async def measure(storage: Storage, device: Device, name: str) -> None:
+    """Measure every link of every tier to one device, called `name`, one after another.
 
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
@@ -54,15 +54,17 @@ async def measure(storage: Storage, device: Device) -> None:
         for extent in extents:
             idle.put(extent)
         for tier in storage.tiers.values():
-            await _measure_tier(storage, tier, device, idle)
+            if tier.reads[name].rate() is None:  # else it is another device's link too
+                await _measure_tier(storage, tier, device, name, idle)
     finally:
         for extent in extents:
             device.destroy_extent(extent)
 
 
 async def _measure_tier(
-    storage: Storage, tier: Tier, device: Device, idle: SimpleQueue[Extent]
+    storage: Storage, tier: Tier, device: Device, name: str, idle: SimpleQueue[Extent]
 ) -> None:
+    read = tier.reads[name]
     key = domain_key(_DOMAIN)
     metered = not device.copies_itself
     small = _content(0, _SMALL_BYTES)
@@ -83,7 +85,8 @@ async def _measure_tier(
         def work() -> int:
             into = idle.get()  # there are more than a link has in flight
             try:
-                return device.load(into, storage.source(_DOMAIN, Stored(tier, digest, 0), "probe"))
+                source = storage.source(name, _DOMAIN, Stored(tier, digest, 0), "the probe")
+                return device.load(into, source)
             finally:
                 idle.put(into)
 
@@ -97,17 +100,17 @@ async def _measure_tier(
         _plan(tier.write, overhead_s)
         *full, tiny = digests
         overheads = [
-            await _time(tier.read, [load(tiny)] * _SMALL_TRANSFERS, metered=metered)
+            await _time(read, [load(tiny)] * _SMALL_TRANSFERS, metered=metered)
             for _ in range(_SMALL_ROUNDS)
         ]
-        await gather_all(_ran(tier.read, load(digest), metered=metered) for digest in full)
-        tier.read.meter.restart()
+        await gather_all(_ran(read, load(digest), metered=metered) for digest in full)
+        read.meter.restart()
         began = time.monotonic()
         for _ in range(_READ_WINDOWS):
-            await gather_all(_ran(tier.read, load(digest), metered=metered) for digest in full)
+            await gather_all(_ran(read, load(digest), metered=metered) for digest in full)
             if time.monotonic() - began > _LONGEST_S:
                 break
-        _plan(tier.read, statistics.median(overheads))
+        _plan(read, statistics.median(overheads))
     except NoSpace:
         return
     finally:
@@ -149,7 +152,7 @@ def _content(number: int, size_bytes: int) -> memoryview:
 def save(storage: Storage, path: Path) -> None:
     """Write the planned rates down. Raises OSError."""
     rates = {
-        link.name: [rate.bandwidth_bytes_per_s, rate.worst_bytes_per_s, rate.overhead_s]
+        _key(link): [rate.bandwidth_bytes_per_s, rate.worst_bytes_per_s, rate.overhead_s]
         for link in storage.links
         if (rate := link.rate()) is not None
     }
@@ -161,8 +164,12 @@ def restore(storage: Storage, path: Path) -> bool:
     held: Any = state.read_json(path)
     for link in storage.links:
         try:
-            median, worst, overhead_s = (float(value) for value in held[link.name])
+            median, worst, overhead_s = (float(value) for value in held[_key(link)])
         except (TypeError, ValueError, KeyError):
             return False
         link.meter.planned = LinkRate(median, worst, overhead_s)
     return True
+
+
+def _key(link: Link) -> str:
+    return f"{link.device}/{link.name}" if link.device else link.name

@@ -5,17 +5,19 @@ again, those that still live are *expected*: each is back once it has offered th
 lease is granted and nothing new is stored until all are back, or `recovery_s` has passed: stored
 content has no references before its owners return, and must not be evicted meanwhile.
 
-One client is special: the *holder*, who was inside a job. It goes on computing from its ring while
-the agent is away, so no other job may stream through that ring until it is back or dead; not even
-after `recovery_s`. A live holder that does not come back in `holder_grace_s` is killed.
+One client of each device is special: the *holder*, who was inside a job. It goes on computing from
+its ring while the agent is away, so no other job may stream through that ring until it is back or
+dead; not even after `recovery_s`. A live holder that does not come back in `holder_grace_s` is
+killed.
 
-Invariant: `leases` is unblocked exactly once, when nobody is expected and the holder is settled.
+Invariant: leases are unblocked exactly once, when nobody is expected and all holders are settled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,15 @@ def _parse_clients(value: Any) -> list[ClientRecord]:
     ]
 
 
+@dataclass(frozen=True)
+class _Holder:
+    """Who was inside a job."""
+
+    process: Process
+    mark: LeaseMark
+    leases: LeaseManager
+
+
 class Recovery:
     """The wait for the clients of before."""
 
@@ -95,27 +106,28 @@ class Recovery:
         self,
         *,
         book: ClientBook,
-        mark: LeaseMark,
-        leases: LeaseManager,
+        devices: Sequence[tuple[LeaseMark, LeaseManager]],
         watch: ProcessWatch,
         recovery_s: float,
         holder_grace_s: float,
     ) -> None:
         self._book = book
-        self._mark = mark
-        self._leases = leases
+        self._devices = devices
         self._watch = watch
         self._loop = asyncio.get_running_loop()
         self._known = {record.token: record for record in book.load()}
         self._expected = set(self._known)
-        held = mark.read()
-        self._holder = held if held is not None and is_alive(held[1]) else None
-        if self._holder is None:
-            mark.clear()
+        self._holders: dict[int, _Holder] = {}
+        for mark, leases in devices:
+            held = mark.read()
+            if held is not None and is_alive(held[1]):
+                self._holders[held[0]] = _Holder(held[1], mark, leases)
+            else:
+                mark.clear()
+            leases.block(_REASON)
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
-        leases.block(_REASON)
-        if self._expected or self._holder:
+        if self._expected or self._holders:
             self._begin(recovery_s, holder_grace_s)
         self._consider()
 
@@ -138,7 +150,7 @@ class Recovery:
 
     def may_resume(self, token: int) -> bool:
         """Whether this client was inside a job, and nobody used the ring since."""
-        return self._holder is not None and self._holder[0] == token
+        return token in self._holders
 
     def attached(self, token: int, arenas: int) -> None:
         """The client has offered so many arenas back."""
@@ -152,7 +164,7 @@ class Recovery:
         One that leaves then, because an offer failed, may try again; until it is back or dead it
         counts as away.
         """
-        return token in self._expected or (self._holder is not None and self._holder[0] == token)
+        return token in self._expected or token in self._holders
 
     def close(self) -> None:
         """Stop waiting."""
@@ -163,16 +175,16 @@ class Recovery:
         _log.info(
             "waiting for %d clients of before the restart%s",
             len(self._expected),
-            ", one of them inside a job" if self._holder else "",
+            f", {len(self._holders)} of them inside a job" if self._holders else "",
         )
         for record in self._known.values():
             self._await_death(record.process, record.token)
         self._timers.append(self._loop.call_later(recovery_s, self._time_is_up))
-        if self._holder is not None:
-            token, process = self._holder
+        for token, holder in self._holders.items():
             if token not in self._known:
-                self._await_death(process, token)
-            self._timers.append(self._loop.call_later(holder_grace_s, self._kill_holder))
+                self._await_death(holder.process, token)
+        if self._holders:
+            self._timers.append(self._loop.call_later(holder_grace_s, self._kill_holders))
 
     def _await_death(self, process: Process, token: int) -> None:
         self._watch.on_death(process, lambda _process: self._died(token))
@@ -184,10 +196,9 @@ class Recovery:
 
     def _returned(self, token: int) -> None:
         self._expected.discard(token)
-        if self._holder is not None and self._holder[0] == token:
-            self._holder = None
-            if self._leases.holder is None:  # it came back without a job in progress
-                self._mark.clear()
+        holder = self._holders.pop(token, None)
+        if holder is not None and holder.leases.holder is None:  # back without a job in progress
+            holder.mark.clear()
         self._consider()
 
     def _time_is_up(self) -> None:
@@ -196,15 +207,16 @@ class Recovery:
         self._expected.clear()
         self._consider()
 
-    def _kill_holder(self) -> None:
-        if self._holder is not None:
-            process = self._holder[1]
-            _log.error("killing process %d: it was inside a job and did not reconnect", process.pid)
-            self._watch.kill(process)
+    def _kill_holders(self) -> None:
+        for holder in self._holders.values():
+            pid = holder.process.pid
+            _log.error("killing process %d: it was inside a job and did not reconnect", pid)
+            self._watch.kill(holder.process)
 
     def _consider(self) -> None:
-        if self._expected or self._holder or self._settled.done():
+        if self._expected or self._holders or self._settled.done():
             return
         self._settled.set_result(None)
         self.close()
-        self._leases.unblock(_REASON)
+        for _, leases in self._devices:
+            leases.unblock(_REASON)

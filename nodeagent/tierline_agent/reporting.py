@@ -16,6 +16,7 @@ from tierline_agent.node import Node
 from tierline_agent.sessions.session import Session
 from tierline_agent.storage import Tier
 from tierline_agent.tasks import Task
+from tierline_agent.unit import Unit
 from tierline_api.device import DeviceKind
 from tierline_api.memnode import (
     Device,
@@ -29,37 +30,51 @@ from tierline_api.memnode import Link as NodeLink
 from tierline_api.metadata import ClusterObjectMeta
 from tierline_api.plan import Tier as TierName
 
+_OF_THE_FIRST_DEVICE = ("device", "product", "extent_bytes")
+_OF_ALL_DEVICES = ("fast_limit_bytes", "fast_used_bytes", "fast_peak_bytes", "fast_planned_bytes")
+
 
 def describe_node(node: Node, name: str) -> MemNode:
     """This node as a MemNode object named `name`."""
-    device = node.device
     planned = node.registry.planned_homes()
+    devices = tuple(_device_status(node, unit) for unit in node.units.values())
     tiers = tuple(_tier_status(tier, planned[tier.name]) for tier in node.storage.tiers.values())
     links = tuple(
         described
-        for link in node.storage.links
-        if (described := _node_link(link, device.kind)) is not None
+        for name in node.units
+        for link in node.storage.links_of(name)
+        if (described := _node_link(link, name)) is not None
     )
-    parts = [*(tier.health for tier in tiers), *(link.health for link in links)]
+    parts = [
+        *(device.health for device in devices),
+        *(tier.health for tier in tiers),
+        *(link.health for link in links),
+    ]
     health = Health.HEALTHY if all(p is Health.HEALTHY for p in parts) else Health.DEGRADED
     return MemNode(
         metadata=ClusterObjectMeta(name=name),
         status=MemNodeStatus(
-            devices=(
-                Device(
-                    name=device.kind,
-                    kind=DeviceKind(device.kind),
-                    product=device.product[:128],
-                    fast_bytes=device.fast_bytes,
-                    used_bytes=node.registry.planned_bytes(),
-                    extent_bytes=device.extent_bytes,
-                ),
-            ),
+            devices=devices,
             tiers=tiers,
             links=links,
             agent_version=version("tierline"),
             health=health,
         ),
+    )
+
+
+def _device_status(node: Node, unit: Unit) -> Device:
+    device = unit.device
+    return Device(
+        name=unit.name,
+        kind=DeviceKind(device.kind),
+        product=device.product[:128],
+        uuid=device.uuid or None,
+        memory_bytes=device.memory_bytes,
+        fast_bytes=device.fast_bytes,
+        used_bytes=node.registry.planned_bytes(unit.name),
+        extent_bytes=device.extent_bytes,
+        health=Health.FAILED if device.lost else Health.HEALTHY,
     )
 
 
@@ -97,19 +112,18 @@ def snapshot(node: Node, sessions: Iterable[Session]) -> dict[str, Any]:
     by_task: dict[str, list[Session]] = {}
     for session in sessions:
         by_task.setdefault(session.client.task.name, []).append(session)
-    memory = node.memory
     start = node.registry.start
+    devices = [_describe_unit(node, unit) for unit in node.units.values()]
+    extents: Counter[str] = Counter()
+    for device in devices:
+        extents.update(device["extents"])
     return {
         "instance": node.instance,
         "now_ns": time.monotonic_ns(),
-        "device": node.device.kind,
-        "product": node.device.product,
-        "extent_bytes": node.device.extent_bytes,
-        "fast_limit_bytes": memory.limit_bytes,
-        "fast_used_bytes": memory.used_bytes,
-        "fast_peak_bytes": memory.peak_bytes,
-        "fast_planned_bytes": node.registry.planned_bytes(),
-        "extents": {state.value: n for state, n in node.pool.count_by_state().items()},
+        **{name: devices[0][name] for name in _OF_THE_FIRST_DEVICE},
+        **{name: sum(device[name] for device in devices) for name in _OF_ALL_DEVICES},
+        "extents": dict(extents),
+        "devices": devices,
         "recovering": node.recovery.pending,
         "start": None
         if start is None
@@ -117,6 +131,24 @@ def snapshot(node: Node, sessions: Iterable[Session]) -> dict[str, Any]:
         "tasks": [describe_task(task, by_task.get(task.name, [])) for task in node.registry],
         "tiers": [_describe_tier(tier) for tier in node.storage.tiers.values()],
         "links": [_describe_link(link) for link in node.storage.links],
+    }
+
+
+def _describe_unit(node: Node, unit: Unit) -> dict[str, Any]:
+    device, memory = unit.device, unit.memory
+    return {
+        "name": unit.name,
+        "device": device.kind,
+        "product": device.product,
+        "uuid": device.uuid,
+        "lost": device.lost,
+        "extent_bytes": device.extent_bytes,
+        "memory_bytes": device.memory_bytes,
+        "fast_limit_bytes": memory.limit_bytes,
+        "fast_used_bytes": memory.used_bytes,
+        "fast_peak_bytes": memory.peak_bytes,
+        "fast_planned_bytes": node.registry.planned_bytes(unit.name),
+        "extents": {state.value: n for state, n in unit.pool.count_by_state().items()},
     }
 
 
@@ -129,6 +161,7 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
     return {
         "name": task.name,
         "domain": task.registration.domain,
+        "device": task.device,
         "clients": [
             {
                 "pid": session.client.process.pid,
@@ -173,6 +206,7 @@ def _describe_link(link: Link) -> dict[str, Any]:
     meter, rate = link.meter, link.rate()
     return {
         "name": link.name,
+        "device": link.device,
         "bandwidth_bytes_per_s": rate.bandwidth_bytes_per_s if rate else 0.0,
         "worst_bandwidth_bytes_per_s": rate.worst_bytes_per_s if rate else 0.0,
         "overhead_s": rate.overhead_s if rate else 0.0,
@@ -199,11 +233,12 @@ def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
             stored.update(arena.bytes_per_tier())
     metrics.clients.set(clients)
     metrics.set_tier_bytes(per_task)
-    for state, count in node.pool.count_by_state().items():
-        metrics.extents.labels(state.value).set(count)
-    metrics.fast_bytes.labels("used").set(node.memory.used_bytes)
-    metrics.fast_bytes.labels("peak").set(node.memory.peak_bytes)
-    metrics.fast_bytes.labels("limit").set(node.memory.limit_bytes)
+    for name, unit in node.units.items():
+        for state, count in unit.pool.count_by_state().items():
+            metrics.extents.labels(name, state.value).set(count)
+        metrics.fast_bytes.labels(name, "used").set(unit.memory.used_bytes)
+        metrics.fast_bytes.labels(name, "peak").set(unit.memory.peak_bytes)
+        metrics.fast_bytes.labels(name, "limit").set(unit.memory.limit_bytes)
     for tier in node.storage.tiers.values():
         statistics = tier.store.statistics()
         metrics.tier_used_bytes.labels(tier.name).set(statistics.stored_bytes)
@@ -211,6 +246,7 @@ def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
             statistics.slots * tier.store.extent_bytes
         )
     for link in node.storage.links:
-        metrics.link_totals(link.name, link.meter.bytes_total, link.busy_ns() / 1e9)
-        metrics.link_bandwidth.labels(link.name).set(link.meter.average_bytes_per_s or 0.0)
-        metrics.link_drifted.labels(link.name).set(link.meter.drifted)
+        labels = (link.device, link.name)
+        metrics.link_totals(*labels, link.meter.bytes_total, link.busy_ns() / 1e9)
+        metrics.link_bandwidth.labels(*labels).set(link.meter.average_bytes_per_s or 0.0)
+        metrics.link_drifted.labels(*labels).set(link.meter.drifted)

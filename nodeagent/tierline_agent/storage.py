@@ -1,4 +1,7 @@
-"""The tiers of this node: each a store and the two links to it.
+"""The tiers of this node: each a store and the links to it.
+
+A tier that is read by threads has one link for all devices. From one that is memory each GPU copies
+by itself, so it has a link of its own there.
 
 It joins stores with links and with trust domains; which extent goes to which tier the plan says.
 Clients share memory with the agent, so what comes from a client is copied before it is looked at,
@@ -10,7 +13,7 @@ Invariant: a reference in a store is held for every digest in a `Stored` that wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tierline_agent.config import TierSettings
@@ -44,13 +47,14 @@ class Tier:
 
     name: str
     store: Store
-    read: Link
+    reads: Mapping[str, Link]
+    """By the name of the device that reads."""
     write: Link
 
     @property
-    def links(self) -> tuple[Link, Link]:
-        """Both directions."""
-        return (self.read, self.write)
+    def links(self) -> list[Link]:
+        """Each of them once."""
+        return [*dict.fromkeys(self.reads.values()), self.write]
 
 
 @dataclass(frozen=True)
@@ -65,22 +69,32 @@ class Stored:
 class Storage:
     """All tiers of the node."""
 
-    def __init__(self, tiers: Iterable[Tier], device: Device) -> None:
-        self.tiers = {tier.name: tier for tier in tiers}
-        self._device = device
+    def __init__(self, devices: Mapping[str, Device]) -> None:
+        self.tiers: dict[str, Tier] = {}
+        self._devices = devices
         self._keys: dict[str, bytes] = {}
 
     @classmethod
-    def open(cls, settings: Iterable[TierSettings], device: Device, queue_limit: int) -> Storage:
-        """Open every tier of the configuration.
+    def open(
+        cls,
+        settings: Iterable[TierSettings],
+        devices: Mapping[str, Device],
+        extent_bytes: int,
+        queue_limit: int,
+    ) -> Storage:
+        """Open every tier of the configuration, for devices with extents of `extent_bytes`.
 
         Raises:
             TierError: a medium cannot be used.
+            OSError: a device cannot pin a medium that is memory.
         """
-        storage = cls((), device)
+        storage = cls(devices)
         try:
             for tier in settings:
-                storage.tiers[tier.name] = _open_tier(tier, device.extent_bytes, queue_limit)
+                storage.tiers[tier.name] = _open_tier(tier, devices, extent_bytes, queue_limit)
+            media = storage.mapped_media()
+            for device in devices.values():
+                device.attach_media(media)
         except BaseException:
             storage.close()
             raise
@@ -90,6 +104,10 @@ class Storage:
     def links(self) -> list[Link]:
         """All links."""
         return [link for tier in self.tiers.values() for link in tier.links]
+
+    def links_of(self, device: str) -> list[Link]:
+        """The links that a device uses."""
+        return [link for tier in self.tiers.values() for link in (tier.reads[device], tier.write)]
 
     def slots(self) -> dict[str, int]:
         """How many extents each tier can hold."""
@@ -119,29 +137,34 @@ class Storage:
         length = await tier.write.run(BACKGROUND_NS, work)
         return Stored(tier, digest, length)
 
-    async def fill(self, domain: str, stored: Stored, extent: Extent) -> None:
-        """Read an extent's bytes into fast memory, verified, when nothing urgent waits.
+    async def fill(self, device: str, domain: str, stored: Stored, extent: Extent) -> None:
+        """Read an extent's bytes into a device's memory, verified, when nothing urgent waits.
 
         Raises:
             CorruptExtent, UnknownExtent, MediumFailure, MemoryChanged: from the store.
             LinkClosed: too much is queued.
         """
-        source = self.source(domain, stored, "")
+        source, target = self.source(device, domain, stored, ""), self._devices[device]
         await source.link.run(
             BACKGROUND_NS,
-            lambda: self._device.load(extent, source),
-            metered=not self._device.copies_itself,
+            lambda: target.load(extent, source),
+            metered=not target.copies_itself,
         )
 
     async def fetch(
-        self, domain: str, stored: Stored, deadline_ns: int, staged: Callable[[], memoryview]
+        self,
+        device: str,
+        domain: str,
+        stored: Stored,
+        deadline_ns: int,
+        staged: Callable[[], memoryview],
     ) -> int:
         """Read an extent's bytes, verify them, and put them in staging memory; returns how many.
 
         Raises:
             as `fill`.
         """
-        source = self.source(domain, stored, "")
+        source = self.source(device, domain, stored, "")
 
         def work() -> int:
             # verified where the client cannot write: else it could make good content look corrupt
@@ -153,13 +176,13 @@ class Storage:
         # where the device itself is the link, a copy between two places of the host says nothing
         return await source.link.run(deadline_ns, work, metered=source.lender is None)
 
-    def source(self, domain: str, stored: Stored, name: str) -> Source:
-        """Where a stream reads an extent from."""
+    def source(self, device: str, domain: str, stored: Stored, name: str) -> Source:
+        """Where a device reads an extent from."""
         key = self._key(domain)
         store, digest = stored.tier.store, stored.digest
-        medium = store.mapped if self._device.copies_itself else None
+        medium = store.mapped if self._devices[device].copies_itself else None
         return Source(
-            stored.tier.read,
+            stored.tier.reads[device],
             lambda target: store.read_into(digest, key, target),
             name,
             None if medium is None else Lender(store, medium, digest, key),
@@ -208,13 +231,18 @@ class Storage:
         return key
 
 
-def _open_tier(settings: TierSettings, extent_bytes: int, queue_limit: int) -> Tier:
+def _open_tier(
+    settings: TierSettings, devices: Mapping[str, Device], extent_bytes: int, queue_limit: int
+) -> Tier:
     medium = open_medium(settings.name, settings.path, settings.size_bytes)
     store = Store.open(medium, extent_bytes)
     name = TierName(settings.name)
-    return Tier(
-        settings.name,
-        store,
-        Link(READ_LINK[name].value, queue_limit),
-        Link(_WRITE_LINK[name].value, queue_limit),
-    )
+    reads: dict[str, Link] = {}
+    shared: Link | None = None
+    for device_name, device in devices.items():
+        if device.copies_itself and store.mapped is not None:
+            reads[device_name] = Link(READ_LINK[name].value, queue_limit, device_name)
+        else:
+            shared = shared or Link(READ_LINK[name].value, queue_limit)
+            reads[device_name] = shared
+    return Tier(settings.name, store, reads, Link(_WRITE_LINK[name].value, queue_limit))

@@ -1,10 +1,10 @@
 """The tasks that were admitted on this node, their plans, and whether they have been started.
 
 The administrator registers a task with the plan that admission made. The agent proves nothing
-again, but it refuses what cannot fit: Σ resident + Σ over domains of the largest ring + the
-largest workspace must fit the fast memory, and the extents the tiers. Registrations survive a
-restart of the agent (and of the machine); a start of the releases survives only as long as the
-clock it is told in.
+again, but it refuses what cannot fit: on each device, Σ resident + Σ over domains of the largest
+ring + the largest workspace must fit the fast memory, and all extents the tiers. Registrations
+survive a restart of the agent (and of the machine); a start of the releases survives only as long
+as the clock it is told in.
 
 Invariant: at any time all registered plans fit together.
 """
@@ -45,6 +45,8 @@ class Registration(BaseModel):
     criticality: Literal["Hard", "Soft", "BestEffort"] = "Hard"
     record_outputs: bool = False
     phase_ns: Nanoseconds = 0
+    device: Annotated[str, Field(min_length=1, max_length=96)] | None = None
+    """The device that the plan is for: its name, number or uuid; needed where there are several."""
     plan: Plan
 
     @model_validator(mode="after")
@@ -88,6 +90,8 @@ class Task:
     """A registered task and what was seen of it."""
 
     registration: Registration
+    device: str
+    """Name of its device."""
     counters: TaskCounters = field(default_factory=TaskCounters)
     profiles: dict[int, dict[int, LayerProfile]] = field(default_factory=dict)
     """By arena and layer: what clients measured."""
@@ -121,12 +125,37 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """What registered plans must fit into."""
+class DeviceCapacity:
+    """What the plans for one device must fit into."""
 
     fast_bytes: int
     extent_bytes: int
+    other_names: tuple[str, ...] = ()
+    """How else a registration may name it: number, uuid."""
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What registered plans must fit into."""
+
+    devices: Mapping[str, DeviceCapacity]
     tier_slots: Mapping[str, int]
+
+    def device_of(self, registration: Registration) -> str:
+        """The name of the device that a registration is for.
+
+        Raises:
+            ConfigError: it names none of them, or none where there are several.
+        """
+        wanted = registration.device
+        for name, device in self.devices.items():
+            if wanted in {name, *device.other_names} or (wanted is None and len(self.devices) == 1):
+                return name
+        which = "names no device" if wanted is None else f"names the device {wanted!r}"
+        raise ConfigError(
+            f"cannot register {registration.name!r}: it {which} and this node has "
+            f"{', '.join(self.devices)}"
+        )
 
 
 class TaskRegistry:
@@ -151,11 +180,11 @@ class TaskRegistry:
         for values in held.get("tasks", []):
             try:
                 registration = parse_registration(values)
-                self._check(registration)
+                device = self._check(registration)
             except (ConfigError, QuotaExceeded) as error:
                 dropped.append(str(error))
             else:
-                self._tasks[registration.name] = Task(registration)
+                self._tasks[registration.name] = Task(registration, device)
         start = held.get("start")
         if isinstance(start, dict) and held.get("boot") == state.boot_id():
             self.start = Start(start["epoch_ns"], start["until_ns"])
@@ -172,7 +201,7 @@ class TaskRegistry:
         """Add a task; the same registration again changes nothing.
 
         Raises:
-            ConfigError: another registration has this name.
+            ConfigError: another registration has this name, or it names no device of this node.
             QuotaExceeded: it does not fit beside the others.
             OSError: it could not be written down.
         """
@@ -184,8 +213,8 @@ class TaskRegistry:
                 f"cannot register {registration.name!r}: it is registered with another plan; "
                 "remove it first"
             )
-        self._check(registration)
-        task = self._tasks[registration.name] = Task(registration)
+        device = self._check(registration)
+        task = self._tasks[registration.name] = Task(registration, device)
         try:
             self._save()
         except OSError:
@@ -207,57 +236,53 @@ class TaskRegistry:
         self.start = start
         self._save()
 
-    def ring_slots(self, domain: str) -> int:
-        """The largest ring of the domain's tasks."""
-        return max(
-            (
-                task.plan.ring_extents
-                for task in self._tasks.values()
-                if task.registration.domain == domain
-            ),
-            default=0,
+    def on_device(self, device: str) -> list[Task]:
+        """The tasks of a device."""
+        return [task for task in self._tasks.values() if task.device == device]
+
+    def ring_slots(self, device: str, domain: str) -> int:
+        """The largest ring of the domain's tasks on a device."""
+        rings = (
+            task.plan.ring_extents
+            for task in self.on_device(device)
+            if task.registration.domain == domain
         )
+        return max(rings, default=0)
 
-    def workspace_bytes(self) -> int:
-        """The largest workspace of all tasks."""
-        return max((task.plan.workspace_bytes for task in self._tasks.values()), default=0)
+    def workspace_bytes(self, device: str) -> int:
+        """The largest workspace of all tasks of a device."""
+        return max((task.plan.workspace_bytes for task in self.on_device(device)), default=0)
 
-    def planned_bytes(self) -> int:
-        """Fast memory that the registered plans take together."""
-        return self._fast_bytes(task.registration for task in self._tasks.values())
+    def planned_bytes(self, device: str) -> int:
+        """Fast memory of a device that the registered plans take together."""
+        registrations = (task.registration for task in self.on_device(device))
+        return _fast_bytes(registrations, self._capacity.devices[device].extent_bytes)
 
     def planned_homes(self) -> Counter[str]:
         """Extents that the registered plans keep in each tier."""
         return _homes(task.registration for task in self._tasks.values())
 
-    def _fast_bytes(self, registrations: Iterable[Registration]) -> int:
-        resident = workspace = 0
-        rings: dict[str, int] = {}
-        for registration in registrations:
-            plan = registration.plan
-            resident += len(plan.resident_extents)
-            workspace = max(workspace, plan.workspace_bytes)
-            ring = rings.get(registration.domain, 0)
-            rings[registration.domain] = max(ring, plan.ring_extents)
-        return (resident + sum(rings.values())) * self._capacity.extent_bytes + workspace
-
-    def _check(self, registration: Registration) -> None:
+    def _check(self, registration: Registration) -> str:
+        """The name of the device that a registration is for, if it fits there."""
         name, plan = registration.name, registration.plan
+        device = self._capacity.device_of(registration)
+        capacity = self._capacity.devices[device]
         if len(self._tasks) >= self._limit:
             raise QuotaExceeded(f"cannot register {name!r}: {self._limit} tasks are registered")
-        if plan.extent_bytes != self._capacity.extent_bytes:
+        if plan.extent_bytes != capacity.extent_bytes:
             raise QuotaExceeded(
                 f"cannot register {name!r}: its plan has extents of {plan.extent_bytes} bytes, "
-                f"this device of {self._capacity.extent_bytes}; plan it again"
+                f"this device of {capacity.extent_bytes}; plan it again"
             )
-        together = [*(task.registration for task in self._tasks.values()), registration]
-        needed = self._fast_bytes(together)
-        if needed > self._capacity.fast_bytes:
+        beside = [*(task.registration for task in self.on_device(device)), registration]
+        needed = _fast_bytes(beside, capacity.extent_bytes)
+        if needed > capacity.fast_bytes:
             raise QuotaExceeded(
                 f"cannot register {name!r}: the plans need {needed} bytes of fast memory together "
-                f"and there are {self._capacity.fast_bytes}; "
-                f"{needed - self._capacity.fast_bytes} bytes are missing"
+                f"and there are {capacity.fast_bytes}; "
+                f"{needed - capacity.fast_bytes} bytes are missing"
             )
+        together = [*(task.registration for task in self._tasks.values()), registration]
         for tier, extents in _homes(together).items():
             slots = self._capacity.tier_slots.get(tier)
             if slots is None:
@@ -270,6 +295,7 @@ class TaskRegistry:
                     f"cannot register {name!r}: the plans store {extents} extents in the {tier} "
                     f"tier and it holds {slots}"
                 )
+        return device
 
     def _save(self) -> None:
         value = {
@@ -280,6 +306,18 @@ class TaskRegistry:
             else {"epoch_ns": self.start.epoch_ns, "until_ns": self.start.until_ns},
         }
         state.write_json(self._path, value, durable=True)
+
+
+def _fast_bytes(registrations: Iterable[Registration], extent_bytes: int) -> int:
+    resident = workspace = 0
+    rings: dict[str, int] = {}
+    for registration in registrations:
+        plan = registration.plan
+        resident += len(plan.resident_extents)
+        workspace = max(workspace, plan.workspace_bytes)
+        ring = rings.get(registration.domain, 0)
+        rings[registration.domain] = max(ring, plan.ring_extents)
+    return (resident + sum(rings.values())) * extent_bytes + workspace
 
 
 def _homes(registrations: Iterable[Registration]) -> Counter[str]:

@@ -175,6 +175,16 @@ class Device(Protocol):
         ...
 
     @property
+    def memory_bytes(self) -> int:
+        """All memory that the device has, bytes."""
+        ...
+
+    @property
+    def lost(self) -> bool:
+        """Whether it cannot be used at the moment."""
+        ...
+
+    @property
     def copies_itself(self) -> bool:
         """Whether it copies from media that are memory without a link's worker."""
         ...

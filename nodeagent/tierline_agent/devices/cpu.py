@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -82,12 +83,14 @@ class CpuDevice:
     kind = "cpu"
     uuid = ""
     copies_itself = False
+    lost = False
 
     def __init__(self, extent_bytes: int, fast_bytes: int) -> None:
         load_library()  # now, if it is missing, rather than at the first job
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
         self.product = _processor_name()
+        self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._runner: StreamRunner | None = None
 
     def create_extent(self) -> Extent:

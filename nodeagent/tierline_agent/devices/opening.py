@@ -1,4 +1,4 @@
-"""Opens the device of a configuration.
+"""Opens the devices of a configuration.
 
 The modules of a kind are imported only when it is used: a machine without GPUs needs none of
 NVIDIA's packages.
@@ -6,26 +6,35 @@ NVIDIA's packages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tierline_agent.config import DeviceSettings
 from tierline_agent.devices.base import Device
 from tierline_agent.devices.cpu import CpuDevice
 
 
-def open_device(settings: DeviceSettings) -> Device:
-    """Open a device.
+def open_devices(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
+    """Open devices; by their names on this node: cpu, gpu-0 for the driver's first GPU.
 
     Raises:
         ConfigError: there is no such device.
-        OSError: it cannot be used.
+        OSError: one cannot be used.
     """
-    if settings.kind == "cpu":
-        return CpuDevice(settings.extent_bytes, settings.fast_bytes)
-    return _open_gpu(settings)
+    gpus = [one for one in settings if one.kind == "cuda"]
+    opened = _open_gpus(gpus) if gpus else {}
+    for one in settings:
+        if one.kind == "cpu":
+            opened["cpu"] = CpuDevice(one.extent_bytes, one.fast_bytes)
+    return opened
 
 
-def _open_gpu(settings: DeviceSettings) -> Device:
+def _open_gpus(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
     from tierline_agent.devices.cuda.device import CudaDevice  # noqa: PLC0415 - see above
     from tierline_agent.devices.cuda.inventory import find_gpu, list_gpus  # noqa: PLC0415
 
-    gpu = find_gpu(list_gpus(), settings.index, settings.uuid)
-    return CudaDevice(gpu, settings.extent_bytes, settings.fast_bytes)
+    known = list_gpus()
+    opened: dict[str, Device] = {}
+    for one in settings:
+        gpu = find_gpu(known, one.index, one.uuid)
+        opened[f"gpu-{gpu.ordinal}"] = CudaDevice(gpu, one.extent_bytes, one.fast_bytes)
+    return opened

@@ -3,8 +3,8 @@
 The device is a non-preemptive EDF server: a holder keeps the lease until it gives it back. Ties go
 to the claim that arrived first, so that the order is total and nothing starves inside a rank.
 
-The shape allows a preemption rule later: `decide` sees the holder as well as those who wait, and
-answers with a `Decision`; a `Preempt(holder, by)` beside `Grant` and `Keep` is all that is missing.
+`yields` is the rule for a holder that may give the lease away at a gate. Nothing asks it yet but
+the simulator of `tierline simulate`, which runs on the same rules.
 
 Invariant: `decide` never answers `Grant` while there is a holder.
 """
@@ -66,3 +66,9 @@ def decide(holder: Claim | None, waiting: Iterable[Claim]) -> Decision:
         return Keep()
     first = min(waiting, key=lambda claim: claim.urgency, default=None)
     return Keep() if first is None else Grant(first.key)
+
+
+def yields(holder: Claim, waiting: Iterable[Claim]) -> bool:
+    """Whether a holder that stands at a gate gives the lease away: only to an earlier deadline."""
+    order = (holder.rank, holder.deadline_ns)
+    return any((claim.rank, claim.deadline_ns) < order for claim in waiting)

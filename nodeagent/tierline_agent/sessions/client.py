@@ -32,6 +32,7 @@ class Client:
     ) -> None:
         self.node = node
         self.task = task
+        self.unit = node.unit_of(task)
         self.peer = peer
         self.token = 0
         self.process_name = ""
@@ -155,7 +156,7 @@ class Client:
         """
         if self.staging is None or slot >= self.node.config.limits.staging_slots:
             raise ConnectionViolation(f"there is no staging slot {slot}")
-        if length > self.node.device.extent_bytes:
+        if length > self.unit.device.extent_bytes:
             raise ConnectionViolation(f"a staging slot does not hold {length} bytes")
         return self.staging.slot(slot, length)
 

@@ -108,7 +108,7 @@ class Jobs:
             job.granted_ns = now_ns
             client.reply(sequence, Grant(job.number, now_ns))
 
-        client.node.executor.begin(self._adopt(job), granted)
+        client.unit.executor.begin(self._adopt(job), granted)
 
     def resume(self, arena: Arena, number: int, release_ns: int, deadline_ns: int) -> None:
         """Go on with a job that was in progress when the agent ended, or revoke it."""
@@ -116,12 +116,12 @@ class Jobs:
         job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
-        if not node.recovery.may_resume(client.token) or not node.executor.resume(execution):
+        if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
             self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
 
     def _adopt(self, job: Job) -> Execution:
         self._job = job
-        execution = job.execution = self._client.node.executor.prepare(
+        execution = job.execution = self._client.unit.executor.prepare(
             self._demand(job), lambda failure: self._revoke(job, failure)
         )
         self._client.job_arena = job.arena
@@ -131,7 +131,8 @@ class Jobs:
     def _demand(self, job: Job) -> Demand:
         client, task = self._client, self._client.task
         arena = job.arena
-        sources = arena.sources(client.node.storage, client.domain, task.name) if arena else []
+        storage, unit = client.node.storage, client.unit.name
+        sources = arena.sources(storage, unit, client.domain, task.name) if arena else []
         return Demand(
             token=client.token,
             process=client.process,
@@ -159,7 +160,7 @@ class Jobs:
         self._client.spawn(sequence, self._rewind(sequence, job, job.execution))
 
     async def _rewind(self, sequence: int, job: Job, execution: Execution) -> None:
-        if await self._client.node.executor.rewind(execution) and not job.revoked:
+        if await self._client.unit.executor.rewind(execution) and not job.revoked:
             self._client.reply(sequence, Rewound(job.number))
         else:
             self._refuse_revoked(sequence, job.number)
@@ -225,7 +226,7 @@ class Jobs:
         node, task = self._client.node, self._client.task
         streamed_bytes = job.execution.streamed_bytes if job.execution else 0
         if workspace_bytes > task.plan.workspace_bytes:
-            node.memory.set_workspace(workspace_bytes)
+            self._client.unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         record = JobRecord(
             task=task.name,
@@ -257,7 +258,7 @@ class Jobs:
             self._grace.cancel()
             self._grace = None
         if job.execution is not None:
-            client.node.executor.end(job.execution)
+            client.unit.executor.end(job.execution)
 
     # -- revocation
 
@@ -324,13 +325,13 @@ class Jobs:
 
     def notice(self, _sequence: int, message: Notice) -> None:
         """Something that the administrator should see."""
-        client, node = self._client, self._client.node
+        client = self._client
         kind = NoticeKind(message.kind)
         _log.warning("%s reports %s: %s", client, kind.name.lower(), message.text)
         size_bytes = min(message.size_bytes, _LATEST_NS)
         client.task.add_notice(kind.name.lower(), size_bytes, message.text)
         if kind in _STATES_THAT_HOLD_MEMORY:
-            node.memory.add_unmanaged(client.task.name, client.token, size_bytes)
+            client.unit.memory.add_unmanaged(client.task.name, client.token, size_bytes)
 
     def stats(self, sequence: int, _message: Stats) -> None:
         """The task's counters."""

@@ -77,7 +77,7 @@ class Loading:
             (DescriptorKind.RESIDENT, arena.residents),
             (DescriptorKind.RING, arena.ring),
         ):
-            descriptors = [node.device.export_extent(one.extent) for one in pooled]
+            descriptors = [client.unit.device.export_extent(one.extent) for one in pooled]
             client.send_descriptors(sequence, arena.index, kind, descriptors)
         client.send_descriptors(
             sequence, arena.index, DescriptorKind.CONTROL, [arena.words.export()]
@@ -86,7 +86,7 @@ class Loading:
     def _make_arena(self, message: Reserve) -> Arena:
         client, node = self._client, self._client.node
         plan = client.task.plan
-        extent_bytes = node.device.extent_bytes
+        extent_bytes = client.unit.device.extent_bytes
         if message.arena >= node.config.limits.arenas:
             raise QuotaExceeded(f"a client may have {node.config.limits.arenas} arenas")
         if message.pinned_bytes > message.weight_bytes:
@@ -117,16 +117,16 @@ class Loading:
         )
 
     def _take(self, residents: int, slots: int) -> tuple[list[Pooled], list[Pooled], Words]:
-        client, node = self._client, self._client.node
-        words = node.device.create_words()
+        client = self._client
+        words = client.unit.device.create_words()
         taken: list[Pooled] = []
         try:
-            taken = node.pool.take_resident(client.domain, residents, client.process)
-            ring = node.pool.ring(client.domain, slots, client.process) if slots else []
+            taken = client.unit.pool.take_resident(client.domain, residents, client.process)
+            ring = client.unit.pool.ring(client.domain, slots, client.process) if slots else []
         except BaseException:
             words.close()
-            node.pool.unmapped(taken, client.process)
-            node.pool.give_up(taken)
+            client.unit.pool.unmapped(taken, client.process)
+            client.unit.pool.give_up(taken)
             raise
         return taken, ring, words
 
@@ -202,7 +202,7 @@ class Loading:
         try:
             for first in range(0, len(copies), _FILLED_AT_ONCE):
                 await gather_all(
-                    node.storage.fill(client.domain, stored, pooled.extent)
+                    node.storage.fill(client.unit.name, client.domain, stored, pooled.extent)
                     for pooled, stored in copies[first : first + _FILLED_AT_ONCE]
                 )
         finally:
@@ -229,6 +229,7 @@ class Loading:
         arena.operations += 1
         try:
             length = await node.storage.fetch(
+                client.unit.name,
                 client.domain,
                 stored,
                 client.deadline_ns,
@@ -252,10 +253,10 @@ class Loading:
 
     async def _free(self, sequence: int, arena: Arena) -> None:
         client, node = self._client, self._client.node
-        await node.executor.quiet(arena.words)
-        arena.close(node.pool, node.storage, unmapped_by=client.process)
+        await client.unit.executor.quiet(arena.words)
+        arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
         if not client.arenas:
-            node.pool.unmapped(arena.ring, client.process)
+            client.unit.pool.unmapped(arena.ring, client.process)
             client.disown_arenas()
         client.reply(sequence, Freed(arena.index))
 

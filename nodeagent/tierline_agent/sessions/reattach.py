@@ -118,7 +118,7 @@ class Reattach:
 
     def _check(self, message: Attach) -> None:
         client = self._client
-        plan, extent_bytes = client.task.plan, client.node.device.extent_bytes
+        plan, extent_bytes = client.task.plan, client.unit.device.extent_bytes
         count = len(message.placement)
         resident = residents_of(message.placement)
         held = client.arenas.values()
@@ -146,10 +146,10 @@ class Reattach:
     def _adopt(
         self, offer: _Offer, kind: DescriptorKind, first: int, descriptors: list[int]
     ) -> None:
-        client, pool = self._client, self._client.node.pool
+        client, pool = self._client, self._client.unit.pool
         into = offer.ring if kind is DescriptorKind.RING else offer.residents
         if kind is DescriptorKind.CONTROL:
-            offer.words = client.node.device.adopt_words(descriptors[0])
+            offer.words = client.unit.device.adopt_words(descriptors[0])
             return
         if first != len(into):
             raise ConnectionViolation(f"{kind.name.lower()} descriptors come out of order")
@@ -167,7 +167,7 @@ class Reattach:
                 arena = self._build(offer)
             except Exception as failure:  # every failure becomes an answer
                 offer.failure = failure
-        client.node.extents_changed()
+        client.unit.extents_changed()
         if offer.failure is not None:
             _log.warning("cannot take an arena of %s back: %s", client, offer.failure)
             self._withdraw(offer)
@@ -196,7 +196,7 @@ class Reattach:
             index=message.arena,
             weight_bytes=message.weight_bytes,
             pinned_bytes=message.pinned_bytes,
-            extent_bytes=client.node.device.extent_bytes,
+            extent_bytes=client.unit.device.extent_bytes,
             placement=message.placement,
             residents=offer.residents,
             ring=offer.ring,
@@ -207,6 +207,6 @@ class Reattach:
 
     def _withdraw(self, offer: _Offer) -> None:
         self._digests.pop(offer.message.arena, None)
-        self._client.node.pool.give_up(offer.residents)
+        self._client.unit.pool.give_up(offer.residents)
         if offer.words is not None:
             offer.words.close()

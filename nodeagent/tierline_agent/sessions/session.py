@@ -129,7 +129,7 @@ class Session:
         if client.token:
             if not node.recovery.awaits(client.token):
                 node.clients.forget(client.token)
-            node.memory.forget_client(client.task.name, client.token)
+            client.unit.memory.forget_client(client.task.name, client.token)
             _log.info("%s disconnected", client)
         client.arenas.clear()
         client.disown_arenas()
@@ -151,8 +151,8 @@ class Session:
         if client.requests:
             await asyncio.wait(client.requests)
         for arena in arenas:
-            await node.executor.quiet(arena.words)
-            arena.close(node.pool, node.storage, unmapped_by=None)
+            await client.unit.executor.quiet(arena.words)
+            arena.close(client.unit.pool, node.storage, unmapped_by=None)
         if client.staging is not None:
             client.staging.close()
         node.forget_importer(client.process)
@@ -162,10 +162,11 @@ class Session:
         if client.token:
             raise ConnectionViolation("HELLO was sent twice", out_of_order=True)
         kind = _DEVICE_KINDS[message.device]
-        if kind != node.device.kind:
+        device = client.unit.device
+        if kind != device.kind:
             client.refuse(
                 sequence,
-                NotAdmitted(f"this agent has a {node.device.kind} device, not {kind}"),
+                NotAdmitted(f"this task has a {device.kind} device, not {kind}"),
             )
             client.connection.close()
             return
@@ -174,7 +175,7 @@ class Session:
         client.process_name = message.process_name
         self.jobs.returned = message.reattach_token != 0
         limits, registration = node.config.limits, client.task.registration
-        client.staging = node.device.create_staging(limits.staging_slots)
+        client.staging = device.create_staging(limits.staging_slots)
         if known is None:  # else what was written down stays until its arenas are back
             client.write_down()
         flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
@@ -182,14 +183,14 @@ class Session:
             sequence,
             Welcome(
                 reattach_token=client.token,
-                extent_bytes=node.device.extent_bytes,
+                extent_bytes=device.extent_bytes,
                 period_ns=registration.period_ns,
                 deadline_ns=registration.deadline_ns,
                 flags=flags,
                 staging_slots=limits.staging_slots,
                 max_arenas=limits.arenas,
                 task_name=client.task.name,
-                device_uuid=node.device.uuid,
+                device_uuid=device.uuid,
             ),
         )
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])

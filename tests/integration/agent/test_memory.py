@@ -170,9 +170,9 @@ def test_metrics_are_served(agent: AgentProcess) -> None:
     for line in (
         'tierline_jobs_total{task="task"} 1.0',
         'tierline_deadline_misses_total{task="task"} 0.0',
-        'tierline_extents{state="ring"} 2.0',
+        'tierline_extents{device="cpu",state="ring"} 2.0',
         "tierline_lease_wait_seconds_count 1.0",
         "tierline_swap_in_latency_seconds_count 4.0",
-        'tierline_link_bytes_total{link="h2d"}',
+        'tierline_link_bytes_total{device="",link="h2d"}',
     ):
         assert line in shown, line

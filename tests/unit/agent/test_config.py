@@ -25,7 +25,7 @@ def settings(**changes: Any) -> str:
 
 def test_the_defaults() -> None:
     config = parse_config(settings(), "test")
-    assert config.device.extent_bytes == 4 << 20
+    assert config.extent_bytes == 4 << 20
     assert config.limits.clients_per_task == 8
 
 
@@ -33,7 +33,7 @@ def test_a_gpu_has_larger_extents() -> None:
     device = {"kind": "cuda", "uuid": "GPU-1", "fast_bytes": 1 << 30}
     tiers = [{**DRAM, "size_bytes": 1 << 30}]
     config = parse_config(settings(device=device, tiers=tiers), "test")
-    assert config.device.extent_bytes == 32 << 20
+    assert config.extent_bytes == 32 << 20
 
 
 @pytest.mark.parametrize(

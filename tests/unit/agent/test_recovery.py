@@ -51,8 +51,7 @@ class Restarted:
         self.book = ClientBook(folder / "clients")
         self.recovery = Recovery(
             book=self.book,
-            mark=self.mark,
-            leases=self.leases,
+            devices=[(self.mark, self.leases)],
             watch=self.watch,
             recovery_s=2,
             holder_grace_s=30,

@@ -6,10 +6,17 @@ from typing import Any
 import pytest
 
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
-from tierline_agent.tasks import Capacity, Registration, Start, TaskRegistry, parse_registration
+from tierline_agent.tasks import (
+    Capacity,
+    DeviceCapacity,
+    Registration,
+    Start,
+    TaskRegistry,
+    parse_registration,
+)
 
 E = 1 << 16
-CAPACITY = Capacity(fast_bytes=10 * E, extent_bytes=E, tier_slots={"dram": 20, "nvme": 8})
+CAPACITY = Capacity({"cpu": DeviceCapacity(10 * E, E)}, {"dram": 20, "nvme": 8})
 
 
 def registration(
@@ -46,6 +53,25 @@ def registry(tmp_path: Path) -> TaskRegistry:
     return TaskRegistry(tmp_path / "tasks.json", CAPACITY, limit=4)
 
 
+def test_a_plan_is_for_one_device(tmp_path: Path) -> None:
+    gpu = DeviceCapacity(4 * E, E, ("0", "GPU-1"))
+    capacity = Capacity({"cpu": DeviceCapacity(8 * E, E), "gpu-0": gpu}, {"dram": 40})
+    tasks = TaskRegistry(tmp_path / "tasks.json", capacity, limit=9)
+    for number, (device, home) in enumerate(
+        [("cpu", "cpu"), ("gpu-0", "gpu-0"), ("0", "gpu-0"), ("GPU-1", "gpu-0")]
+    ):
+        wanted = registration(f"t{number}").model_copy(update={"device": device})
+        assert tasks.register(wanted).device == home
+    assert tasks.planned_bytes("cpu") == tasks.planned_bytes("gpu-0") == E
+    with pytest.raises(ConfigError, match="names no device"):
+        tasks.register(registration("lost"))
+    with pytest.raises(ConfigError, match="this node has cpu, gpu-0"):
+        tasks.register(registration("lost").model_copy(update={"device": "7"}))
+    large = registration("large", extents=5, resident=4).model_copy(update={"device": "0"})
+    with pytest.raises(QuotaExceeded, match="are missing"):
+        tasks.register(large)
+
+
 @pytest.mark.parametrize(
     ("held", "wanted", "why"),
     [
@@ -79,7 +105,7 @@ def test_what_fits_together(
         tasks.register(registration(f"held-{number}", **values))
     if why is None:
         tasks.register(registration("wanted", **wanted))
-        assert tasks.planned_bytes() <= CAPACITY.fast_bytes
+        assert tasks.planned_bytes("cpu") <= 10 * E
         return
     with pytest.raises(QuotaExceeded, match=why):
         tasks.register(registration("wanted", **wanted))
@@ -95,15 +121,15 @@ def test_registrations_and_their_start_are_read_back(tmp_path: Path) -> None:
     assert again.load() == []
     assert [task.registration for task in again] == [task.registration for task in tasks]
     assert again.start == Start(3, 4)
-    assert again.workspace_bytes() == 5
-    assert again.ring_slots("other") == 1
+    assert again.workspace_bytes("cpu") == 5
+    assert again.ring_slots("cpu", "other") == 1
 
 
 def test_what_no_longer_fits_is_dropped_in_words(tmp_path: Path) -> None:
     tasks = registry(tmp_path)
     tasks.register(registration("small"))
     tasks.register(registration("large", extents=9, resident=8))
-    smaller = Capacity(4 * E, E, CAPACITY.tier_slots)
+    smaller = Capacity({"cpu": DeviceCapacity(4 * E, E)}, CAPACITY.tier_slots)
     again = TaskRegistry(tmp_path / "tasks.json", smaller, limit=4)
     (sentence,) = again.load()
     assert "large" in sentence

@@ -47,6 +47,8 @@ class CudaDevice:
         self.fast_bytes = fast_bytes
         self.product = gpu.product
         self.uuid = gpu.uuid
+        self.memory_bytes = gpu.memory_bytes
+        self.lost = False
         self._kept = KeptCalls()
         self._context = Context(gpu.ordinal, self._kept)
         self._context.enter()
