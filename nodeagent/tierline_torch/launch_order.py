@@ -5,6 +5,10 @@ which the program made them. A weight is streamed if every run shows it, in the 
 the others, and if the launches that read it lie close together. Everything else is pinned, with
 the reason: a weight that no launch named may be read through memory that nobody watches.
 
+A launch may seem to name a weight that it does not read: parameters have gaps, and an old address
+may lie in one. So a read that the same launch of another run does not show is no read, as long as
+the weight has others.
+
 Weights that are read again while others have begun share a layer: the layer must be there whole.
 
 Invariant: `layers` and `pinned` hold every weight exactly once, and every weight that a launch of
@@ -35,6 +39,7 @@ Reads = Sequence[tuple[int, int]]
 
 def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
     """Sort `count` weights by what `runs` (at least one) show."""
+    runs = _without_chance(runs)
     orders = [list(dict.fromkeys(weight for _, weight in run)) for run in runs]
     reasons: dict[int, str] = {}
     for weight in range(count):
@@ -55,6 +60,12 @@ def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
         pinned=by_reason(reasons),
         launches=launches,
     )
+
+
+def _without_chance(runs: Sequence[Reads]) -> list[Reads]:
+    common = set(runs[0]).intersection(*runs[1:])
+    steady = {weight for _, weight in common}
+    return [[read for read in run if read in common or read[1] not in steady] for run in runs]
 
 
 def _scattered(run: Reads) -> list[int]:

@@ -1,7 +1,7 @@
 """Watches jobs on a GPU at their kernel launches.
 
 The preloaded library sees in each launch's parameters which weights it reads, so a run shows order
-and sizes without anything attached to the model. Two runs are compared; what no launch names, or
+and sizes without anything attached to the model. A few runs are compared; what no launch names, or
 what changes between them, stays resident.
 
 Times are by the GPU's own clock, gaps in which it waited for launches included.
@@ -24,7 +24,7 @@ from tierline_torch.selection import Selection
 from tierline_torch.survey import Lease, Timed, through
 from tierline_torch.weights import Weight
 
-_RUNS = 2
+_RUNS = 3
 
 
 class LaunchSurvey:
@@ -56,7 +56,7 @@ class LaunchSurvey:
     def look(
         self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
     ) -> tuple[Selection, int]:
-        """Run the job twice; the allocator's peak is that of the second run."""
+        """Run the job a few times; the allocator's peak is that of the last run."""
         del recorded
         runs: list[Reads] = []
         peak_bytes = 0

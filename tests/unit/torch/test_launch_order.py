@@ -42,6 +42,15 @@ def test_a_weight_read_at_both_ends_stays_resident() -> None:
     assert selection.launches == tuple((weight,) for weight in range(1, 20))
 
 
+def test_a_name_that_only_one_run_shows_is_chance() -> None:
+    layers_ = [(weight,) for weight in range(20)]
+    first = reads(*layers_[:15], (15, 0), *layers_[16:])
+    second = reads(*layers_[:12], (12, 19), *layers_[13:])
+    selection = select_by_launches(20, [first, second])
+    assert layers(selection) == layers_
+    assert selection.pinned == ()
+
+
 def test_what_is_not_seen_or_changes_stays_resident() -> None:
     first, second = reads((0,), (1,), (2,), (3,)), reads((1,), (0,), (2,))
     selection = select_by_launches(5, [first, second])
