@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks the C of the client library and of its tests: format, then clang-tidy. Changes nothing.
+# Checks the C of the client library, the interposer, the simulated driver and their tests: format,
+# then clang-tidy. Changes nothing.
 #   lint.sh [FOLDER OF CMAKE AND NINJA]
 set -eu
 cd "$(dirname "$0")/../.."
@@ -9,8 +10,26 @@ files=$(ls nodeagent/native/src/*.[ch] nodeagent/native/include/tierline/*.h \
            tests/native/*.[ch] tests/interposer/*.[ch] tests/simcuda/*.[ch] tests/fuzz/*.c)
 # shellcheck disable=SC2086
 clang-format --style=file:nodeagent/native/.clang-format --dry-run -Werror $files
-"$tools/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(realpath "$tools/ninja")" -S nodeagent/native \
-    -B build/native-lint -DTIERLINE_TESTS=ON > /dev/null
+configure() {
+    folder=$1
+    shift
+    "$tools/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(realpath "$tools/ninja")" -B "build/$folder" "$@" \
+        > /dev/null
+}
+tidy() {
+    folder=$1
+    shift
+    clang-tidy --quiet -p "build/$folder" --config-file=nodeagent/native/.clang-tidy "$@" \
+        2> "build/$folder/tidy.log"
+}
+configure native-lint -S nodeagent/native -DTIERLINE_TESTS=ON
 # shellcheck disable=SC2046
-clang-tidy --quiet -p build/native-lint --config-file=nodeagent/native/.clang-tidy \
-    $(ls nodeagent/native/src/*.c tests/native/*.c) 2> build/native-lint/tidy.log
+tidy native-lint $(ls nodeagent/native/src/*.c nodeagent/native/interposer/src/*.c tests/native/*.c)
+cuda=$("$tools/python" -c 'from tests.native_builds import cuda_include; print(cuda_include())')
+configure simcuda-lint -S nodeagent/native/simcuda -DSIMCUDA_CUDA_INCLUDE="$cuda"
+"$tools/cmake" --build build/simcuda-lint --target generated/entries.h > /dev/null
+# A simulated device's addresses are those of this process, its graphs nest, its signatures are
+# NVIDIA's, and what it scans is checked for its range.
+tidy simcuda-lint \
+    --checks=-performance-no-int-to-ptr,-misc-no-recursion,-readability-non-const-parameter,-cert-err34-c \
+    nodeagent/native/simcuda/*/*.c

@@ -23,7 +23,7 @@ int gate_ask(struct tierline_call *call);
 void gate_done(struct tierline_call *call);
 
 /* NULL takes it away; calls under way may still be in it. */
-void gate_own(const struct own_gate *gate);
+void gate_own(const struct own_gate *fresh);
 
 /* Both answer CUDA_SUCCESS. */
 int gate_stream_leaves(void *stream, bool per_thread);

@@ -25,7 +25,7 @@ static enum verdict answer(const struct range *range, int attribute, void *data)
     size_t bytes;
     switch (attribute) {
     case ABI_POINTER_CONTEXT:
-        from = (const void *)&range->context;
+        from = &range->context;
         bytes = sizeof range->context;
         break;
     case ABI_POINTER_MEMORY_TYPE:

@@ -18,9 +18,9 @@ enum range_kind {
 struct range {
     uint64_t begin, bytes;
     enum range_kind kind;
-    int device;          /* ordinal of the device whose memory the program believes it is */
-    const void *context; /* CUcontext in which it was allocated */
-    uint64_t id;         /* given by ranges_add; never used again */
+    int device;    /* ordinal of the device whose memory the program believes it is */
+    void *context; /* CUcontext in which it was allocated */
+    uint64_t id;   /* given by ranges_add; never used again */
 };
 
 /* False when the range is empty, overlaps another, or memory is short. */

@@ -361,8 +361,7 @@ int spill_free(cuMemFree_v2_function *next, uint64_t address) {
     if (!ranges_remove(address, RANGE_SPILLED, &range)) {
         return next(address);
     }
-    int result = open_driver(&driver) ? wait_for(&driver, (void *)(uintptr_t)range.context)
-                                      : ABI_NOT_INITIALIZED;
+    int result = open_driver(&driver) ? wait_for(&driver, range.context) : ABI_NOT_INITIALIZED;
     if (result != ABI_SUCCESS) {
         ranges_restore(&range);
         return result;
@@ -406,8 +405,7 @@ int spill_free_async(cuMemFreeAsync_function *next, uint64_t address, void *stre
         ranges_restore(&range);
         return result;
     }
-    *late = (struct late){
-        .address = address, .context = (void *)(uintptr_t)range.context, .event = event};
+    *late = (struct late){.address = address, .context = range.context, .event = event};
     put_late(late);
     give_late(&driver);
     return ABI_SUCCESS;

@@ -24,10 +24,10 @@ enum { MAX_RULES = 64 };
 struct rule {
     char function[96];
     uint64_t at; /* the call that fails, counted from 1 */
-    bool onwards;
-    bool from_file;
     uint64_t seen;
     CUresult error;
+    bool onwards;
+    bool from_file;
 };
 
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -47,7 +47,7 @@ void graph_drop(CUgraph graph);
 CUgraph graph_duplicate(CUgraph graph);
 /* Adds a node that owns the work from now on, also when this fails. data may be NULL. */
 CUresult graph_add(CUgraph graph, struct work *work, const CUgraphNode *after,
-                   const CUgraphEdgeData *data, size_t count, CUgraphNode *node);
+                   const CUgraphEdgeData *data, size_t count, CUgraphNode *added);
 /* A permutation of the graph's nodes in which edges point forward; free() it. NULL when memory is
  * short. */
 CUgraphNode *graph_sorted(CUgraph graph);

@@ -41,7 +41,7 @@ struct CUstream_st {
     size_t frontier_count;
 };
 
-CUresult stream_open(CUcontext ctx, unsigned flags, int priority, CUstream *stream);
+CUresult stream_open(CUcontext ctx, unsigned flags, int priority, CUstream *opened);
 
 /* The stream that a handle means in the calling thread: NULL and CU_STREAM_LEGACY,
  * CU_STREAM_PER_THREAD or a created one. Fails when its context is not usable. */
