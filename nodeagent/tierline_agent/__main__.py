@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -34,13 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
     )
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        uvloop.run(run(load_config(options.config)))
+        config = load_config(options.config)
+        uvloop.run(run(config))
     except AgentError as error:
         _log.error("%s", error)
         return 2
     except (TierError, OSError) as error:
         _log.error("cannot start: %s", error)
         return 1
+    if any(device.kind == "cuda" for device in config.all_devices):
+        # A GPU may stand in the middle of a job's stream, waiting for the client, which the next
+        # agent goes on with. It reads pinned memory until the process is gone, so nothing may be
+        # unmapped before, as Python does when it ends.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

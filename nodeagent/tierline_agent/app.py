@@ -32,9 +32,11 @@ from tierline_agent.extents import ExtentPool
 from tierline_agent.identity import ProcessWatch
 from tierline_agent.leases import LeaseManager
 from tierline_agent.links import Link
+from tierline_agent.losses import Losses
 from tierline_agent.metrics import Metrics
 from tierline_agent.node import Node
 from tierline_agent.readiness import Readiness
+from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
@@ -79,7 +81,9 @@ async def run(config: AgentConfig) -> None:
         undo.callback((run_dir / "admin.sock").unlink, missing_ok=True)
         admin_server = await admin.serve(administrator, listener, config.limits.admin_line_bytes)
         undo.callback(admin_server.close)
-        gauges = node.loop.create_task(_keep_gauges(node, server))
+        losses = Losses(node, server)
+        undo.callback(losses.close)
+        gauges = node.loop.create_task(_keep_gauges(node, server, losses))
         undo.callback(gauges.cancel)
         if config.metrics_port is not None:
             port = node.metrics.serve(config.metrics_address, config.metrics_port)
@@ -133,6 +137,7 @@ async def _assemble(
         recovery=recovery,
         watch=watch,
         jobs=JobLog(config.limits.job_records),
+        reclaims=Reclaims(metrics.reclaim_s.observe),
         metrics=metrics,
         instance=secrets.token_hex(8),
     )
@@ -234,7 +239,8 @@ def _report_drift(link: Link) -> None:
         )
 
 
-async def _keep_gauges(node: Node, server: TaskServer) -> None:
+async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
     while True:
+        losses.look()
         reporting.update_gauges(node, server.sessions())
         await asyncio.sleep(_GAUGE_PERIOD_S)

@@ -76,6 +76,24 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=registry,
         )
+        self.reclaim_s = Histogram(
+            "tierline_reclaim_seconds",
+            "Time from the proof of a client's death to its extents being free.",
+            buckets=_LATENCY_BUCKETS_S,
+            registry=registry,
+        )
+        self.device_losses = Counter(
+            "tierline_device_losses_total",
+            "Times that a device's context was lost.",
+            ["device"],
+            registry=registry,
+        )
+        self.device_up = Gauge(
+            "tierline_device_up",
+            "1 while a device can be used.",
+            ["device"],
+            registry=registry,
+        )
         self.jobs = Counter(
             "tierline_jobs_total", "Jobs that ended, warm-up apart.", ["task"], registry=registry
         )

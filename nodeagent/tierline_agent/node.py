@@ -15,6 +15,7 @@ from tierline_agent.config import AgentConfig
 from tierline_agent.identity import Process, ProcessWatch
 from tierline_agent.metrics import Metrics
 from tierline_agent.readiness import Readiness
+from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import Task, TaskRegistry
@@ -36,6 +37,7 @@ class Node:
     recovery: Recovery
     watch: ProcessWatch
     jobs: JobLog
+    reclaims: Reclaims
     metrics: Metrics
     instance: str
     """Changes with every start of the agent: cursors and counters begin anew."""
@@ -70,3 +72,4 @@ class Node:
         self._importers.pop(process, None)
         for unit in self.units.values():
             unit.pool.died(process)
+        self.reclaims.died(process)

@@ -234,6 +234,7 @@ def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
     metrics.clients.set(clients)
     metrics.set_tier_bytes(per_task)
     for name, unit in node.units.items():
+        metrics.device_up.labels(name).set(not unit.device.lost)
         for state, count in unit.pool.count_by_state().items():
             metrics.extents.labels(name, state.value).set(count)
         metrics.fast_bytes.labels(name, "used").set(unit.memory.used_bytes)

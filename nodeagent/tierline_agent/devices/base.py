@@ -184,6 +184,20 @@ class Device(Protocol):
         """Whether it cannot be used at the moment."""
         ...
 
+    on_lost: Callable[[str], None] | None
+    """Told, in any thread, why the device is lost: once, until `recover`."""
+
+    def check(self) -> None:
+        """Find out whether it still works; a loss is told to `on_lost`. Does not block."""
+        ...
+
+    def recover(self) -> None:
+        """Make a lost device usable again, without any of its extents and words. Blocks.
+
+        Its streams have ended, its extents and words were given up. Raises OSError: not yet.
+        """
+        ...
+
     @property
     def copies_itself(self) -> bool:
         """Whether it copies from media that are memory without a link's worker."""

@@ -86,12 +86,19 @@ class CpuDevice:
     lost = False
 
     def __init__(self, extent_bytes: int, fast_bytes: int) -> None:
+        self.on_lost: Callable[[str], None] | None = None
         load_library()  # now, if it is missing, rather than at the first job
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
         self.product = _processor_name()
         self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._runner: StreamRunner | None = None
+
+    def check(self) -> None:
+        """The host is never lost."""
+
+    def recover(self) -> None:
+        """The host is never lost."""
 
     def create_extent(self) -> Extent:
         """Make an extent of zeros; its pages come as they are first written."""

@@ -117,6 +117,13 @@ class Session:
         self.client.reply(sequence, error_for(error))
         self.client.connection.close()
 
+    def device_lost(self, why: str) -> None:
+        """Say that all that the client had on its device is gone, and close."""
+        name = self.client.unit.name
+        sentence = f"{name} was lost, and with it all weights on it; load them again ({why})"
+        self.client.reply(0, error_for(NotAdmitted(sentence)))
+        self.client.connection.close()
+
     def on_closed(self) -> None:
         """Let the lease go on; give up the rest when it is quiet."""
         client, node = self.client, self.client.node
@@ -133,6 +140,7 @@ class Session:
             _log.info("%s disconnected", client)
         client.arenas.clear()
         client.disown_arenas()
+        node.reclaims.session_leaves(client.process)
         self.closed = node.loop.create_task(self._give_up(arenas))
         self._on_closed(self)
 
@@ -156,6 +164,7 @@ class Session:
         if client.staging is not None:
             client.staging.close()
         node.forget_importer(client.process)
+        node.reclaims.session_left(client.process)
 
     def _hello(self, sequence: int, message: Hello) -> None:
         client, node = self.client, self.client.node
@@ -168,6 +177,10 @@ class Session:
                 sequence,
                 NotAdmitted(f"this task has a {device.kind} device, not {kind}"),
             )
+            client.connection.close()
+            return
+        if device.lost:
+            client.refuse(sequence, NotAdmitted(f"{client.unit.name} is lost; try again later"))
             client.connection.close()
             return
         known = node.recovery.record_of(message.reattach_token, client.task.name, client.process)

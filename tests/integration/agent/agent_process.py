@@ -117,9 +117,9 @@ class AgentProcess:
         client.hello(token)
         return client
 
-    def connect(self, task: str) -> RawClient:
+    def connect(self, task: str, kind: type[RawClient] = RawClient) -> RawClient:
         """A connection to a task's socket on which nothing was said yet."""
-        client = RawClient(self.run_dir / "tasks" / task / "tierline.sock")
+        client = kind(self.run_dir / "tasks" / task / "tierline.sock")
         self._clients.append(client)
         return client
 

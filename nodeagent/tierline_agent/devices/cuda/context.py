@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.cuda.driver import NOT_READY, SUCCESS, call, driver, failure_of
 from tierline_agent.devices.cuda.kept import KeptCalls
 
 
@@ -27,15 +27,16 @@ class Context:
         """Make it current in this thread. Raises CudaFailed."""
         self._kept.make_current(self.handle)
 
-    def attribute(self, attribute: Any) -> int:
-        """A property of the device. Raises CudaFailed."""
-        attempt = f"read {attribute.name} of GPU {self.ordinal}"
-        return int(call(attempt, driver.cuDeviceGetAttribute, attribute, self._device))
+    def check(self) -> None:
+        """Raise CudaFailed if it does not work any more."""
+        self.enter()
+        result = driver.cuStreamQuery(0)[0]
+        if result not in (SUCCESS, NOT_READY):
+            raise failure_of(f"use GPU {self.ordinal}", result)
 
     def reset(self) -> None:
         """Destroy the context with all that is in it, and make a new one. Raises CudaFailed."""
-        attempt = f"reset GPU {self.ordinal}"
-        call(attempt, driver.cuDevicePrimaryCtxReset, self._device)
+        driver.cuDevicePrimaryCtxReset(self._device)  # of a lost device it may answer its loss
         self.handle = self._retain()
 
     def location(self) -> Any:

@@ -1,5 +1,8 @@
 """A GPU as a device: it joins memory, words, streams and loads; `base` says what each means.
 
+All that lives in the device's context is one `_Parts`. A lost context takes all of it away: the
+loss is told once, every call fails until then, and `recover` makes new parts in a new context.
+
 Invariant: one stream runs at a time, in the runner's thread; everything else of the copy engine is
 the loader's.
 """
@@ -8,7 +11,10 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.cuda.context import Context
@@ -18,7 +24,7 @@ from tierline_agent.devices.cuda.inventory import Gpu
 from tierline_agent.devices.cuda.kept import KeptCalls
 from tierline_agent.devices.cuda.loads import Loader
 from tierline_agent.devices.cuda.memory import CudaExtent, DeviceMemory
-from tierline_agent.devices.cuda.pinned import Buffer, PinnedMedia, make_buffers
+from tierline_agent.devices.cuda.pinned import Buffers, PinnedMedia
 from tierline_agent.devices.cuda.stream import CudaStream, Supplies
 from tierline_agent.devices.cuda.words import CudaWords
 from tierline_agent.devices.memfd import SharedMemory
@@ -35,6 +41,15 @@ _ASSUMED_BYTES_PER_S = 50e9  # until the link was measured: more would only be e
 _STREAM_BUFFERS = 2 * IN_FLIGHT
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What lives in one context."""
+
+    memory: DeviceMemory
+    loader: Loader
+    supplies: Supplies
+
+
 class CudaDevice:
     """One GPU."""
 
@@ -49,40 +64,89 @@ class CudaDevice:
         self.uuid = gpu.uuid
         self.memory_bytes = gpu.memory_bytes
         self.lost = False
+        self.on_lost: Callable[[str], None] | None = None
+        self._losing = threading.Lock()
         self._kept = KeptCalls()
         self._context = Context(gpu.ordinal, self._kept)
-        self._context.enter()
-        self._memory = DeviceMemory(self._context, extent_bytes, fast_bytes // extent_bytes)
         self._media = PinnedMedia(self._context)
+        self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
         self._stream: CudaStream | None = None
+        self._parts = self._make_parts()
         self._runner = StreamRunner(f"gpu{gpu.ordinal}")
-        buffers = make_buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
-        self._loader = Loader(self._context, buffers[_STREAM_BUFFERS:], self._link_is_free)
-        self._supplies = Supplies(
-            self._context,
-            CopyLane(self._context, self._kept),
-            self._media,
-            buffers[:_STREAM_BUFFERS],
-            self._lost,
+
+    # -- its life
+
+    def check(self) -> None:
+        """Ask the driver whether the context still works."""
+        if not self.lost:
+            try:
+                self._context.check()
+            except DeviceLost as error:
+                self._lose(error)
+
+    def recover(self) -> None:
+        """Make the context anew, pin everything again."""
+        self._context.reset()
+        self._context.enter()
+        self._parts.memory.close()
+        self._media.pin_again()
+        self._buffers.pin()
+        self._parts = self._make_parts()
+        self.lost = False
+
+    def close(self) -> None:
+        """End the runner."""
+        self._runner.close()
+
+    def _make_parts(self) -> _Parts:
+        context, buffers = self._context, self._buffers.all
+        context.enter()
+        return _Parts(
+            DeviceMemory(context, self.extent_bytes, self.fast_bytes // self.extent_bytes),
+            Loader(context, buffers[_STREAM_BUFFERS:], self._link_is_free),
+            Supplies(
+                context,
+                CopyLane(context, self._kept),
+                self._media,
+                buffers[:_STREAM_BUFFERS],
+                self._lose,
+            ),
         )
+
+    @contextmanager
+    def _working(self) -> Iterator[_Parts]:
+        """The parts, for a call that notices if they are lost."""
+        try:
+            yield self._parts
+        except DeviceLost as error:
+            self._lose(error)
+            raise
+
+    def _lose(self, error: DeviceLost) -> None:
+        with self._losing:
+            first, self.lost = not self.lost, True
+        if first and self.on_lost is not None:
+            self.on_lost(str(error))
 
     # -- extents
 
     def create_extent(self) -> Extent:
         """Make an extent of zeros."""
-        return self._memory.create()
+        with self._working() as parts:
+            return parts.memory.create()
 
     def adopt_extent(self, descriptor: int) -> Extent:
         """The extent that a descriptor leads to, or offered memory."""
-        return self._memory.adopt(descriptor)
+        with self._working() as parts:
+            return parts.memory.adopt(descriptor)
 
     def destroy_extent(self, extent: Extent) -> None:
         """Unmap and close it."""
-        self._memory.destroy(_extent(extent))
+        self._parts.memory.destroy(_extent(extent))
 
     def export_extent(self, extent: Extent) -> int:
         """Return a descriptor; the client maps it with whatever access it asks for."""
-        return self._memory.export(_extent(extent))
+        return self._parts.memory.export(_extent(extent))
 
     # -- bytes
 
@@ -93,44 +157,39 @@ class CudaDevice:
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into a pinned buffer, and copy that."""
-        with self._loader.buffer() as buffer:
-            return self._copy_buffer(_extent(extent), buffer, read)
+        with self._working() as parts, parts.loader.buffer() as buffer:
+            moved = read(buffer.view)
+            if moved:
+                parts.loader.copy(_extent(extent).address, buffer.address, moved)
+            return moved
 
     def load(self, extent: Extent, source: Source) -> int:
         """Copy from where the source's bytes lie, or through a buffer, and count it."""
-        target = _extent(extent)
         if source.lender is None:
-            with self._loader.buffer() as buffer:
-                moved = source.link.measure(lambda: source.read(buffer.view))
-                self._loader.copy(target.address, buffer.address, moved)
-                return moved
-        place = source.lender.lend()
-        try:
-            address = self._media.address_of(place)
-            duration_ns = self._loader.copy(target.address, address, place.length)
-        finally:
-            source.lender.take_back()
+            return self.fill(extent, lambda view: source.link.measure(lambda: source.read(view)))
+        with self._working() as parts:
+            place = source.lender.lend()
+            try:
+                address = self._media.address_of(place)
+                duration_ns = parts.loader.copy(_extent(extent).address, address, place.length)
+            finally:
+                source.lender.take_back()
         source.link.account(place.length, duration_ns)
         return place.length
-
-    def _copy_buffer(
-        self, extent: CudaExtent, buffer: Buffer, read: Callable[[memoryview], int]
-    ) -> int:
-        moved = read(buffer.view)
-        if moved:
-            self._loader.copy(extent.address, buffer.address, moved)
-        return moved
 
     # -- jobs
 
     def create_words(self) -> CudaWords:
         """Make a control page."""
-        return CudaWords(SharedMemory.create("tierline-control", CONTROL_BYTES), self._context)
+        memory = SharedMemory.create("tierline-control", CONTROL_BYTES)
+        with self._working():
+            return CudaWords(memory, self._context)
 
     def adopt_words(self, descriptor: int) -> CudaWords:
         """Take back a control page."""
         memory = SharedMemory.adopt(descriptor, CONTROL_BYTES, "a control page")
-        return CudaWords(memory, self._context)
+        with self._working():
+            return CudaWords(memory, self._context)
 
     def create_staging(self, slots: int) -> HostStaging:
         """Make staging memory of `slots` extents, in host memory."""
@@ -142,13 +201,10 @@ class CudaDevice:
         if not isinstance(words, CudaWords):
             raise TypeError(f"{words!r} are not flag words of a GPU")
         ring = [_extent(extent) for extent in order.ring]
-        self._stream = CudaStream(self._supplies, order, ring, words, self._depth(order))
+        supplies = self._parts.supplies
+        self._stream = CudaStream(supplies, order, ring, words, self._depth(order))
         self._runner.start(self._stream)
         return self._stream
-
-    def close(self) -> None:
-        """End the runner."""
-        self._runner.close()
 
     def _depth(self, order: StreamOrder) -> int:
         """Extents to keep enqueued, from the fastest link that the stream has."""
@@ -160,9 +216,6 @@ class CudaDevice:
     def _link_is_free(self) -> bool:
         stream = self._stream
         return stream is None or stream.waits_for_client()
-
-    def _lost(self, error: DeviceLost) -> None:
-        """Nothing yet is done for a lost device but to end its streams."""
 
 
 def _extent(extent: Extent) -> CudaExtent:

@@ -22,7 +22,7 @@ from typing import Any
 
 from tierline_agent.devices.base import Identity
 from tierline_agent.devices.cuda.context import Context
-from tierline_agent.devices.cuda.driver import CudaFailed, call, driver
+from tierline_agent.devices.cuda.driver import SUCCESS, CudaFailed, call, driver
 from tierline_agent.devices.cuda.same_file import OpenFiles
 from tierline_agent.errors import DescriptorRefused
 
@@ -60,6 +60,7 @@ class DeviceMemory:
         self._lock = threading.Lock()
         self._open_files: OpenFiles[CudaExtent] = OpenFiles()
         self._serial = 0
+        self._stuck: list[CudaExtent] = []
         self._properties = driver.CUmemAllocationProp()
         self._properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         self._properties.location = context.location()
@@ -123,13 +124,12 @@ class DeviceMemory:
     def destroy(self, extent: CudaExtent) -> None:
         """Unmap and close; the memory is free when the last importer is gone.
 
-        A device that is lost has taken the mapping with it, so failures are not reported.
+        What a lost device does not let go of is tried again by `close`.
         """
         if extent.descriptor < 0:
             return
-        self._context.enter()
-        driver.cuMemUnmap(extent.address, self._extent_bytes)
-        driver.cuMemRelease(extent.handle)
+        if not self._let_go(extent):
+            self._stuck.append(extent)
         with self._lock:
             self._open_files.remove(extent.descriptor)
             self._free.append(extent.slot)
@@ -139,6 +139,20 @@ class DeviceMemory:
     def export(self, extent: CudaExtent) -> int:
         """Return a descriptor that the caller owns. Raises OSError."""
         return fcntl.fcntl(extent.descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+
+    def close(self) -> None:
+        """Let go of everything, after the context was made anew; all extents were destroyed."""
+        self._stuck = [extent for extent in self._stuck if not self._let_go(extent)]
+        driver.cuMemAddressFree(self._base, self._slots * self._extent_bytes)
+
+    def _let_go(self, extent: CudaExtent) -> bool:
+        try:
+            self._context.enter()
+        except CudaFailed:
+            return False
+        unmapped = driver.cuMemUnmap(extent.address, self._extent_bytes)[0]
+        driver.cuMemRelease(extent.handle)
+        return bool(unmapped == SUCCESS)
 
     def _check_device(self, attempt: str, handle: Any) -> None:
         properties = call(attempt, driver.cuMemGetAllocationPropertiesFromHandle, handle)

@@ -63,12 +63,20 @@ class Buffer:
     address: int
 
 
-def make_buffers(context: Context, count: int, size_bytes: int) -> list[Buffer]:
-    """Pinned buffers for content that a link's worker reads. Raises CudaFailed."""
-    memory = scratch(count * size_bytes)
-    base = address_of(memory)
-    pin(context, "read buffers", base, count * size_bytes)
-    return [
-        Buffer(memory[at * size_bytes : (at + 1) * size_bytes], base + at * size_bytes)
-        for at in range(count)
-    ]
+class Buffers:
+    """Pinned buffers for content that a link's worker reads."""
+
+    def __init__(self, context: Context, count: int, size_bytes: int) -> None:
+        """Raises CudaFailed."""
+        self._context = context
+        self._memory = scratch(count * size_bytes)
+        self._base = address_of(self._memory)
+        self.all = [
+            Buffer(self._memory[at : at + size_bytes], self._base + at)
+            for at in range(0, count * size_bytes, size_bytes)
+        ]
+        self.pin()
+
+    def pin(self) -> None:
+        """Pin them in the context as it is now. Raises CudaFailed."""
+        pin(self._context, "read buffers", self._base, self._memory.nbytes)
