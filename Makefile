@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench clean
+.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench gpu-wheels gpu-test gpu-bench clean
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -65,6 +65,20 @@ bench: $(STAMP) ## figures: streaming against the link, grants and round trips, 
 	$(BIN)/python -m tests.bench.streaming
 	$(BIN)/python -m tests.bench.messages
 	$(BIN)/python -m tests.bench.admission
+
+# The GPU targets use the machine's own Python with PyTorch for CUDA (PYTHON), and build what is missing beside
+# it into build/gpu-site. For a machine without a network, `make gpu-wheels` elsewhere and take .cache/gpu-wheels along.
+gpu-wheels: $(STAMP) ## fetch what the GPU targets install, for a machine without a network
+	tests/gpu/wheels.sh
+
+gpu-test: ## on a machine with a GPU: streamed models are right; programs of all kinds under the library
+	tests/gpu/site.sh $(PYTHON) -m pytest -p no:cacheprovider -q tests/gpu/streams.py tests/gpu/compatibility.py
+
+gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
+	mkdir -p build
+	tests/gpu/site.sh $(PYTHON) -m tests.gpu.link --json build/gpu-link.json
+	tests/gpu/site.sh $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json
+	tests/gpu/site.sh $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json
 
 clean: ## remove what was built (not the virtual environment)
 	rm -rf build .cache

@@ -153,7 +153,7 @@ def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
 def managed(
     local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
 ) -> dict[str, Any]:
-    """A run under the agent with this plan."""
+    """A run under the agent with this plan: what it reports, and what the agent says of it."""
     admin.call(
         "register",
         name=name,
@@ -163,7 +163,7 @@ def managed(
         plan=plan.to_api(),
     )
     try:
-        return run_task(
+        report = run_task(
             model,
             mode,
             jobs,
@@ -173,6 +173,9 @@ def managed(
                 "TIERLINE_DEVICE": "cuda",
             },
         )
+        tasks = admin.call("snapshot")["snapshot"]["tasks"]
+        (report["snapshot"],) = (one for one in tasks if one["name"] == name)
+        return report
     finally:
         admin.call("remove", name=name)
 

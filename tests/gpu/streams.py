@@ -1,0 +1,39 @@
+"""Models whose weights stream through a small ring give, bit by bit, what they give resident.
+
+Run by `make gpu-test`; needs a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.gpu.streaming import agent, managed, observed, plan_for
+
+_EXTENT_BYTES = 8 << 20
+_JOBS = 12
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Any]:
+    """An agent of the first GPU."""
+    with agent(_EXTENT_BYTES, 16 << 30, 8 << 30) as one:
+        yield one
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+@pytest.mark.parametrize("mode", ["eager", "graph", "compile"])
+@pytest.mark.parametrize("model", ["llama-small", "resnet152"])
+def test_streamed_as_resident(running: Any, model: str, mode: str, share: float) -> None:
+    local, admin = running
+    alone, layers = observed(model, mode, _JOBS)
+    plan = plan_for(layers, _EXTENT_BYTES, share, alone["workspace_bytes"])
+    assert plan.streamed_extents
+    report = managed(local, admin, f"{model}-{mode}", plan, model, mode, _JOBS)
+    assert report["digests"] == alone["digests"]
+    assert len(report["digests"]) == 1
+    task = report["snapshot"]
+    assert not [one for one in task["notices"] if one["kind"] == "order_changed"]
+    weights = plan.extent_bytes * len(plan.streamed_extents)
+    assert task["streamed_bytes"] > (_JOBS - 1) * weights
