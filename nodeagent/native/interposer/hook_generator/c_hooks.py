@@ -225,6 +225,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
             "return result;",
         ]
     check, before, good, bad = around(table, symbol, call)
+    lines += [call.replace] if call.replace else []
     lines += before
     guarded = check != "ABI_SUCCESS"
     indent = "    " if guarded else ""
@@ -279,6 +280,7 @@ def c_source(table: Table, header: Header) -> str:
         '#include "budget.h"',
         '#include "driver.h"',
         '#include "gate.h"',
+        '#include "graph_hooks.h"',
         '#include "graphs.h"',
         '#include "layouts.h"',
         '#include "ledger.h"',

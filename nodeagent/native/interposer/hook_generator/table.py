@@ -42,6 +42,7 @@ class Call:
     charge: str = "never"
     captured: str = ""
     frees: str = ""
+    replace: str = ""
     before: str = ""
     after: str = ""
     stream: str = ""

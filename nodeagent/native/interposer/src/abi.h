@@ -25,9 +25,27 @@ enum {
     ABI_EVENT_NO_TIMING = 2,
     ABI_MEMORY_DEVICE = 2,
     ABI_CAPTURE_ACTIVE = 1,
+    ABI_CAPTURE_RELAXED = 2,
+    ABI_CAPTURE_UNSUPPORTED = 900,
+    ABI_LAUNCH_FAILED = 719,
+    ABI_INVALID_CONTEXT = 201,
+    ABI_POSIX_DESCRIPTOR = 1,
+    ABI_ACCESS_READ = 1,
+    ABI_HOST_PORTABLE = 1,
+    ABI_HOST_MAPPED = 2,
+    ABI_WAIT_AT_LEAST = 0,
+    ABI_NON_BLOCKING = 1,
+    ABI_LEGACY_STREAM = 1,
+    ABI_THREAD_STREAM = 2,
+    ABI_MEMORY_UNIFIED = 4,
     ABI_NODE_KERNEL = 0,
+    ABI_NODE_COPY = 1,
     ABI_NODE_CHILD_GRAPH = 4,
     ABI_NODE_ALLOCATION = 10,
+    ABI_NODE_FREE = 11,
+    ABI_NODE_CONDITIONAL = 13,
+    ABI_WAIT_VALUE_32 = 1,
+    ABI_WRITE_VALUE_32 = 2,
     ABI_PER_THREAD_STREAM = 2,
     ABI_POINTER_CONTEXT = 1,
     ABI_POINTER_MEMORY_TYPE = 2,
@@ -121,6 +139,56 @@ struct abi_kernel_node {
     void *context;
 };
 
+/* CUDA_MEMCPY3D. */
+struct abi_copy3d {
+    size_t source_x, source_y, source_z, source_level;
+    int source_type;
+    const void *source_host;
+    uint64_t source;
+    void *source_array, *reserved0;
+    size_t source_pitch, source_height;
+    size_t target_x, target_y, target_z, target_level;
+    int target_type;
+    void *target_host;
+    uint64_t target;
+    void *target_array, *reserved1;
+    size_t target_pitch, target_height;
+    size_t width, height, depth;
+};
+
+/* CUDA_MEMCPY_NODE_PARAMS. */
+struct abi_copy_node {
+    int flags, reserved;
+    void *context;
+    struct abi_copy3d copy;
+};
+
+/* CUDA_CONDITIONAL_NODE_PARAMS. */
+struct abi_conditional_node {
+    uint64_t handle;
+    int type;
+    unsigned int count;
+    void **graphs;
+    void *context;
+};
+
+/* CUstreamBatchMemOpParams of a 32-bit wait or write. */
+struct abi_word_operation {
+    int operation;
+    uint64_t address;
+    uint64_t value;
+    unsigned int flags;
+    uint64_t reserved[2];
+};
+
+/* CUDA_BATCH_MEM_OP_NODE_PARAMS. */
+struct abi_words_node {
+    void *context;
+    unsigned int count;
+    struct abi_word_operation *operations;
+    unsigned int flags;
+};
+
 /* CUDA_MEM_ALLOC_NODE_PARAMS up to its size. */
 struct abi_allocation_node {
     uint64_t pool_properties[11];
@@ -134,7 +202,9 @@ struct abi_any_node {
     int reserved[3];
     union {
         struct abi_kernel_node kernel;
+        struct abi_copy_node copy;
         struct abi_allocation_node allocation;
+        struct abi_conditional_node conditional;
         void *child_graph;
     } as;
 };
@@ -143,6 +213,12 @@ struct abi_external_memory {
     int type;
     uint64_t handle[2];
     uint64_t bytes;
+};
+
+/* CUgraphExecUpdateResultInfo. */
+struct abi_update_result {
+    int result;
+    void *node, *from_node;
 };
 
 struct abi_edge {

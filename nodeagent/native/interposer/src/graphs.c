@@ -1,373 +1,495 @@
 /* See graphs.h.
  *
- * Kernels stand in an order in which they may run: by their edges, and among those that are free by
- * their creation, which is the order in which a stream was captured. The lock is never held during
- * a driver call or a gate; the observer's is taken inside it.
+ * What a launch says is found at the first launch, and again when other weights are watched or a
+ * node names others: the gates are then set to what fits now. If what fits now would need gates at
+ * other places, those that stand stay, as long as the weights they stand for are where they were;
+ * otherwise they are put to rest, and everything that the graph reads is loose.
+ *
+ * Invariant: a launch never reaches the driver with gates of an arena that is gone.
+ *
+ * The table's lock is never held during a driver call or a gate. An executable's own lock is: while
+ * its gates are set, and while the gates are asked where weights lie. It is not held while a launch
+ * is in the gate.
  */
 #include "graphs.h"
 
 #include <pthread.h>
-#include <stdint.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "driver.h"
 #include "gate.h"
-#include "observer.h"
+#include "graph_extend.h"
 
-enum { DEEPEST = 16 }; /* child graphs in child graphs */
-
-struct kernel {
-    const void *node;
-    const void *top; /* the node of the outermost graph in which it lies */
-    struct kernel *next;
-    uint32_t count;
-    uint64_t words[];
-};
-
-/* Which weights the kernels name, as of one generation. Shared by launches under way. */
-struct named {
-    uint64_t generation;
-    uint32_t users;
-    uint32_t kernels;
-    uint32_t *ends;
-    uint32_t *weights;
+/* What a launch says. Shared by launches under way. */
+struct said {
+    atomic_uint users;
+    const struct tl_graph_gates *gates;
+    struct graph_names names;
+    struct launch_plans plans;
 };
 
 struct graph {
-    const void *exec;
     struct graph *next;
-    struct kernel *kernels;
-    struct named *named;
+    const void *exec;
+    uint32_t users; /* under the table's lock */
+    pthread_mutex_t lock;
+    /* Under its own lock. */
+    struct graph_view *view; /* nodes are those that the driver knows; NULL: unknown */
+    struct extension *extension;
+    struct arrangement *arrangement; /* to which the gates are set */
+    struct said *said;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct graph *graphs; /* a process has tens of them */
+static atomic_uint extended; /* how many have gates */
 
-/* ---- reading what the driver knows, without the lock */
+/* ---- one graph */
 
-static struct kernel *read_kernel(const void *node, const void *top,
-                                  const struct abi_kernel_node *parameters, bool has_kernel) {
-    uint64_t words[OBSERVER_MOST];
-    const void *function = parameters->function;
-    if (function == NULL && has_kernel) {
-        function = parameters->kernel;
-    }
-    uint32_t count = observer_words(function, parameters->parameters, parameters->extra, words);
-    struct kernel *kernel = malloc(sizeof *kernel + count * sizeof *words);
-    if (kernel != NULL) {
-        *kernel = (struct kernel){.node = node, .top = top, .count = count};
-        memcpy(kernel->words, words, count * sizeof *words);
-    }
-    return kernel;
-}
-
-static void free_kernels(struct kernel *kernel) {
-    while (kernel != NULL) {
-        struct kernel *next = kernel->next;
-        free(kernel);
-        kernel = next;
+static void release_said(struct said *said) {
+    if (said != NULL && atomic_fetch_sub(&said->users, 1) == 1) {
+        graph_names_free(&said->names);
+        launch_plans_free(&said->plans);
+        free(said);
     }
 }
 
-static size_t place_of(void *const *nodes, size_t count, const void *node) {
-    size_t i = 0;
-    while (i < count && nodes[i] != node) {
-        i++;
-    }
-    return i;
+static void forget_said(struct graph *graph) {
+    release_said(graph->said);
+    graph->said = NULL;
 }
 
-/* Puts nodes into an order in which they may run. Leaves them alone when edges cannot be had. */
-static void sort_nodes(void *graph, void **nodes, size_t count) {
-    cuGraphGetEdges_v2_function *ask =
-        (cuGraphGetEdges_v2_function *)driver_next(USED_cuGraphGetEdges_v2);
-    size_t edges = 0;
-    if (ask == NULL || ask(graph, NULL, NULL, NULL, &edges) != ABI_SUCCESS || edges == 0) {
-        return;
+static void drop_extension(struct graph *graph) {
+    if (graph->extension != NULL) {
+        extension_free(graph->extension);
+        graph->extension = NULL;
+        atomic_fetch_sub(&extended, 1);
     }
-    void **from = calloc(edges, sizeof *from);
-    void **to = calloc(edges, sizeof *to);
-    struct abi_edge *data = calloc(edges, sizeof *data);
-    size_t *waits_for = calloc(count, sizeof *waits_for);
-    void **sorted = calloc(count, sizeof *sorted);
-    if (from != NULL && to != NULL && data != NULL && waits_for != NULL && sorted != NULL &&
-        ask(graph, from, to, data, &edges) == ABI_SUCCESS) {
-        for (size_t e = 0; e < edges; e++) {
-            size_t place = place_of(nodes, count, to[e]);
-            if (place < count) {
-                waits_for[place]++;
-            }
-        }
-        size_t done = 0;
-        for (size_t i = 0; i < count; i++) {
-            if (waits_for[i] > 0 || nodes[i] == NULL) {
-                continue;
-            }
-            sorted[done++] = nodes[i];
-            size_t restart = i;
-            for (size_t e = 0; e < edges; e++) {
-                size_t place = from[e] == nodes[i] ? place_of(nodes, count, to[e]) : count;
-                if (place < count && --waits_for[place] == 0 && place < restart) {
-                    restart = place; /* created earlier, free only now */
-                }
-            }
-            nodes[i] = NULL;
-            i = restart < i ? restart - 1 : i; /* wraps to be 0 again after i++ */
-        }
-        if (done == count) {
-            memcpy(nodes, sorted, count * sizeof *sorted);
-        }
-    }
-    free(from);
-    free(to);
-    free(data);
-    free(waits_for);
-    free(sorted);
 }
 
-/* Appends the kernels of a graph, in order; returns where the next one goes. */
-/* NOLINTNEXTLINE(misc-no-recursion) child graphs nest, and DEEPEST bounds it */
-static struct kernel **read_graph(void *graph, const void *top, int depth, struct kernel **tail) {
-    cuGraphGetNodes_function *list = (cuGraphGetNodes_function *)driver_next(USED_cuGraphGetNodes);
-    cuGraphNodeGetType_function *type_of =
-        (cuGraphNodeGetType_function *)driver_next(USED_cuGraphNodeGetType);
-    cuGraphKernelNodeGetParams_v2_function *read =
-        (cuGraphKernelNodeGetParams_v2_function *)driver_next(USED_cuGraphKernelNodeGetParams_v2);
-    cuGraphChildGraphNodeGetGraph_function *child_of =
-        (cuGraphChildGraphNodeGetGraph_function *)driver_next(USED_cuGraphChildGraphNodeGetGraph);
-    size_t count = 0;
-    if (list == NULL || type_of == NULL || read == NULL || child_of == NULL || depth > DEEPEST ||
-        list(graph, NULL, &count) != ABI_SUCCESS || count == 0) {
-        return tail;
+static void free_graph(struct graph *graph) {
+    if (graph != NULL) {
+        forget_said(graph);
+        drop_extension(graph);
+        arrangement_free(graph->arrangement);
+        view_free(graph->view);
+        pthread_mutex_destroy(&graph->lock);
+        free(graph);
     }
-    void **nodes = calloc(count, sizeof *nodes);
-    if (nodes == NULL || list(graph, nodes, &count) != ABI_SUCCESS) {
-        free(nodes);
-        return tail;
-    }
-    sort_nodes(graph, nodes, count);
-    for (size_t i = 0; i < count; i++) {
-        int type = 0;
-        struct abi_kernel_node parameters = {0};
-        void *child = NULL;
-        const void *node_top = top == NULL ? nodes[i] : top;
-        if (type_of(nodes[i], &type) != ABI_SUCCESS) {
-            continue;
-        }
-        if (type == ABI_NODE_KERNEL && read(nodes[i], &parameters) == ABI_SUCCESS) {
-            *tail = read_kernel(nodes[i], node_top, &parameters, true);
-            tail = *tail == NULL ? tail : &(*tail)->next;
-        } else if (type == ABI_NODE_CHILD_GRAPH && child_of(nodes[i], &child) == ABI_SUCCESS) {
-            tail = read_graph(child, node_top, depth + 1, tail);
-        }
-    }
-    free(nodes);
-    return tail;
 }
 
-/* ---- what is kept, under the lock */
-
-static struct graph *find(const void *exec) {
-    struct graph *graph = graphs;
-    while (graph != NULL && graph->exec != exec) {
-        graph = graph->next;
+static struct graph *new_graph(void *described) {
+    struct graph *graph = calloc(1, sizeof *graph);
+    if (graph == NULL) {
+        return NULL;
     }
+    pthread_mutex_init(&graph->lock, NULL);
+    graph->users = 1;
+    graph->view = view_read(described);
     return graph;
 }
 
-static void release(struct named *named) {
-    if (named != NULL && --named->users == 0) {
-        free(named->ends);
-        free(named->weights);
-        free(named);
+/* Gives a graph that is about to be instantiated its gates, if it needs any and can have them. */
+static void extend(struct graph *graph, void *described) {
+    const struct tl_graph_gates *gates = graph_gates();
+    struct graph_names names;
+    if (gates == NULL || !observer_watching() || graph->view == NULL ||
+        !graph_names_find(graph->view->readers, observer_generation(), &names)) {
+        return;
+    }
+    struct arrangement *arrangement = arrange(gates, graph->view, &names);
+    graph_names_free(&names);
+    if (arrangement == NULL) {
+        return;
+    }
+    graph->extension = extension_new(described, graph->view, arrangement);
+    if (graph->extension == NULL) {
+        arrangement_free(arrangement);
+        return;
+    }
+    graph->arrangement = arrangement;
+    atomic_fetch_add(&extended, 1);
+}
+
+/* From now on its nodes are those of the clone that was instantiated. */
+static void rename_nodes(struct graph *graph) {
+    struct graph_view *view = graph->view;
+    for (uint32_t v = 0; graph->extension != NULL && v < view->node_count; v++) {
+        view->nodes[v] = extension_node(graph->extension, view->nodes[v]);
+    }
+    struct graph_reader *reader = graph->extension == NULL ? NULL : view->readers;
+    for (; reader != NULL; reader = reader->next) {
+        reader->node =
+            extension_node(graph->extension, (void *)(uintptr_t)reader->node); /* NOLINT */
     }
 }
 
-static void forget_named(struct graph *graph) {
-    release(graph->named);
-    graph->named = NULL;
-}
+/* ---- the table */
 
-static void replace_all(void *exec, struct kernel *kernels, bool add) {
-    struct graph *fresh = add ? calloc(1, sizeof *fresh) : NULL;
-    pthread_mutex_lock(&lock);
-    struct graph *graph = find(exec);
-    if (graph == NULL && fresh != NULL) {
-        graph = fresh;
-        fresh = NULL;
-        graph->exec = exec;
-        graph->next = graphs;
-        graphs = graph;
-    }
-    struct kernel *old = kernels;
-    if (graph != NULL) {
-        old = graph->kernels;
-        graph->kernels = kernels;
-        forget_named(graph);
-    }
-    pthread_mutex_unlock(&lock);
-    free_kernels(old);
-    free(fresh);
-}
-
-void graphs_instantiated(void *exec, void *graph) {
-    struct kernel *kernels = NULL;
-    read_graph(graph, NULL, 0, &kernels);
-    replace_all(exec, kernels, true);
-}
-
-void graphs_updated(void *exec, void *graph) {
-    struct kernel *kernels = NULL;
-    read_graph(graph, NULL, 0, &kernels);
-    /* The graph's nodes are other handles than those of the graph that was instantiated; changes
-     * of single nodes name the latter, which are thus no longer found, and add what they name. */
-    replace_all(exec, kernels, false);
-}
-
-/* Puts kernels in the place of those of one node: of an inner one, or of all of an outer one. */
-static void replace_node(void *exec, const void *node, bool outer, struct kernel *kernels) {
-    pthread_mutex_lock(&lock);
-    struct graph *graph = find(exec);
-    struct kernel *old = NULL;
-    if (graph != NULL) {
-        struct kernel **at = &graph->kernels;
-        while (*at != NULL && (outer ? (*at)->top : (*at)->node) != node) {
-            at = &(*at)->next;
-        }
-        struct kernel **old_tail = &old;
-        while (*at != NULL && (outer ? (*at)->top : (*at)->node) == node) {
-            *old_tail = *at;
-            *at = (*at)->next;
-            old_tail = &(*old_tail)->next;
-            *old_tail = NULL;
-        }
-        struct kernel *rest = *at;
-        *at = kernels;
-        while (*at != NULL) {
-            at = &(*at)->next;
-        }
-        *at = rest;
-        kernels = NULL;
-        forget_named(graph);
-    }
-    pthread_mutex_unlock(&lock);
-    free_kernels(old);
-    free_kernels(kernels);
-}
-
-/* The outer node of an inner one, so that it stays known by both. */
-static const void *top_of(const void *exec, const void *node) {
-    const void *top = node;
-    pthread_mutex_lock(&lock);
-    const struct graph *graph = find(exec);
-    for (const struct kernel *k = graph == NULL ? NULL : graph->kernels; k != NULL; k = k->next) {
-        top = k->node == node ? k->top : top;
-    }
-    pthread_mutex_unlock(&lock);
-    return top;
-}
-
-void graphs_node_changed(void *exec, void *node, const void *parameters, bool has_kernel) {
-    replace_node(exec, node, false, read_kernel(node, top_of(exec, node), parameters, has_kernel));
-}
-
-void graphs_any_node_changed(void *exec, void *node, const void *parameters) {
-    const struct abi_any_node *any = parameters;
-    if (any->type == ABI_NODE_KERNEL) {
-        graphs_node_changed(exec, node, &any->as.kernel, true);
-    } else if (any->type == ABI_NODE_CHILD_GRAPH) {
-        graphs_child_changed(exec, node, any->as.child_graph);
-    }
-}
-
-void graphs_child_changed(void *exec, void *node, void *graph) {
-    struct kernel *kernels = NULL;
-    read_graph(graph, node, 1, &kernels);
-    replace_node(exec, node, true, kernels);
-}
-
-int graphs_destroy(void *exec) {
-    pthread_mutex_lock(&lock);
+static struct graph **find(const void *exec) {
     struct graph **at = &graphs;
     while (*at != NULL && (*at)->exec != exec) {
         at = &(*at)->next;
     }
+    return at;
+}
+
+static struct graph *hold(const void *exec) {
+    pthread_mutex_lock(&lock);
+    struct graph *graph = *find(exec);
+    if (graph != NULL) {
+        graph->users++;
+    }
+    pthread_mutex_unlock(&lock);
+    return graph;
+}
+
+static void let_go(struct graph *graph) {
+    pthread_mutex_lock(&lock);
+    bool last = graph != NULL && --graph->users == 0;
+    pthread_mutex_unlock(&lock);
+    if (last) {
+        free_graph(graph);
+    }
+}
+
+static struct graph *take_out(const void *exec) {
+    pthread_mutex_lock(&lock);
+    struct graph **at = find(exec);
     struct graph *graph = *at;
     if (graph != NULL) {
         *at = graph->next;
-        forget_named(graph);
     }
     pthread_mutex_unlock(&lock);
-    if (graph != NULL) {
-        free_kernels(graph->kernels);
-        free(graph);
-    }
+    return graph;
+}
+
+int graphs_destroy(void *exec) {
+    let_go(take_out(exec));
     return ABI_SUCCESS;
+}
+
+int graphs_instantiate(void *described, void **exec, graphs_real *real, void *request) {
+    struct graph *graph = new_graph(described);
+    int result = ABI_OUT_OF_MEMORY;
+    if (graph != NULL) {
+        extend(graph, described);
+    }
+    if (graph != NULL && graph->extension != NULL) {
+        result = real(request, extension_graph(graph->extension));
+        if (result != ABI_SUCCESS) {
+            drop_extension(graph);
+            arrangement_free(graph->arrangement);
+            graph->arrangement = NULL;
+        }
+    }
+    if (graph == NULL || graph->extension == NULL) {
+        result = real(request, described);
+    }
+    if (result != ABI_SUCCESS || graph == NULL) {
+        free_graph(graph);
+        return result;
+    }
+    rename_nodes(graph);
+    let_go(take_out(*exec)); /* of an executable that went unseen, with its context */
+    pthread_mutex_lock(&lock);
+    graph->exec = *exec;
+    graph->next = graphs;
+    graphs = graph;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* ---- changes */
+
+void *graphs_node(void *exec, void *node) {
+    struct graph *graph = atomic_load(&extended) > 0 ? hold(exec) : NULL;
+    if (graph == NULL) {
+        return node;
+    }
+    pthread_mutex_lock(&graph->lock);
+    void *known = graph->extension == NULL ? node : extension_node(graph->extension, node);
+    pthread_mutex_unlock(&graph->lock);
+    let_go(graph);
+    return known;
+}
+
+/* Takes over what another graph of the same shape names; its nodes are known by these handles. */
+static void take_readers(struct graph *graph, struct graph_view *other) {
+    struct graph_view *view = graph->view;
+    readers_free(view->readers);
+    view->readers = other->readers;
+    other->readers = NULL;
+    for (struct graph_reader *r = view->readers; r != NULL; r = r->next) {
+        if (r->top < other->node_count && other->nodes[r->top] == r->node) {
+            r->node = r->top < view->node_count ? view->nodes[r->top] : r->node;
+        }
+    }
+}
+
+static void name_wrong(void **wrong, void *const *twins, const struct graph_view *view) {
+    for (uint32_t v = 0; wrong != NULL && *wrong != NULL && v <= view->node_count; v++) {
+        if (v == view->node_count) {
+            *wrong = NULL; /* a gate */
+        } else if (twins[v] == *wrong) {
+            *wrong = view->nodes[v];
+            return;
+        }
+    }
+}
+
+int graphs_update(void *exec, void *described, graphs_real *real, void *request,
+                  struct graphs_wrong wrong) {
+    struct graph *graph = hold(exec);
+    struct graph_view *view = graph == NULL ? NULL : view_read(described);
+    if (graph == NULL) {
+        return real(request, described);
+    }
+    pthread_mutex_lock(&graph->lock);
+    void **twins = NULL;
+    void *twin = view != NULL && graph->extension != NULL
+                     ? extension_twin(graph->extension, described, view, &twins)
+                     : NULL;
+    int result = real(request, twin == NULL ? described : twin);
+    if (result != ABI_SUCCESS && twin != NULL) {
+        name_wrong(wrong.node, twins, view);
+        name_wrong(wrong.from_node, twins, view);
+    }
+    if (result == ABI_SUCCESS) {
+        forget_said(graph);
+        if (view != NULL && graph->view != NULL && view->node_count == graph->view->node_count) {
+            take_readers(graph, view);
+        } else {
+            view_free(graph->view);
+            graph->view = view;
+            view = NULL;
+        }
+    }
+    pthread_mutex_unlock(&graph->lock);
+    extension_destroy_graph(twin);
+    free(twins);
+    view_free(view);
+    let_go(graph);
+    return result;
+}
+
+/* Whether two lists of readers name the same weights, in the same order. */
+static bool name_the_same(const struct graph_reader *one, const struct graph_reader *other) {
+    struct graph_names a;
+    struct graph_names b;
+    uint64_t generation = observer_generation();
+    bool same = false;
+    if (graph_names_find(one, generation, &a)) {
+        if (graph_names_find(other, generation, &b)) {
+            uint32_t count = a.reader_count;
+            same = count == b.reader_count &&
+                   (count == 0 ||
+                    (memcmp(a.ends, b.ends, count * sizeof *a.ends) == 0 &&
+                     memcmp(a.weights, b.weights, a.ends[count - 1] * sizeof *a.weights) == 0));
+            graph_names_free(&b);
+        }
+        graph_names_free(&a);
+    }
+    return same;
+}
+
+/* Puts readers in the place of those of one node: of an inner one, or of all of an outer one. */
+static void replace(struct graph *graph, const void *node, uint32_t top, bool outer,
+                    struct graph_reader *fresh) {
+    struct graph_reader **at = &graph->view->readers;
+    while (*at != NULL && (outer ? (*at)->top != top : (*at)->node != node)) {
+        at = &(*at)->next;
+    }
+    struct graph_reader *old = NULL;
+    struct graph_reader **old_tail = &old;
+    while (*at != NULL && (outer ? (*at)->top == top : (*at)->node == node)) {
+        *old_tail = *at;
+        *at = (*at)->next;
+        old_tail = &(*old_tail)->next;
+        *old_tail = NULL;
+    }
+    if (!name_the_same(old, fresh)) {
+        forget_said(graph);
+    }
+    struct graph_reader *rest = *at;
+    *at = fresh;
+    while (*at != NULL) {
+        at = &(*at)->next;
+    }
+    *at = rest;
+    readers_free(old);
+}
+
+/* The outermost node in which a node lies. */
+static uint32_t top_of(const struct graph *graph, const void *node) {
+    for (const struct graph_reader *r = graph->view->readers; r != NULL; r = r->next) {
+        if (r->node == node) {
+            return r->top;
+        }
+    }
+    uint32_t place = view_place(graph->view, node);
+    return place < graph->view->node_count ? place : NO_TOP;
+}
+
+static void change(void *exec, void *node, const struct abi_any_node *to, bool has_kernel) {
+    struct graph *graph = hold(exec);
+    if (graph == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&graph->lock);
+    if (graph->view != NULL) {
+        uint32_t top = top_of(graph, node);
+        if (to->type == ABI_NODE_KERNEL) {
+            replace(graph, node, top, false,
+                    reader_of_kernel(node, top, &to->as.kernel, has_kernel));
+        } else if (to->type == ABI_NODE_COPY) {
+            replace(graph, node, top, false, reader_of_copy(node, top, &to->as.copy.copy));
+        } else if (to->type == ABI_NODE_CHILD_GRAPH) {
+            replace(graph, node, top, true, readers_of_child(to->as.child_graph, top));
+        }
+    }
+    pthread_mutex_unlock(&graph->lock);
+    let_go(graph);
+}
+
+void graphs_kernel_changed(void *exec, void *node, const void *parameters, bool has_kernel) {
+    const struct abi_kernel_node *kernel = parameters;
+    struct abi_any_node any = {.type = ABI_NODE_KERNEL};
+    any.as.kernel.function = kernel->function;
+    any.as.kernel.parameters = kernel->parameters;
+    any.as.kernel.extra = kernel->extra;
+    any.as.kernel.kernel = has_kernel ? kernel->kernel : NULL;
+    change(exec, node, &any, has_kernel);
+}
+
+void graphs_copy_changed(void *exec, void *node, const void *parameters) {
+    struct abi_any_node any = {.type = ABI_NODE_COPY};
+    any.as.copy.copy = *(const struct abi_copy3d *)parameters;
+    change(exec, node, &any, false);
+}
+
+void graphs_child_changed(void *exec, void *node, void *graph) {
+    struct abi_any_node any = {.type = ABI_NODE_CHILD_GRAPH, .as.child_graph = graph};
+    change(exec, node, &any, false);
+}
+
+void graphs_any_node_changed(void *exec, void *node, const void *parameters) {
+    change(exec, node, parameters, true);
+}
+
+void graphs_node_added(const void *node, const void *parameters) {
+    const struct abi_any_node *any = parameters;
+    if (any->type == ABI_NODE_CONDITIONAL) {
+        view_note_conditional(node, any->as.conditional.graphs, any->as.conditional.count);
+    }
 }
 
 /* ---- launching */
 
-static struct named *resolve(const struct graph *graph, uint64_t generation) {
-    uint32_t kernels = 0;
-    for (const struct kernel *k = graph->kernels; k != NULL; k = k->next) {
-        kernels++;
+/* Sets the gates to what the graph names now. Returns a CUresult. */
+static int set_gates(struct graph *graph, void *exec, const struct said *said) {
+    struct arrangement *fresh =
+        said->gates == NULL ? NULL : arrange(said->gates, graph->view, &said->names);
+    if (fresh != NULL && extension_fits(graph->extension, fresh)) {
+        arrangement_free(graph->arrangement);
+        graph->arrangement = fresh;
+        return extension_set(graph->extension, exec, fresh);
     }
-    struct named *named = calloc(1, sizeof *named);
-    uint32_t *ends = calloc(kernels + 1U, sizeof *ends);
-    uint32_t *weights = NULL;
-    uint32_t count = 0;
-    uint32_t i = 0;
-    bool whole = named != NULL && ends != NULL;
-    for (const struct kernel *k = graph->kernels; whole && k != NULL; k = k->next) {
-        uint32_t found[OBSERVER_MOST];
-        uint32_t more = observer_resolve(k->words, k->count, found);
-        uint32_t *larger = realloc(weights, (count + more + 1U) * sizeof *weights);
-        whole = larger != NULL;
-        if (whole) {
-            weights = larger;
-            memcpy(weights + count, found, more * sizeof *found);
-            count += more;
-            ends[i++] = count;
+    arrangement_free(fresh);
+    if (said->gates == NULL || graph->arrangement == NULL ||
+        graph->arrangement->generation != said->names.generation) {
+        arrangement_free(graph->arrangement);
+        graph->arrangement = NULL;
+    }
+    return extension_set(graph->extension, exec, graph->arrangement);
+}
+
+/* Finds out what a launch says, under the graph's lock. Returns a CUresult. */
+static int prepare(struct graph *graph, void *exec) {
+    const struct tl_graph_gates *gates = graph_gates();
+    uint64_t generation = observer_generation();
+    if (graph->said != NULL && graph->said->gates == gates &&
+        graph->said->names.generation == generation) {
+        return ABI_SUCCESS;
+    }
+    forget_said(graph);
+    if (graph->view == NULL && gates != NULL) {
+        return ABI_NOT_SUPPORTED; /* it may read anything */
+    }
+    struct said *said = calloc(1, sizeof *said);
+    if (said == NULL || !graph_names_find(graph->view == NULL ? NULL : graph->view->readers,
+                                          generation, &said->names)) {
+        free(said);
+        return ABI_OUT_OF_MEMORY;
+    }
+    said->users = 1;
+    said->gates = gates;
+    int result = ABI_SUCCESS;
+    if (graph->extension != NULL) {
+        result = set_gates(graph, exec, said);
+    }
+    if (result == ABI_SUCCESS && gates != NULL &&
+        !launch_plans_make(gates, &said->names, graph->arrangement, &said->plans)) {
+        result = ABI_OUT_OF_MEMORY;
+    }
+    if (result != ABI_SUCCESS) {
+        release_said(said);
+        return result;
+    }
+    graph->said = said;
+    return ABI_SUCCESS;
+}
+
+/* A launch that is captured becomes part of another graph, which gets gates of its own. */
+static int capture(struct tierline_call *call, struct graph *graph, void *exec) {
+    forget_said(graph);
+    arrangement_free(graph->arrangement);
+    graph->arrangement = NULL;
+    int result = extension_set(graph->extension, exec, NULL);
+    call->captured = true;
+    return result;
+}
+
+static int launch(struct tierline_call *call, const struct said *said) {
+    const struct graph_names *names = &said->names;
+    int verdict =
+        observer_replay(call, names->generation, names->weights, names->ends, names->reader_count);
+    if (verdict == ABI_SUCCESS && said->plans.count > 0) {
+        verdict = said->gates->launch(said->plans.plans, said->plans.count, call->stream,
+                                      call->per_thread);
+        if (verdict != ABI_SUCCESS) {
+            gate_done(call);
         }
     }
-    if (!whole) {
-        free(named);
-        free(ends);
-        free(weights);
-        return NULL;
-    }
-    *named = (struct named){
-        .generation = generation, .users = 1, .kernels = kernels, .ends = ends, .weights = weights};
-    return named;
+    return verdict;
 }
 
 int graphs_launch(struct tierline_call *call, void *exec) {
-    if (!observer_watching()) {
+    bool watching = observer_watching();
+    struct graph *graph = watching || atomic_load(&extended) > 0 ? hold(exec) : NULL;
+    if (graph == NULL) {
         return gate_ask(call);
     }
-    uint64_t generation = observer_generation();
-    pthread_mutex_lock(&lock);
-    struct graph *graph = find(exec);
-    if (graph != NULL && graph->named != NULL && graph->named->generation != generation) {
-        forget_named(graph);
+    struct said *said = NULL;
+    pthread_mutex_lock(&graph->lock);
+    int verdict = ABI_SUCCESS;
+    if (graph->extension != NULL && driver_capturing(call->stream, call->per_thread)) {
+        verdict = capture(call, graph, exec);
+    } else {
+        verdict = prepare(graph, exec);
+        said = verdict == ABI_SUCCESS && watching ? graph->said : NULL;
     }
-    if (graph != NULL && graph->named == NULL) {
-        graph->named = resolve(graph, generation);
+    if (said != NULL) {
+        atomic_fetch_add(&said->users, 1);
     }
-    struct named *named = graph == NULL ? NULL : graph->named;
-    if (named != NULL) {
-        named->users++;
+    pthread_mutex_unlock(&graph->lock);
+    if (verdict == ABI_SUCCESS) {
+        verdict = said == NULL ? gate_ask(call) : launch(call, said);
     }
-    pthread_mutex_unlock(&lock);
-    if (named == NULL) {
-        return gate_ask(call);
-    }
-    int verdict =
-        observer_replay(call, named->generation, named->weights, named->ends, named->kernels);
-    pthread_mutex_lock(&lock);
-    release(named);
-    pthread_mutex_unlock(&lock);
+    release_said(said);
+    let_go(graph);
     return verdict;
 }
 
@@ -375,13 +497,11 @@ void graphs_fork_before(void) {
     pthread_mutex_lock(&lock);
 }
 
+/* The child has no driver, and other threads' locks would stay locked: all of it is left alone. */
 void graphs_fork_after(bool in_child) {
-    while (in_child && graphs != NULL) {
-        struct graph *graph = graphs;
-        graphs = graph->next;
-        forget_named(graph);
-        free_kernels(graph->kernels);
-        free(graph);
+    if (in_child) {
+        graphs = NULL;
+        atomic_store(&extended, 0);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -1,7 +1,7 @@
-/* The kernels of instantiated graphs, and the words of their parameters that may be addresses.
+/* Instantiated graphs: what their kernels and copies name, and the gates among them.
  *
- * Words are kept rather than weights, so that a graph built before its weights were watched is
- * understood all the same.
+ * Addresses are kept rather than weights, so that a graph built before its weights were watched is
+ * understood all the same: what it reads is then loose, as it has no gates.
  */
 #pragma once
 
@@ -9,17 +9,39 @@
 
 #include "tierline/interposer.h"
 
-void graphs_instantiated(void *exec, void *graph);
-void graphs_updated(void *exec, void *graph);
+/* The driver's function with everything but the graph: how a handler calls it for another one. */
+typedef int graphs_real(void *request, void *graph);
+
+/* Instantiates a graph with gates if it needs some and can have them, else as it is. `exec` is
+ * where the executable stands after success. */
+int graphs_instantiate(void *graph, void **exec, graphs_real *real, void *request);
+
+/* Nodes that a failed update named, to be turned into the program's; NULL where there is none. */
+struct graphs_wrong {
+    void **node, **from_node;
+};
+int graphs_update(void *exec, void *graph, graphs_real *real, void *request,
+                  struct graphs_wrong wrong);
+
+/* The node by which the driver knows a node of the program's graph in an executable. The calls
+ * below take such nodes. */
+void *graphs_node(void *exec, void *node);
+
 /* A kernel node of an instantiated graph got parameters: CUDA_KERNEL_NODE_PARAMS of version 1, or
  * of a later one, which has a kernel in it. */
-void graphs_node_changed(void *exec, void *node, const void *parameters, bool has_kernel);
-void graphs_any_node_changed(void *exec, void *node, const void *parameters);
+void graphs_kernel_changed(void *exec, void *node, const void *parameters, bool has_kernel);
+void graphs_copy_changed(void *exec, void *node, const void *parameters);
 void graphs_child_changed(void *exec, void *node, void *graph);
+void graphs_any_node_changed(void *exec, void *node, const void *parameters);
+
+/* A node was added by its parameters: conditional ones say only now which graphs they may run. */
+void graphs_node_added(const void *node, const void *parameters);
+
 /* Answers CUDA_SUCCESS. */
 int graphs_destroy(void *exec);
 
-/* Shows the kernels of a graph that is about to be launched to the gate and the observer. */
+/* Shows the kernels of a graph that is about to be launched to the gate and the observer, and takes
+ * the job to where the graph can run. */
 int graphs_launch(struct tierline_call *call, void *exec);
 
 void graphs_fork_before(void);

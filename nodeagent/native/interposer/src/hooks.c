@@ -6,6 +6,7 @@
 #include "budget.h"
 #include "driver.h"
 #include "gate.h"
+#include "graph_hooks.h"
 #include "graphs.h"
 #include "layouts.h"
 #include "ledger.h"
@@ -334,7 +335,7 @@ TIERLINE_EXPORT int cuGraphAddNode(void **phGraphNode, void *hGraph, const void 
     }
     int result = next(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
     if (result == ABI_SUCCESS) {
-        ledger_note_graph(abi_any_node_bytes(nodeParams));
+        ledger_note_graph(abi_any_node_bytes(nodeParams)); graphs_node_added(*phGraphNode, nodeParams);
     }
     driver_leave();
     return result;
@@ -350,8 +351,22 @@ TIERLINE_EXPORT int cuGraphAddNode_v2(void **phGraphNode, void *hGraph, const vo
     }
     int result = next(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
     if (result == ABI_SUCCESS) {
-        ledger_note_graph(abi_any_node_bytes(nodeParams));
+        ledger_note_graph(abi_any_node_bytes(nodeParams)); graphs_node_added(*phGraphNode, nodeParams);
     }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecBatchMemOpNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams) {
+    cuGraphExecBatchMemOpNodeSetParams_function *next = (cuGraphExecBatchMemOpNodeSetParams_function *)driver_next(HOOK_cuGraphExecBatchMemOpNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, nodeParams);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, nodeParams);
     driver_leave();
     return result;
 }
@@ -364,6 +379,7 @@ TIERLINE_EXPORT int cuGraphExecChildGraphNodeSetParams(void *hGraphExec, void *h
     if (!driver_enter()) {
         return next(hGraphExec, hNode, childGraph);
     }
+    hNode = graphs_node(hGraphExec, hNode);
     int result = next(hGraphExec, hNode, childGraph);
     if (result == ABI_SUCCESS) {
         graphs_child_changed(hGraphExec, hNode, childGraph);
@@ -388,6 +404,76 @@ TIERLINE_EXPORT int cuGraphExecDestroy(void *hGraphExec) {
     return result;
 }
 
+TIERLINE_EXPORT int cuGraphExecEventRecordNodeSetEvent(void *hGraphExec, void *hNode, void *event) {
+    cuGraphExecEventRecordNodeSetEvent_function *next = (cuGraphExecEventRecordNodeSetEvent_function *)driver_next(HOOK_cuGraphExecEventRecordNodeSetEvent);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, event);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, event);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecEventWaitNodeSetEvent(void *hGraphExec, void *hNode, void *event) {
+    cuGraphExecEventWaitNodeSetEvent_function *next = (cuGraphExecEventWaitNodeSetEvent_function *)driver_next(HOOK_cuGraphExecEventWaitNodeSetEvent);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, event);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, event);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecExternalSemaphoresSignalNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams) {
+    cuGraphExecExternalSemaphoresSignalNodeSetParams_function *next = (cuGraphExecExternalSemaphoresSignalNodeSetParams_function *)driver_next(HOOK_cuGraphExecExternalSemaphoresSignalNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, nodeParams);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, nodeParams);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecExternalSemaphoresWaitNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams) {
+    cuGraphExecExternalSemaphoresWaitNodeSetParams_function *next = (cuGraphExecExternalSemaphoresWaitNodeSetParams_function *)driver_next(HOOK_cuGraphExecExternalSemaphoresWaitNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, nodeParams);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, nodeParams);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecHostNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams) {
+    cuGraphExecHostNodeSetParams_function *next = (cuGraphExecHostNodeSetParams_function *)driver_next(HOOK_cuGraphExecHostNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, nodeParams);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, nodeParams);
+    driver_leave();
+    return result;
+}
+
 TIERLINE_EXPORT int cuGraphExecKernelNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams) {
     cuGraphExecKernelNodeSetParams_function *next = (cuGraphExecKernelNodeSetParams_function *)driver_next(HOOK_cuGraphExecKernelNodeSetParams);
     if (next == NULL) {
@@ -396,9 +482,10 @@ TIERLINE_EXPORT int cuGraphExecKernelNodeSetParams(void *hGraphExec, void *hNode
     if (!driver_enter()) {
         return next(hGraphExec, hNode, nodeParams);
     }
+    hNode = graphs_node(hGraphExec, hNode);
     int result = next(hGraphExec, hNode, nodeParams);
     if (result == ABI_SUCCESS) {
-        graphs_node_changed(hGraphExec, hNode, nodeParams, false);
+        graphs_kernel_changed(hGraphExec, hNode, nodeParams, false);
     }
     driver_leave();
     return result;
@@ -412,10 +499,42 @@ TIERLINE_EXPORT int cuGraphExecKernelNodeSetParams_v2(void *hGraphExec, void *hN
     if (!driver_enter()) {
         return next(hGraphExec, hNode, nodeParams);
     }
+    hNode = graphs_node(hGraphExec, hNode);
     int result = next(hGraphExec, hNode, nodeParams);
     if (result == ABI_SUCCESS) {
-        graphs_node_changed(hGraphExec, hNode, nodeParams, true);
+        graphs_kernel_changed(hGraphExec, hNode, nodeParams, true);
     }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecMemcpyNodeSetParams(void *hGraphExec, void *hNode, const void *copyParams, void *ctx) {
+    cuGraphExecMemcpyNodeSetParams_function *next = (cuGraphExecMemcpyNodeSetParams_function *)driver_next(HOOK_cuGraphExecMemcpyNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, copyParams, ctx);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, copyParams, ctx);
+    if (result == ABI_SUCCESS) {
+        graphs_copy_changed(hGraphExec, hNode, copyParams);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphExecMemsetNodeSetParams(void *hGraphExec, void *hNode, const void *memsetParams, void *ctx) {
+    cuGraphExecMemsetNodeSetParams_function *next = (cuGraphExecMemsetNodeSetParams_function *)driver_next(HOOK_cuGraphExecMemsetNodeSetParams);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, memsetParams, ctx);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, memsetParams, ctx);
     driver_leave();
     return result;
 }
@@ -428,6 +547,7 @@ TIERLINE_EXPORT int cuGraphExecNodeSetParams(void *hGraphExec, void *hNode, void
     if (!driver_enter()) {
         return next(hGraphExec, hNode, nodeParams);
     }
+    hNode = graphs_node(hGraphExec, hNode);
     int result = next(hGraphExec, hNode, nodeParams);
     if (result == ABI_SUCCESS) {
         graphs_any_node_changed(hGraphExec, hNode, nodeParams);
@@ -437,115 +557,31 @@ TIERLINE_EXPORT int cuGraphExecNodeSetParams(void *hGraphExec, void *hNode, void
 }
 
 TIERLINE_EXPORT int cuGraphExecUpdate(void *hGraphExec, void *hGraph, void **hErrorNode_out, int *updateResult_out) {
-    cuGraphExecUpdate_function *next = (cuGraphExecUpdate_function *)driver_next(HOOK_cuGraphExecUpdate);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
-    }
-    int result = next(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
-    if (result == ABI_SUCCESS) {
-        graphs_updated(hGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_update_v1(HOOK_cuGraphExecUpdate, hGraphExec, hGraph, hErrorNode_out, updateResult_out);
 }
 
 TIERLINE_EXPORT int cuGraphExecUpdate_v2(void *hGraphExec, void *hGraph, void *resultInfo) {
-    cuGraphExecUpdate_v2_function *next = (cuGraphExecUpdate_v2_function *)driver_next(HOOK_cuGraphExecUpdate_v2);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(hGraphExec, hGraph, resultInfo);
-    }
-    int result = next(hGraphExec, hGraph, resultInfo);
-    if (result == ABI_SUCCESS) {
-        graphs_updated(hGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_update(HOOK_cuGraphExecUpdate_v2, hGraphExec, hGraph, resultInfo);
 }
 
 TIERLINE_EXPORT int cuGraphInstantiate(void **phGraphExec, void *hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize) {
-    cuGraphInstantiate_function *next = (cuGraphInstantiate_function *)driver_next(HOOK_cuGraphInstantiate);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-    }
-    int result = next(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-    if (result == ABI_SUCCESS) {
-        graphs_instantiated(*phGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_instantiate(HOOK_cuGraphInstantiate, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
 TIERLINE_EXPORT int cuGraphInstantiateWithFlags(void **phGraphExec, void *hGraph, unsigned long long flags) {
-    cuGraphInstantiateWithFlags_function *next = (cuGraphInstantiateWithFlags_function *)driver_next(HOOK_cuGraphInstantiateWithFlags);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(phGraphExec, hGraph, flags);
-    }
-    int result = next(phGraphExec, hGraph, flags);
-    if (result == ABI_SUCCESS) {
-        graphs_instantiated(*phGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_instantiate_flags(HOOK_cuGraphInstantiateWithFlags, phGraphExec, hGraph, flags);
 }
 
 TIERLINE_EXPORT int cuGraphInstantiateWithParams(void **phGraphExec, void *hGraph, void *instantiateParams) {
-    cuGraphInstantiateWithParams_function *next = (cuGraphInstantiateWithParams_function *)driver_next(HOOK_cuGraphInstantiateWithParams);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(phGraphExec, hGraph, instantiateParams);
-    }
-    int result = next(phGraphExec, hGraph, instantiateParams);
-    if (result == ABI_SUCCESS) {
-        graphs_instantiated(*phGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_instantiate_params(HOOK_cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
 }
 
 TIERLINE_EXPORT int cuGraphInstantiateWithParams_ptsz(void **phGraphExec, void *hGraph, void *instantiateParams) {
-    cuGraphInstantiateWithParams_ptsz_function *next = (cuGraphInstantiateWithParams_ptsz_function *)driver_next(HOOK_cuGraphInstantiateWithParams_ptsz);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(phGraphExec, hGraph, instantiateParams);
-    }
-    int result = next(phGraphExec, hGraph, instantiateParams);
-    if (result == ABI_SUCCESS) {
-        graphs_instantiated(*phGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_instantiate_params(HOOK_cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, instantiateParams);
 }
 
 TIERLINE_EXPORT int cuGraphInstantiate_v2(void **phGraphExec, void *hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize) {
-    cuGraphInstantiate_v2_function *next = (cuGraphInstantiate_v2_function *)driver_next(HOOK_cuGraphInstantiate_v2);
-    if (next == NULL) {
-        return driver_missing();
-    }
-    if (!driver_enter()) {
-        return next(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-    }
-    int result = next(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-    if (result == ABI_SUCCESS) {
-        graphs_instantiated(*phGraphExec, hGraph);
-    }
-    driver_leave();
-    return result;
+    return handle_instantiate(HOOK_cuGraphInstantiate_v2, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
 }
 
 TIERLINE_EXPORT int cuGraphLaunch(void *hGraph, void *hStream) {
@@ -584,6 +620,34 @@ TIERLINE_EXPORT int cuGraphLaunch_ptsz(void *hGraph, void *hStream) {
         result = next(hGraph, hStream);
         gate_done(&call);
     }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphNodeGetEnabled(void *hGraphExec, void *hNode, unsigned int *isEnabled) {
+    cuGraphNodeGetEnabled_function *next = (cuGraphNodeGetEnabled_function *)driver_next(HOOK_cuGraphNodeGetEnabled);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, isEnabled);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, isEnabled);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuGraphNodeSetEnabled(void *hGraphExec, void *hNode, unsigned int isEnabled) {
+    cuGraphNodeSetEnabled_function *next = (cuGraphNodeSetEnabled_function *)driver_next(HOOK_cuGraphNodeSetEnabled);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hGraphExec, hNode, isEnabled);
+    }
+    hNode = graphs_node(hGraphExec, hNode);
+    int result = next(hGraphExec, hNode, isEnabled);
     driver_leave();
     return result;
 }
@@ -4224,10 +4288,18 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuGraphAddMemAllocNode",
     "cuGraphAddNode",
     "cuGraphAddNode_v2",
+    "cuGraphExecBatchMemOpNodeSetParams",
     "cuGraphExecChildGraphNodeSetParams",
     "cuGraphExecDestroy",
+    "cuGraphExecEventRecordNodeSetEvent",
+    "cuGraphExecEventWaitNodeSetEvent",
+    "cuGraphExecExternalSemaphoresSignalNodeSetParams",
+    "cuGraphExecExternalSemaphoresWaitNodeSetParams",
+    "cuGraphExecHostNodeSetParams",
     "cuGraphExecKernelNodeSetParams",
     "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphExecMemcpyNodeSetParams",
+    "cuGraphExecMemsetNodeSetParams",
     "cuGraphExecNodeSetParams",
     "cuGraphExecUpdate",
     "cuGraphExecUpdate_v2",
@@ -4238,6 +4310,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuGraphInstantiate_v2",
     "cuGraphLaunch",
     "cuGraphLaunch_ptsz",
+    "cuGraphNodeGetEnabled",
+    "cuGraphNodeSetEnabled",
     "cuGraphUpload",
     "cuGraphUpload_ptsz",
     "cuImportExternalMemory",
@@ -4458,17 +4532,29 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuFuncGetParamInfo",
     "cuFuncLoad",
     "cuGetErrorName",
+    "cuGraphAddBatchMemOpNode",
+    "cuGraphAddDependencies_v2",
     "cuGraphChildGraphNodeGetGraph",
+    "cuGraphClone",
+    "cuGraphDestroy",
     "cuGraphGetEdges_v2",
     "cuGraphGetNodes",
     "cuGraphKernelNodeGetParams_v2",
+    "cuGraphMemcpyNodeGetParams",
+    "cuGraphNodeFindInClone",
     "cuGraphNodeGetType",
+    "cuGraphRemoveDependencies_v2",
     "cuKernelGetFunction",
     "cuKernelGetParamInfo",
     "cuMemGetAllocationGranularity",
     "cuMemHostGetDevicePointer_v2",
+    "cuStreamCreate",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
+    "cuStreamQuery",
+    "cuStreamQuery_ptsz",
+    "cuStreamSynchronize",
+    "cuStreamSynchronize_ptsz",
     "cuStreamWaitValue32_v2",
     "cuStreamWriteValue32_v2",
     "cuThreadExchangeStreamCaptureMode",
@@ -4708,8 +4794,30 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_NVML,
     LIBRARY_NVML,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -4770,10 +4878,18 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuGraphAddMemAllocNode,
     (hook_function *)cuGraphAddNode,
     (hook_function *)cuGraphAddNode_v2,
+    (hook_function *)cuGraphExecBatchMemOpNodeSetParams,
     (hook_function *)cuGraphExecChildGraphNodeSetParams,
     (hook_function *)cuGraphExecDestroy,
+    (hook_function *)cuGraphExecEventRecordNodeSetEvent,
+    (hook_function *)cuGraphExecEventWaitNodeSetEvent,
+    (hook_function *)cuGraphExecExternalSemaphoresSignalNodeSetParams,
+    (hook_function *)cuGraphExecExternalSemaphoresWaitNodeSetParams,
+    (hook_function *)cuGraphExecHostNodeSetParams,
     (hook_function *)cuGraphExecKernelNodeSetParams,
     (hook_function *)cuGraphExecKernelNodeSetParams_v2,
+    (hook_function *)cuGraphExecMemcpyNodeSetParams,
+    (hook_function *)cuGraphExecMemsetNodeSetParams,
     (hook_function *)cuGraphExecNodeSetParams,
     (hook_function *)cuGraphExecUpdate,
     (hook_function *)cuGraphExecUpdate_v2,
@@ -4784,6 +4900,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuGraphInstantiate_v2,
     (hook_function *)cuGraphLaunch,
     (hook_function *)cuGraphLaunch_ptsz,
+    (hook_function *)cuGraphNodeGetEnabled,
+    (hook_function *)cuGraphNodeSetEnabled,
     (hook_function *)cuGraphUpload,
     (hook_function *)cuGraphUpload_ptsz,
     (hook_function *)cuImportExternalMemory,
@@ -5007,10 +5125,18 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuGraphAddMemAllocNode", false, 11040, HOOK_cuGraphAddMemAllocNode},
     {"cuGraphAddNode", false, 12020, HOOK_cuGraphAddNode},
     {"cuGraphAddNode", false, 12030, HOOK_cuGraphAddNode_v2},
+    {"cuGraphExecBatchMemOpNodeSetParams", false, 11070, HOOK_cuGraphExecBatchMemOpNodeSetParams},
     {"cuGraphExecChildGraphNodeSetParams", false, 11010, HOOK_cuGraphExecChildGraphNodeSetParams},
     {"cuGraphExecDestroy", false, 10000, HOOK_cuGraphExecDestroy},
+    {"cuGraphExecEventRecordNodeSetEvent", false, 11010, HOOK_cuGraphExecEventRecordNodeSetEvent},
+    {"cuGraphExecEventWaitNodeSetEvent", false, 11010, HOOK_cuGraphExecEventWaitNodeSetEvent},
+    {"cuGraphExecExternalSemaphoresSignalNodeSetParams", false, 11020, HOOK_cuGraphExecExternalSemaphoresSignalNodeSetParams},
+    {"cuGraphExecExternalSemaphoresWaitNodeSetParams", false, 11020, HOOK_cuGraphExecExternalSemaphoresWaitNodeSetParams},
+    {"cuGraphExecHostNodeSetParams", false, 10020, HOOK_cuGraphExecHostNodeSetParams},
     {"cuGraphExecKernelNodeSetParams", false, 10010, HOOK_cuGraphExecKernelNodeSetParams},
     {"cuGraphExecKernelNodeSetParams", false, 12000, HOOK_cuGraphExecKernelNodeSetParams_v2},
+    {"cuGraphExecMemcpyNodeSetParams", false, 10020, HOOK_cuGraphExecMemcpyNodeSetParams},
+    {"cuGraphExecMemsetNodeSetParams", false, 10020, HOOK_cuGraphExecMemsetNodeSetParams},
     {"cuGraphExecNodeSetParams", false, 12020, HOOK_cuGraphExecNodeSetParams},
     {"cuGraphExecUpdate", false, 10020, HOOK_cuGraphExecUpdate},
     {"cuGraphExecUpdate", false, 12000, HOOK_cuGraphExecUpdate_v2},
@@ -5022,6 +5148,8 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuGraphInstantiateWithParams", true, 12000, HOOK_cuGraphInstantiateWithParams_ptsz},
     {"cuGraphLaunch", false, 10000, HOOK_cuGraphLaunch},
     {"cuGraphLaunch", true, 10000, HOOK_cuGraphLaunch_ptsz},
+    {"cuGraphNodeGetEnabled", false, 11060, HOOK_cuGraphNodeGetEnabled},
+    {"cuGraphNodeSetEnabled", false, 11060, HOOK_cuGraphNodeSetEnabled},
     {"cuGraphUpload", false, 11010, HOOK_cuGraphUpload},
     {"cuGraphUpload", true, 11010, HOOK_cuGraphUpload_ptsz},
     {"cuImportExternalMemory", false, 10000, HOOK_cuImportExternalMemory},

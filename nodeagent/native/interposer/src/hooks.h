@@ -34,10 +34,18 @@ enum hook {
     HOOK_cuGraphAddMemAllocNode,
     HOOK_cuGraphAddNode,
     HOOK_cuGraphAddNode_v2,
+    HOOK_cuGraphExecBatchMemOpNodeSetParams,
     HOOK_cuGraphExecChildGraphNodeSetParams,
     HOOK_cuGraphExecDestroy,
+    HOOK_cuGraphExecEventRecordNodeSetEvent,
+    HOOK_cuGraphExecEventWaitNodeSetEvent,
+    HOOK_cuGraphExecExternalSemaphoresSignalNodeSetParams,
+    HOOK_cuGraphExecExternalSemaphoresWaitNodeSetParams,
+    HOOK_cuGraphExecHostNodeSetParams,
     HOOK_cuGraphExecKernelNodeSetParams,
     HOOK_cuGraphExecKernelNodeSetParams_v2,
+    HOOK_cuGraphExecMemcpyNodeSetParams,
+    HOOK_cuGraphExecMemsetNodeSetParams,
     HOOK_cuGraphExecNodeSetParams,
     HOOK_cuGraphExecUpdate,
     HOOK_cuGraphExecUpdate_v2,
@@ -48,6 +56,8 @@ enum hook {
     HOOK_cuGraphInstantiate_v2,
     HOOK_cuGraphLaunch,
     HOOK_cuGraphLaunch_ptsz,
+    HOOK_cuGraphNodeGetEnabled,
+    HOOK_cuGraphNodeSetEnabled,
     HOOK_cuGraphUpload,
     HOOK_cuGraphUpload_ptsz,
     HOOK_cuImportExternalMemory,
@@ -270,17 +280,29 @@ enum hook {
     USED_cuFuncGetParamInfo,
     USED_cuFuncLoad,
     USED_cuGetErrorName,
+    USED_cuGraphAddBatchMemOpNode,
+    USED_cuGraphAddDependencies_v2,
     USED_cuGraphChildGraphNodeGetGraph,
+    USED_cuGraphClone,
+    USED_cuGraphDestroy,
     USED_cuGraphGetEdges_v2,
     USED_cuGraphGetNodes,
     USED_cuGraphKernelNodeGetParams_v2,
+    USED_cuGraphMemcpyNodeGetParams,
+    USED_cuGraphNodeFindInClone,
     USED_cuGraphNodeGetType,
+    USED_cuGraphRemoveDependencies_v2,
     USED_cuKernelGetFunction,
     USED_cuKernelGetParamInfo,
     USED_cuMemGetAllocationGranularity,
     USED_cuMemHostGetDevicePointer_v2,
+    USED_cuStreamCreate,
     USED_cuStreamIsCapturing,
     USED_cuStreamIsCapturing_ptsz,
+    USED_cuStreamQuery,
+    USED_cuStreamQuery_ptsz,
+    USED_cuStreamSynchronize,
+    USED_cuStreamSynchronize_ptsz,
     USED_cuStreamWaitValue32_v2,
     USED_cuStreamWriteValue32_v2,
     USED_cuThreadExchangeStreamCaptureMode,
@@ -308,10 +330,18 @@ typedef int cuGetProcAddress_v2_function(const char *symbol, void **pfn, int cud
 typedef int cuGraphAddMemAllocNode_function(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, void *nodeParams);
 typedef int cuGraphAddNode_function(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, void *nodeParams);
 typedef int cuGraphAddNode_v2_function(void **phGraphNode, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, void *nodeParams);
+typedef int cuGraphExecBatchMemOpNodeSetParams_function(void *hGraphExec, void *hNode, const void *nodeParams);
 typedef int cuGraphExecChildGraphNodeSetParams_function(void *hGraphExec, void *hNode, void *childGraph);
 typedef int cuGraphExecDestroy_function(void *hGraphExec);
+typedef int cuGraphExecEventRecordNodeSetEvent_function(void *hGraphExec, void *hNode, void *event);
+typedef int cuGraphExecEventWaitNodeSetEvent_function(void *hGraphExec, void *hNode, void *event);
+typedef int cuGraphExecExternalSemaphoresSignalNodeSetParams_function(void *hGraphExec, void *hNode, const void *nodeParams);
+typedef int cuGraphExecExternalSemaphoresWaitNodeSetParams_function(void *hGraphExec, void *hNode, const void *nodeParams);
+typedef int cuGraphExecHostNodeSetParams_function(void *hGraphExec, void *hNode, const void *nodeParams);
 typedef int cuGraphExecKernelNodeSetParams_function(void *hGraphExec, void *hNode, const void *nodeParams);
 typedef int cuGraphExecKernelNodeSetParams_v2_function(void *hGraphExec, void *hNode, const void *nodeParams);
+typedef int cuGraphExecMemcpyNodeSetParams_function(void *hGraphExec, void *hNode, const void *copyParams, void *ctx);
+typedef int cuGraphExecMemsetNodeSetParams_function(void *hGraphExec, void *hNode, const void *memsetParams, void *ctx);
 typedef int cuGraphExecNodeSetParams_function(void *hGraphExec, void *hNode, void *nodeParams);
 typedef int cuGraphExecUpdate_function(void *hGraphExec, void *hGraph, void **hErrorNode_out, int *updateResult_out);
 typedef int cuGraphExecUpdate_v2_function(void *hGraphExec, void *hGraph, void *resultInfo);
@@ -322,6 +352,8 @@ typedef int cuGraphInstantiateWithParams_ptsz_function(void **phGraphExec, void 
 typedef int cuGraphInstantiate_v2_function(void **phGraphExec, void *hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize);
 typedef int cuGraphLaunch_function(void *hGraph, void *hStream);
 typedef int cuGraphLaunch_ptsz_function(void *hGraph, void *hStream);
+typedef int cuGraphNodeGetEnabled_function(void *hGraphExec, void *hNode, unsigned int *isEnabled);
+typedef int cuGraphNodeSetEnabled_function(void *hGraphExec, void *hNode, unsigned int isEnabled);
 typedef int cuGraphUpload_function(void *hGraph, void *hStream);
 typedef int cuGraphUpload_ptsz_function(void *hGraph, void *hStream);
 typedef int cuImportExternalMemory_function(void **extMem_out, const void *memHandleDesc);
@@ -540,17 +572,29 @@ typedef int cuEventSynchronize_function(void *hEvent);
 typedef int cuFuncGetParamInfo_function(void *func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuFuncLoad_function(void *function);
 typedef int cuGetErrorName_function(int error, const char **pStr);
+typedef int cuGraphAddBatchMemOpNode_function(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, const void *nodeParams);
+typedef int cuGraphAddDependencies_v2_function(void *hGraph, const void **from, const void **to, const void *edgeData, size_t numDependencies);
 typedef int cuGraphChildGraphNodeGetGraph_function(void *hNode, void **phGraph);
+typedef int cuGraphClone_function(void **phGraphClone, void *originalGraph);
+typedef int cuGraphDestroy_function(void *hGraph);
 typedef int cuGraphGetEdges_v2_function(void *hGraph, void **from, void **to, void *edgeData, size_t *numEdges);
 typedef int cuGraphGetNodes_function(void *hGraph, void **nodes, size_t *numNodes);
 typedef int cuGraphKernelNodeGetParams_v2_function(void *hNode, void *nodeParams);
+typedef int cuGraphMemcpyNodeGetParams_function(void *hNode, void *nodeParams);
+typedef int cuGraphNodeFindInClone_function(void **phNode, void *hOriginalNode, void *hClonedGraph);
 typedef int cuGraphNodeGetType_function(void *hNode, int *type);
+typedef int cuGraphRemoveDependencies_v2_function(void *hGraph, const void **from, const void **to, const void *edgeData, size_t numDependencies);
 typedef int cuKernelGetFunction_function(void **pFunc, void *kernel);
 typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuMemGetAllocationGranularity_function(size_t *granularity, const void *prop, int option);
 typedef int cuMemHostGetDevicePointer_v2_function(uint64_t *pdptr, void *p, unsigned int Flags);
+typedef int cuStreamCreate_function(void **phStream, unsigned int Flags);
 typedef int cuStreamIsCapturing_function(void *hStream, int *captureStatus);
 typedef int cuStreamIsCapturing_ptsz_function(void *hStream, int *captureStatus);
+typedef int cuStreamQuery_function(void *hStream);
+typedef int cuStreamQuery_ptsz_function(void *hStream);
+typedef int cuStreamSynchronize_function(void *hStream);
+typedef int cuStreamSynchronize_ptsz_function(void *hStream);
 typedef int cuStreamWaitValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
 typedef int cuStreamWriteValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
 typedef int cuThreadExchangeStreamCaptureMode_function(int *mode);
@@ -581,7 +625,7 @@ extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
 extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
-enum { HOOK_VERSION_COUNT = 233 };
+enum { HOOK_VERSION_COUNT = 243 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
 
 int cuArray3DCreate(void **pHandle, const void *pAllocateArray);
@@ -605,10 +649,18 @@ int cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, uint64_
 int cuGraphAddMemAllocNode(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, void *nodeParams);
 int cuGraphAddNode(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, void *nodeParams);
 int cuGraphAddNode_v2(void **phGraphNode, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, void *nodeParams);
+int cuGraphExecBatchMemOpNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams);
 int cuGraphExecChildGraphNodeSetParams(void *hGraphExec, void *hNode, void *childGraph);
 int cuGraphExecDestroy(void *hGraphExec);
+int cuGraphExecEventRecordNodeSetEvent(void *hGraphExec, void *hNode, void *event);
+int cuGraphExecEventWaitNodeSetEvent(void *hGraphExec, void *hNode, void *event);
+int cuGraphExecExternalSemaphoresSignalNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams);
+int cuGraphExecExternalSemaphoresWaitNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams);
+int cuGraphExecHostNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams);
 int cuGraphExecKernelNodeSetParams(void *hGraphExec, void *hNode, const void *nodeParams);
 int cuGraphExecKernelNodeSetParams_v2(void *hGraphExec, void *hNode, const void *nodeParams);
+int cuGraphExecMemcpyNodeSetParams(void *hGraphExec, void *hNode, const void *copyParams, void *ctx);
+int cuGraphExecMemsetNodeSetParams(void *hGraphExec, void *hNode, const void *memsetParams, void *ctx);
 int cuGraphExecNodeSetParams(void *hGraphExec, void *hNode, void *nodeParams);
 int cuGraphExecUpdate(void *hGraphExec, void *hGraph, void **hErrorNode_out, int *updateResult_out);
 int cuGraphExecUpdate_v2(void *hGraphExec, void *hGraph, void *resultInfo);
@@ -619,6 +671,8 @@ int cuGraphInstantiateWithParams_ptsz(void **phGraphExec, void *hGraph, void *in
 int cuGraphInstantiate_v2(void **phGraphExec, void *hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize);
 int cuGraphLaunch(void *hGraph, void *hStream);
 int cuGraphLaunch_ptsz(void *hGraph, void *hStream);
+int cuGraphNodeGetEnabled(void *hGraphExec, void *hNode, unsigned int *isEnabled);
+int cuGraphNodeSetEnabled(void *hGraphExec, void *hNode, unsigned int isEnabled);
 int cuGraphUpload(void *hGraph, void *hStream);
 int cuGraphUpload_ptsz(void *hGraph, void *hStream);
 int cuImportExternalMemory(void **extMem_out, const void *memHandleDesc);

@@ -35,6 +35,8 @@ static uint32_t range_count;
 static uint64_t lowest, highest; /* highest is past the end */
 static uint64_t *marks;          /* by weight: the search that found it last */
 static uint64_t mark;
+static tierline_weight *own, *shown; /* what the library watches, what the program does */
+static uint32_t own_count, shown_count;
 static bool *seen;
 static uint32_t *order;
 static uint32_t order_count;
@@ -84,15 +86,15 @@ static uint32_t name_weight(uint32_t weight, uint32_t *weights, uint32_t found) 
 /* Where what is found goes: weights that are named, or else every word that may be an address. */
 struct sink {
     uint32_t *weights;
-    uint64_t *words;
+    struct observer_range *ranges;
     uint32_t count;
 };
 
 static void look_at(uint64_t word, struct sink *sink) {
     if (sink->weights == NULL) {
-        if (sink->words != NULL && word >= LEAST_ADDRESS && word < MOST_ADDRESS &&
+        if (sink->ranges != NULL && word >= LEAST_ADDRESS && word < MOST_ADDRESS &&
             sink->count < OBSERVER_MOST) {
-            sink->words[sink->count++] = word;
+            sink->ranges[sink->count++] = (struct observer_range){word, 1};
         }
     } else if (word - lowest < highest - lowest) {
         const struct range *range = search(word);
@@ -178,29 +180,45 @@ static bool search_launch(const void *function, void *const *parameters, void *c
     return known;
 }
 
-uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
-                        uint64_t *words) { /* NOLINT(readability-non-const-parameter) */
-    struct sink sink = {.words = words};
+/* NOLINTNEXTLINE(readability-non-const-parameter) written through the sink */
+uint32_t observer_ranges(const void *function, void *const *parameters, void *const *extra,
+                         struct observer_range *named) {
+    struct sink sink = {.ranges = named};
     bool unloaded = false;
     search_launch(function, parameters, extra, &sink, &unloaded);
     return sink.count;
 }
 
-/* NOLINTNEXTLINE(readability-non-const-parameter) written through the sink */
-uint32_t observer_resolve(const uint64_t *words, uint32_t count, uint32_t *weights) {
-    struct sink sink = {.weights = weights};
+/* Under the lock, after a new mark. */
+static uint32_t name_range(uint64_t address, uint64_t bytes, uint32_t *weights, uint32_t found) {
+    const struct range *range = bytes > 0 && range_count > 0 ? search(address) : NULL;
+    for (; range != NULL && range < ranges + range_count &&
+           (range->begin <= address || range->begin - address < bytes);
+         range++) {
+        found = name_weight(range->weight, weights, found);
+    }
+    return found;
+}
+
+uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights) {
+    uint32_t found = 0;
     pthread_mutex_lock(&lock);
     mark++;
     for (uint32_t i = 0; i < count; i++) {
-        look_at(words[i], &sink);
+        found = name_range(named[i].address, named[i].bytes, weights, found);
     }
     pthread_mutex_unlock(&lock);
-    return sink.count;
+    return found;
 }
 
 /* ---- what was read, under the lock */
 
+/* What the program watches is what it is told of, and everything while it watches nothing. */
 static void record(uint64_t launch, uint32_t weight) {
+    if (shown_count > 0 && weight < own_count) {
+        return;
+    }
+    weight -= shown_count > 0 ? own_count : 0;
     if (!seen[weight]) {
         seen[weight] = true;
         order[order_count++] = weight;
@@ -273,13 +291,8 @@ static int copy_pieces(struct tierline_call *call, const uint64_t *sources, cons
     uint64_t found_in = observer_generation();
     pthread_mutex_lock(&lock);
     mark++;
-    for (size_t i = 0; i < count && range_count > 0; i++) {
-        const struct range *range = search(sources[i]);
-        for (; range != NULL && range < ranges + range_count && range->begin < highest &&
-               (range->begin <= sources[i] || range->begin - sources[i] < bytes[i]);
-             range++) {
-            found = bytes[i] > 0 ? name_weight(range->weight, weights, found) : found;
-        }
+    for (size_t i = 0; i < count; i++) {
+        found = name_range(sources[i], bytes[i], weights, found);
     }
     pthread_mutex_unlock(&lock);
     call->weights = weights;
@@ -377,18 +390,21 @@ static int by_address(const void *one, const void *other) {
 }
 
 /* Sorted ranges of what is to be watched, in *out; 0 or a negative errno. */
-static int sort_ranges(const tierline_weight *weights, uint32_t count, struct range **out) {
-    struct range *sorted = calloc(count, sizeof *sorted);
+static int sort_ranges(const tierline_weight *first, uint32_t first_count,
+                       const tierline_weight *rest, uint32_t rest_count, struct range **out) {
+    uint32_t count = first_count + rest_count;
+    struct range *sorted = calloc(count + 1U, sizeof *sorted);
     if (sorted == NULL) {
         return -ENOMEM;
     }
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t begin = weights[i].address;
-        if (weights[i].bytes == 0 || begin + weights[i].bytes < begin) {
+        const tierline_weight *weight = i < first_count ? &first[i] : &rest[i - first_count];
+        uint64_t begin = weight->address;
+        if (weight->bytes == 0 || begin + weight->bytes < begin) {
             free(sorted);
             return -EINVAL;
         }
-        sorted[i] = (struct range){.begin = begin, .end = begin + weights[i].bytes, .weight = i};
+        sorted[i] = (struct range){.begin = begin, .end = begin + weight->bytes, .weight = i};
     }
     qsort(sorted, count, sizeof *sorted, by_address);
     for (uint32_t i = 1; i < count; i++) {
@@ -401,38 +417,61 @@ static int sort_ranges(const tierline_weight *weights, uint32_t count, struct ra
     return 0;
 }
 
-TIERLINE_EXPORT int tierline_observer_watch(const tierline_weight *weights, uint32_t count) {
+/* Under the lock: puts new ranges in the place of the library's, or of the program's. */
+static int watch(const tierline_weight *weights, uint32_t count, bool by_library) {
+    uint32_t all = count + (by_library ? shown_count : own_count);
     struct range *sorted = NULL;
-    if (count > 0) {
-        int result = sort_ranges(weights, count, &sorted);
-        if (result != 0) {
-            return result;
-        }
+    int result = by_library ? sort_ranges(weights, count, shown, shown_count, &sorted)
+                            : sort_ranges(own, own_count, weights, count, &sorted);
+    if (result != 0) {
+        return result;
     }
-    uint64_t *new_marks = calloc(count + 1U, sizeof *new_marks);
-    bool *new_seen = calloc(count + 1U, sizeof *new_seen);
-    uint32_t *new_order = calloc(count + 1U, sizeof *new_order);
-    if (new_marks == NULL || new_seen == NULL || new_order == NULL) {
+    tierline_weight *kept = calloc(count + 1U, sizeof *kept);
+    uint64_t *new_marks = calloc(all + 1U, sizeof *new_marks);
+    bool *new_seen = calloc(all + 1U, sizeof *new_seen);
+    uint32_t *new_order = calloc(all + 1U, sizeof *new_order);
+    if (kept == NULL || new_marks == NULL || new_seen == NULL || new_order == NULL) {
         free(sorted);
+        free(kept);
         free(new_marks);
         free(new_seen);
         free(new_order);
         return -ENOMEM;
     }
-    pthread_mutex_lock(&lock);
+    if (count > 0) {
+        memcpy(kept, weights, count * sizeof *kept);
+    }
     forget();
+    tierline_weight **part = by_library ? &own : &shown;
+    free(*part);
+    *part = kept;
+    *(by_library ? &own_count : &shown_count) = count;
     ranges = sorted;
-    range_count = count;
+    range_count = all;
     marks = new_marks;
     mark = 0;
     seen = new_seen;
     order = new_order;
-    lowest = count > 0 ? sorted[0].begin : 0;
-    highest = count > 0 ? sorted[count - 1].end : 0;
+    lowest = all > 0 ? sorted[0].begin : 0;
+    highest = all > 0 ? sorted[all - 1].end : 0;
     atomic_fetch_add(&generation, 1);
-    atomic_store_explicit(&watching, count > 0, memory_order_release);
-    pthread_mutex_unlock(&lock);
+    atomic_store_explicit(&watching, all > 0, memory_order_release);
     return 0;
+}
+
+TIERLINE_EXPORT int tierline_observer_watch(const tierline_weight *weights, uint32_t count) {
+    pthread_mutex_lock(&lock);
+    int result = watch(weights, count, false);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int observer_watch_own(const tierline_weight *weights, uint32_t count, uint64_t *found_in) {
+    pthread_mutex_lock(&lock);
+    int result = watch(weights, count, true);
+    *found_in = observer_generation();
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 TIERLINE_EXPORT void tierline_observer_restart(void) {
@@ -474,6 +513,12 @@ void observer_fork_before(void) {
 void observer_fork_after(bool in_child) {
     if (in_child) {
         forget();
+        free(own);
+        free(shown);
+        own = NULL;
+        shown = NULL;
+        own_count = 0;
+        shown_count = 0;
         layouts_clear();
         lowest = 0;
         highest = 0;

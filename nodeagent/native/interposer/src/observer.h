@@ -24,18 +24,27 @@ int observer_copies(struct tierline_call *call, const uint64_t *sources, const s
 
 bool observer_watching(void);
 
+/* Addresses that are named: a word of a launch's parameters, or a copy's source. */
+struct observer_range {
+    uint64_t address, bytes;
+};
+
 /* The words of a kernel's parameters that may be addresses, whatever is watched. Writes at most
  * OBSERVER_MOST, returns how many. */
-uint32_t observer_words(const void *function, void *const *parameters, void *const *extra,
-                        uint64_t *words);
-/* Which of the watched weights such words name, each once. Writes at most OBSERVER_MOST. */
-uint32_t observer_resolve(const uint64_t *words, uint32_t count, uint32_t *weights);
+uint32_t observer_ranges(const void *function, void *const *parameters, void *const *extra,
+                         struct observer_range *named);
+/* Which of the watched weights lie there, each once. Writes at most OBSERVER_MOST. */
+uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights);
 /* Asks the gate about what a graph's kernels name, then records it. `ends[k]` is where kernel k's
  * weights end, `found_in` the generation in which they were found. */
 int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
                     const uint32_t *ends, uint32_t kernels);
-/* Changes whenever other weights are watched. */
+/* Grows whenever other weights are watched. */
 uint64_t observer_generation(void);
+
+/* Watches these for the library, beside what the program watches: they are the first indexes of
+ * what calls name, from *generation on until the next time. 0 or a negative errno. */
+int observer_watch_own(const tierline_weight *weights, uint32_t count, uint64_t *generation);
 
 void observer_lock(void);
 void observer_unlock(void);
