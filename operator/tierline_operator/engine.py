@@ -1,0 +1,233 @@
+"""The leader's loop: see, decide, write; again and again, from whatever state it finds.
+
+See: kopf's watches call `observe`; a new leader reads everything itself first, because its watches
+may lag behind what its predecessor wrote. Decide: the fleet settles, in a thread, so that the Lease
+is renewed meanwhile. Write: for each task that something changed for, what is not yet as it should
+be (tending.py); what fails is tried again later.
+
+No double admission, whenever the process dies:
+
+* a claim is allocated only after a consistent listing of all claims by the same leader, and what it
+  allocates is noted before anything else is decided;
+* an allocation carries the claim's resourceVersion, and a leader that follows one which did not
+  give up its Lease first changes every unallocated claim: a write still under way is refused;
+* what was decided but not allocated is nowhere: the next leader decides it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from tierline_api.memtask_status import Phase
+from tierline_operator import metrics
+from tierline_operator.kube import Conflict, Json, Kube, KubeError, NotFound, Resource, Unreachable
+from tierline_operator.leader import Leadership
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.rules import Rules
+from tierline_operator.placement.seats import TaskKey
+from tierline_operator.resources import CLAIM, WATCHED
+from tierline_operator.settings import Settings
+from tierline_operator.tending import Stale, Tending
+from tierline_operator.view import Name, View
+
+log = logging.getLogger(__name__)
+TERM = "tierline.io/term"
+"""Annotation of an unallocated claim: the term of the leader that saw it last at a change."""
+_LONGEST_RETRY_S = 30.0
+_STUCK_S = 120.0
+
+
+class Engine:
+    """Acts for the cluster while this replica leads."""
+
+    def __init__(
+        self, kube: Kube, leadership: Leadership, settings: Settings, rules: Rules
+    ) -> None:
+        self._kube = kube
+        self._leadership = leadership
+        self._settings = settings
+        self._rules = rules
+        self._inbox: dict[tuple[str, Name], tuple[Resource, Json, bool]] = {}
+        self._seeing = False
+        self._wake = asyncio.Event()
+        self._writes = asyncio.Semaphore(settings.writes_at_once)
+        self._due: set[TaskKey] = set()
+        self._retries: dict[TaskKey, int] = {}
+        self._retry_at: dict[TaskKey, float] = {}
+        self._turned_at = time.monotonic()
+        self.view = View(Fleet(rules))
+        self._tending = Tending(kube, leadership, self.view)
+
+    def observe(self, resource: Resource, body: Json, *, gone: bool) -> None:
+        """Note what a watch saw. A replica that does not lead reads everything when it will."""
+        if self._seeing:
+            metadata = body["metadata"]
+            name = (metadata.get("namespace", ""), metadata["name"])
+            self._inbox[resource.plural, name] = (resource, body, gone)
+            self._wake.set()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a turn of the loop takes so long that something must be wrong."""
+        return self._seeing and time.monotonic() - self._turned_at > _STUCK_S
+
+    async def lead(self) -> None:
+        """Act until the Lease is lost; raises NoLongerLeader."""
+        self._seeing = True
+        await self._until_it_works(self._take_over)
+        next_listing = time.monotonic() + self._settings.resync_s
+        more = True
+        while True:
+            self._turned_at = time.monotonic()
+            if not more:
+                await self._pause(next_listing)
+            if time.monotonic() >= next_listing:
+                await self._until_it_works(self._list)
+                next_listing = time.monotonic() + self._settings.resync_s
+            more = await self._turn()
+
+    async def _turn(self) -> bool:
+        """See, decide, write, once; returns whether there is more to decide."""
+        self._wake.clear()
+        self._read_inbox()
+        now = time.monotonic()
+        for key in [key for key, at in self._retry_at.items() if at <= now]:
+            del self._retry_at[key]
+            self._due.add(key)
+        with metrics.SETTLE_SECONDS.time():
+            settled = await asyncio.to_thread(self.view.fleet.settle)
+        self._due |= settled.changed
+        due, self._due = self._due, set()
+        await self._write(due)
+        self._show(due)
+        return settled.more or bool(self._due)
+
+    def _read_inbox(self) -> None:
+        inbox, self._inbox = self._inbox, {}
+        for resource, body, gone in inbox.values():
+            self._due |= self.view.take(resource, body, gone=gone)
+
+    async def _pause(self, until: float) -> None:
+        """Wait for something to see, or for something to be due."""
+        until = min([until, *self._retry_at.values()])
+        try:
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    # Seeing
+
+    async def _take_over(self) -> None:
+        self._leadership.check()
+        if self._leadership.took_over:
+            await self._fence()
+        await self._list()
+        self._due |= set(self.view.tasks)
+
+    async def _fence(self) -> None:
+        """Change every unallocated claim: what a former leader still writes is then refused."""
+        term = {"metadata": {"annotations": {TERM: str(self._leadership.term)}}}
+
+        async def change(body: Json) -> None:
+            metadata = body["metadata"]
+            async with self._writes:
+                try:
+                    await self._kube.patch(CLAIM, metadata["namespace"], metadata["name"], term)
+                except NotFound:
+                    return
+
+        claims = await self._kube.list_all(CLAIM)
+        open_claims = [body for body in claims if "allocation" not in (body.get("status") or {})]
+        await asyncio.gather(*(change(body) for body in open_claims))
+        log.info("took over: %d open claims fenced against the former leader", len(open_claims))
+
+    async def _list(self) -> None:
+        """Read everything as it is now; what a watch has missed is found here."""
+        for resource in WATCHED:
+            before = self.view.known(resource)
+            there = set()
+            for body in await self._kube.list_all(resource):
+                metadata = body["metadata"]
+                there.add((metadata.get("namespace", ""), metadata["name"]))
+                self._due |= self.view.take(resource, body)
+            now = self.view.known(resource)
+            for name, version in before.items():
+                if name not in there and now.get(name) == version:
+                    self._due |= self.view.forget(resource, name)
+
+    async def _until_it_works(self, read: Callable[[], Awaitable[None]]) -> None:
+        delay_s = 0.2
+        while True:
+            self._turned_at = time.monotonic()
+            try:
+                await read()
+            except (KubeError, Unreachable) as error:
+                log.warning("cannot read the cluster, tries again in %.1f s: %s", delay_s, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+            else:
+                return
+
+    # Writing
+
+    async def _write(self, due: Iterable[TaskKey]) -> None:
+        """Bring what belongs to these tasks to where it should be; room is made first."""
+        keys = sorted(due)
+        failed: set[TaskKey] = set()
+        for step in self._tending.steps:
+            # What is said of a task must not hang on what could not be written for it.
+            always = step == self._tending.status
+            going = [key for key in keys if always or key not in failed]
+            done = await asyncio.gather(*(self._try(step, key) for key in going))
+            failed |= {key for key, fine in zip(going, done, strict=True) if not fine}
+        for key in keys:
+            if key in failed:
+                tries = self._retries[key] = self._retries.get(key, 0) + 1
+                delay_s = min(0.05 * 2**tries, _LONGEST_RETRY_S)
+                self._retry_at[key] = time.monotonic() + delay_s
+            else:
+                self._retries.pop(key, None)
+
+    async def _try(self, step: Callable[[TaskKey], Awaitable[None]], key: TaskKey) -> bool:
+        async with self._writes:
+            try:
+                await step(key)
+            except Stale as stale:
+                return await self._read_again(stale, key)
+            except Unreachable as error:
+                log.warning("will try again: %s", error, extra={"task": key})
+                return False
+            except KubeError as error:
+                log.warning("the API server refuses: %s", error, extra={"task": key})
+                return False
+        return True
+
+    async def _read_again(self, stale: Stale, key: TaskKey) -> bool:
+        """Someone was faster: see what is there now, and decide again."""
+        try:
+            body = await self._kube.get(stale.resource, *stale.name)
+            self._due |= self.view.take(stale.resource, body)
+        except NotFound:
+            self._due |= self.view.forget(stale.resource, stale.name)
+        except (KubeError, Unreachable, Conflict) as error:
+            log.warning("will read again: %s", error, extra={"task": key})
+        return False
+
+    def _show(self, due: set[TaskKey]) -> None:
+        """Bring the metrics up to date."""
+        fleet = self.view.fleet
+        metrics.WAITING.set(len(fleet.waiting()))
+        if due:
+            phases = dict.fromkeys(Phase, 0)
+            for task, _ in self.view.tasks.values():
+                if task.status is not None:
+                    phases[task.status.phase] += 1
+            for phase, count in phases.items():
+                metrics.TASKS.labels(phase.value).set(count)
+            for key, ledger in fleet.devices().items():
+                metrics.DEVICE_LOAD.labels(*key).set(ledger.load)
+                metrics.DEVICE_PODS.labels(*key).set(len(ledger.seats))

@@ -1,0 +1,67 @@
+"""Inline annotations: a pod that brings its own MemTask along. Pure.
+
+`tierline.io/task` names it; `tierline.io/period` and the others (tierline_api.optin.INLINE) say
+what stands in its spec. Pods of one Deployment say the same; the newest pod is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tierline_api.base import API_VERSION
+from tierline_api.memtask import MemTask
+from tierline_api.mistakes import first_mistake
+from tierline_api.optin import INLINE, INLINE_NEEDED, TASK
+from tierline_operator.kube import Json
+from tierline_operator.reading import KnownPod
+from tierline_operator.writing import MANAGED_BY
+
+_FIELD_OF = {".".join(("spec", *path)): name for name, path in INLINE.items()}
+
+
+class InlineError(ValueError):
+    """The annotations make no MemTask; the sentence names the annotation and the fix."""
+
+
+def memtask_of(pod: KnownPod, owner: Mapping[str, Any]) -> Json:
+    """The MemTask that the pod's annotations mean, owned by `owner`; raises InlineError."""
+    missing = [name for name in INLINE_NEEDED if name not in pod.inline]
+    if missing:
+        raise InlineError(
+            f"the annotation {missing[0]} is missing; with {next(iter(pod.inline))} it is needed"
+        )
+    spec: dict[str, Any] = {"replicas": 1}
+    for name, text in pod.inline.items():
+        *groups, last = INLINE[name]
+        into = spec
+        for group in groups:
+            into = into.setdefault(group, {})
+        is_list = name == "tierline.io/tiers"
+        into[last] = [part.strip() for part in text.split(",")] if is_list else text
+    manifest: Json = {
+        "apiVersion": API_VERSION,
+        "kind": "MemTask",
+        "metadata": {
+            "name": pod.task,
+            "namespace": pod.meta.namespace,
+            "labels": dict(MANAGED_BY),
+            "ownerReferences": [dict(owner)],
+        },
+        "spec": spec,
+    }
+    try:
+        MemTask.from_api(manifest)
+    except ValidationError as error:
+        mistake = first_mistake(MemTask, error)
+        where = TASK if mistake.field == "metadata.name" else _annotation(mistake.field)
+        raise InlineError(f"the annotation {where}: {mistake.problem}") from error
+    return manifest
+
+
+def _annotation(field: str) -> str:
+    """The annotation from which a field of the spec comes."""
+    known = (name for path, name in _FIELD_OF.items() if field.startswith(path))
+    return next(known, field)

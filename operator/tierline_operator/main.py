@@ -1,0 +1,139 @@
+"""The operator as kopf runs it: `python -m tierline_operator`, or
+`kopf run -m tierline_operator.main --all-namespaces --standalone`.
+
+kopf watches, with one label selector a kind so that a cluster's other pods and claims cost nothing;
+every event goes to the engine, which decides for all objects together. kopf's own peering is not
+used: the leader holds a Lease (leader.py). When the Lease is lost the process ends, and its
+Deployment starts a fresh one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from typing import Any
+
+import kopf
+
+from tierline_api.device import DeviceKind
+from tierline_operator import logs, metrics, settings
+from tierline_operator.engine import Engine
+from tierline_operator.kube import Kube, Resource
+from tierline_operator.leader import Leadership, NoLongerLeader
+from tierline_operator.placement.rules import KindRules, Rules
+from tierline_operator.planning.request import Margins
+from tierline_operator.resources import WATCHED
+from tierline_operator.settings import Settings
+
+log = logging.getLogger(__name__)
+REGISTRY = kopf.get_default_registry()
+"""Where the handlers below are known, for whoever runs kopf."""
+
+
+def rules_of(chosen: Settings) -> Rules:
+    """The rules of placement with the administrator's margins."""
+    margins = {DeviceKind.CPU: chosen.cpu_margin, DeviceKind.CUDA: chosen.cuda_margin}
+    return Rules(
+        by_kind={
+            kind: KindRules(Margins(margins[kind], margins[kind]), rules.dispatch_s, rules.gate_s)
+            for kind, rules in Rules().by_kind.items()
+        }
+    )
+
+
+class Operator:
+    """One replica, from its start to its end."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._settings = chosen
+        self._kube = Kube()
+        self.leadership = Leadership(self._kube, chosen)
+        self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen))
+        self._life: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Connect, and begin to seek the lead."""
+        await self._kube.__aenter__()
+        self._life = asyncio.create_task(self._live(), name="tierline")
+
+    async def stop(self) -> None:
+        """End all writes, then give up the Lease."""
+        if self._life is not None:
+            self._life.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._life
+        await self.leadership.release()
+        await self._kube.__aexit__()
+
+    async def _live(self) -> None:
+        try:
+            await self.leadership.acquire()
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self.leadership.keep(), name="lease")
+                both.create_task(self.engine.lead(), name="engine")
+        except* NoLongerLeader as lost:
+            log.warning("stops: %s", lost.exceptions[0])
+            os.kill(os.getpid(), signal.SIGTERM)
+        except* Exception:
+            log.exception("stops: this is a mistake in the operator; a fresh process begins anew")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@kopf.on.startup()
+async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    """Read the settings and start this replica."""
+    chosen = read_settings()
+    logs.configure(chosen.log_format, chosen.log_level)
+    settings.posting.enabled = False
+    settings.execution.max_workers = 1
+    for resource in WATCHED:
+        if resource.selector:
+            key = (*_group_version(resource), resource.plural)
+            settings.watching.label_selectors[key] = resource.selector
+    if chosen.metrics_port:
+        metrics.serve(chosen.metrics_port)
+    memo.operator = Operator(chosen)
+    await memo.operator.start()
+
+
+@kopf.on.cleanup()
+async def stop(memo: kopf.Memo, **_: Any) -> None:
+    """End in good order."""
+    if "operator" in memo:
+        await memo.operator.stop()
+
+
+@kopf.on.probe(id="turning")
+async def turning(memo: kopf.Memo, **_: Any) -> bool:
+    """Fail the kubelet's probe when the loop hangs."""
+    if memo.operator.engine.stuck:
+        raise kopf.PermanentError("the loop has not turned for two minutes")
+    return True
+
+
+def _group_version(resource: Resource) -> tuple[str, str]:
+    group, _, version = resource.group_version.rpartition("/")
+    return group, version
+
+
+def _watch(resource: Resource) -> None:
+    group, version = _group_version(resource)
+
+    @kopf.on.event(group, version, resource.plural, id=f"see-{resource.plural}")
+    async def see(type: str | None, body: kopf.Body, memo: kopf.Memo, **_: Any) -> None:  # noqa: A002
+        memo.operator.engine.observe(resource, dict(body), gone=type == "DELETED")
+
+
+for _resource in WATCHED:
+    _watch(_resource)
+
+
+def read_settings() -> Settings:
+    """The settings of this process; a mistake in them ends it with one sentence."""
+    try:
+        return settings.read(os.environ)
+    except settings.SettingsError as error:
+        raise kopf.PermanentError(f"cannot start: {error}") from error

@@ -1,0 +1,108 @@
+"""The operator's settings, read from the environment; the command line sets the same names.
+
+Every setting is `TIERLINE_OPERATOR_` and its field in capitals. An unknown name or a value that
+makes no sense fails loudly: a typing mistake in a chart must not become a silent default.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Final
+
+PREFIX: Final = "TIERLINE_OPERATOR_"
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has no sensible value; the sentence names it and the fix."""
+
+
+def _identity() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an administrator may set."""
+
+    namespace: str = "tierline-system"
+    """Where the leader's Lease lives."""
+    lease: str = "tierline-operator"
+    """Its name."""
+    identity: str = field(default_factory=_identity)
+    """Who this replica is, in the Lease; by default host name and process."""
+    lease_duration_s: float = 15.0
+    """After so long without a renewal another replica may lead."""
+    renew_deadline_s: float = 10.0
+    """After so long without a renewal a leader stops acting; below lease_duration_s."""
+    retry_period_s: float = 2.0
+    """Between two tries to renew or to take the Lease."""
+    resync_s: float = 600.0
+    """Between two full listings: finds what a broken watch has missed."""
+    writes_at_once: int = 32
+    """API writes under way at once."""
+    metrics_port: int = 9402
+    """Port of the Prometheus metrics; 0 for none."""
+    health_port: int = 8080
+    """Port of /healthz for the kubelet; 0 for none."""
+    log_format: str = "json"
+    """json: one object a line; text: for people."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    cpu_margin: float = 1.3
+    """Safety factor of compute times and bandwidths on the device kind cpu."""
+    cuda_margin: float = 1.1
+    """The same on cuda."""
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if not self.retry_period_s < self.renew_deadline_s < self.lease_duration_s:
+            raise SettingsError(
+                f"{name_of('retry_period_s')} {self.retry_period_s}, {name_of('renew_deadline_s')} "
+                f"{self.renew_deadline_s} and {name_of('lease_duration_s')} "
+                f"{self.lease_duration_s} must rise in this order; change one of them"
+            )
+        for name, words in (
+            ("log_format", ("json", "text")),
+            ("log_level", ("debug", "info", "warning", "error")),
+        ):
+            if getattr(self, name) not in words:
+                raise SettingsError(
+                    f"{name_of(name)} {getattr(self, name)!r} is not known; "
+                    f"write one of {', '.join(words)}"
+                )
+        for name in ("cpu_margin", "cuda_margin"):
+            if not getattr(self, name) >= 1:
+                raise SettingsError(f"{name_of(name)} is below 1; write at least 1")
+        for name in ("resync_s", "retry_period_s", "writes_at_once"):
+            if not getattr(self, name) > 0:
+                raise SettingsError(f"{name_of(name)} is not above 0; write a positive number")
+
+
+def name_of(setting: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + setting.upper()
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Read the settings; raises SettingsError."""
+    known = {name_of(setting.name): setting for setting in fields(Settings)}
+    given: dict[str, Any] = {}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX):
+            continue
+        if name not in known:
+            raise SettingsError(f"{name} is no setting of the operator; remove it")
+        given[known[name].name] = _value(known[name], name, text)
+    return Settings(**given)
+
+
+def _value(setting: Field[Any], name: str, text: str) -> object:
+    kind = {"float": float, "int": int, "str": str}[str(setting.type)]
+    try:
+        value: object = kind(text)
+    except ValueError as error:
+        raise SettingsError(f"{name} is {text!r}; write a number") from error
+    return value

@@ -1,0 +1,184 @@
+"""What the operator has seen of the cluster, and the fleet that is placed from it.
+
+Objects come from watches, listings and the answers to the operator's own writes, in any order; of
+two states of an object the one with the higher resourceVersion counts, so an old state that arrives
+late changes nothing (Kubernetes ≥ 1.35 promises that they compare as numbers). What is gone stays
+gone until something newer arrives.
+
+Not safe for threads: the engine lets nobody touch it while the fleet settles in another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memquota import MemQuota
+from tierline_api.memtask import MemTask
+from tierline_operator.kube import Json, Resource
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.seats import ClaimKey, TaskKey
+from tierline_operator.reading import (
+    KnownClaim,
+    KnownPart,
+    KnownPod,
+    Meta,
+    Unreadable,
+    claim_of,
+    meta_of,
+    model_of,
+    part_of,
+    pod_of,
+)
+from tierline_operator.resources import (
+    CLAIM,
+    DEPLOYMENT,
+    MEMNODE,
+    MEMPROFILE,
+    MEMQUOTA,
+    MEMTASK,
+    POD,
+    TEMPLATE,
+)
+
+log = logging.getLogger(__name__)
+Name = tuple[str, str]
+"""Namespace and name."""
+
+
+class View:
+    """Everything that is known of the cluster."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.tasks: dict[TaskKey, tuple[MemTask, Meta]] = {}
+        self.profiles: dict[Name, Meta] = {}
+        self.claims: dict[ClaimKey, KnownClaim] = {}
+        self.pods: dict[Name, KnownPod] = {}
+        self.templates: dict[Name, KnownPart] = {}
+        self.deployments: dict[Name, KnownPart] = {}
+        self._pods_of: dict[TaskKey, set[Name]] = defaultdict(set)
+        self._versions: dict[tuple[str, str, str], int] = {}
+        self._takes: dict[str, Callable[[Json, Name], set[TaskKey]]] = {
+            MEMTASK.plural: self._task,
+            MEMPROFILE.plural: self._profile,
+            MEMNODE.plural: self._node,
+            MEMQUOTA.plural: self._quota,
+            CLAIM.plural: self._claim,
+            POD.plural: self._pod,
+            TEMPLATE.plural: self._template,
+            DEPLOYMENT.plural: self._deployment,
+        }
+
+    def take(self, resource: Resource, body: Json, *, gone: bool = False) -> set[TaskKey]:
+        """Take an object as it is, or was last; returns the tasks that may be affected."""
+        metadata = body["metadata"]
+        name = (metadata.get("namespace", ""), metadata["name"])
+        key = (resource.plural, *name)
+        version = int(metadata["resourceVersion"])
+        if version < self._versions.get(key, 0):
+            return set()
+        if gone:
+            return self.forget(resource, name)
+        self._versions[key] = version
+        try:
+            return self._takes[resource.plural](body, name)
+        except Unreadable as error:
+            log.warning(
+                "%s %s cannot be read and is left alone: %s; is its CRD of this release?",
+                resource.kind,
+                "/".join(name),
+                error,
+            )
+            return set()
+
+    def forget(self, resource: Resource, name: Name) -> set[TaskKey]:
+        """Note that an object is gone."""
+        self._versions.pop((resource.plural, *name), None)
+        task = TaskKey(*name)
+        if resource == MEMTASK:
+            self.tasks.pop(task, None)
+            self.fleet.drop_task(task)
+        elif resource == MEMPROFILE:
+            self.profiles.pop(name, None)
+            self.fleet.drop_profile(*name)
+        elif resource == MEMNODE:
+            self.fleet.drop_node(name[1])
+        elif resource == MEMQUOTA:
+            self.fleet.drop_quota(*name)
+        elif resource == CLAIM:
+            known = self.claims.pop(ClaimKey(*name), None)
+            self.fleet.drop_claim(ClaimKey(*name))
+            return {known.claim.task_key} if known else set()
+        elif resource == POD:
+            pod = self.pods.pop(name, None)
+            if pod is None:
+                return set()
+            of = TaskKey(name[0], pod.task)
+            self._pods_of[of].discard(name)
+            return {of}
+        elif resource == TEMPLATE:
+            self.templates.pop(name, None)
+        elif resource == DEPLOYMENT:
+            self.deployments.pop(name, None)
+        return {task}
+
+    def known(self, resource: Resource) -> dict[Name, int]:
+        """The objects of a kind that are there, with their versions."""
+        return {
+            (namespace, name): version
+            for (plural, namespace, name), version in self._versions.items()
+            if plural == resource.plural
+        }
+
+    def pods_of(self, task: TaskKey) -> list[KnownPod]:
+        """The pods of a task, in the order of their names."""
+        return [self.pods[name] for name in sorted(self._pods_of.get(task, ()))]
+
+    def claims_of(self, task: TaskKey) -> list[KnownClaim]:
+        """The claims of a task, in the order of their names."""
+        return [self.claims[claim.key] for claim in self.fleet.claims_of(task)]
+
+    def _task(self, body: Json, name: Name) -> set[TaskKey]:
+        task = model_of(MemTask, body)
+        key = TaskKey(*name)
+        self.tasks[key] = (task, meta_of(body))
+        self.fleet.put_task(task)
+        return {key}
+
+    def _profile(self, body: Json, name: Name) -> set[TaskKey]:
+        self.fleet.put_profile(model_of(MemProfile, body))
+        self.profiles[name] = meta_of(body)
+        return {TaskKey(*name)}
+
+    def _node(self, body: Json, _: Name) -> set[TaskKey]:
+        self.fleet.put_node(model_of(MemNode, body))
+        return set()
+
+    def _quota(self, body: Json, _: Name) -> set[TaskKey]:
+        self.fleet.put_quota(model_of(MemQuota, body))
+        return set()
+
+    def _claim(self, body: Json, _: Name) -> set[TaskKey]:
+        known = claim_of(body)
+        self.claims[known.claim.key] = known
+        self.fleet.put_claim(known.claim)
+        return {known.claim.task_key}
+
+    def _pod(self, body: Json, name: Name) -> set[TaskKey]:
+        pod = pod_of(body)
+        of = TaskKey(name[0], pod.task)
+        self.pods[name] = pod
+        self._pods_of[of].add(name)
+        return {of}
+
+    def _template(self, body: Json, name: Name) -> set[TaskKey]:
+        self.templates[name] = part_of(body)
+        return {TaskKey(*name)}
+
+    def _deployment(self, body: Json, name: Name) -> set[TaskKey]:
+        self.deployments[name] = part_of(body)
+        return {TaskKey(*name)}

@@ -1,0 +1,166 @@
+"""What the operator writes for a task and its pods: pure builders of manifests and patches."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any, Final
+
+from tierline_api.base import API_VERSION
+from tierline_api.memtask import MemTask
+from tierline_api.optin import (
+    DRIVER,
+    FAST_MEMORY,
+    NODE_LABEL,
+    ORDER,
+    PLAN,
+    REQUEST,
+    STANDING,
+    TASK,
+)
+from tierline_operator.kube import Json
+from tierline_operator.placement.seats import Seat, Standing
+from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.from_api import plan_of
+from tierline_operator.reading import KnownClaim, KnownPod, Meta
+from tierline_operator.resources import DEPLOYMENT, TEMPLATE
+
+FINALIZER: Final = "tierline.io/admission"
+"""Keeps a MemTask until none of its pods holds a claim, and a MemProfile while it is in use."""
+PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""Kubernetes' own finalizer of allocated claims; its controller removes it."""
+MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "tierline"}
+
+
+def owned_by(kind: str, meta: Meta, api_version: str = API_VERSION) -> list[Json]:
+    """References by which an object goes with its owner."""
+    return [
+        {
+            "apiVersion": api_version,
+            "kind": kind,
+            "name": meta.name,
+            "uid": meta.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def claim_template(meta: Meta) -> Json:
+    """The template from which each pod of a task gets its claim; it has the task's name."""
+    labels = {TASK: meta.name}
+    device = {"name": REQUEST, "exactly": {"deviceClassName": DRIVER}}
+    return {
+        "apiVersion": TEMPLATE.group_version,
+        "kind": TEMPLATE.kind,
+        "metadata": {
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "labels": labels | MANAGED_BY,
+            "ownerReferences": owned_by("MemTask", meta),
+        },
+        "spec": {"metadata": {"labels": labels}, "spec": {"devices": {"requests": [device]}}},
+    }
+
+
+def deployment(task: MemTask, meta: Meta) -> Json:
+    """The Deployment of a task with a template; its pods opt in as any other pod does."""
+    if task.spec.template is None:
+        raise ValueError(f"MemTask {task.name} has no template: it has no Deployment")
+    template: dict[str, Any] = task.spec.template.to_api()
+    metadata = dict(template.get("metadata") or {})
+    labels = {TASK: meta.name}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), TASK: meta.name}
+    return {
+        "apiVersion": DEPLOYMENT.group_version,
+        "kind": DEPLOYMENT.kind,
+        "metadata": {
+            "namespace": meta.namespace,
+            "name": meta.name,
+            "labels": labels | MANAGED_BY,
+            "ownerReferences": owned_by("MemTask", meta),
+        },
+        "spec": {
+            "replicas": task.spec.replicas,
+            "selector": {"matchLabels": labels},
+            # A pod more than admitted would wait for room that only its predecessor gives free.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+            },
+            "template": {**template, "metadata": metadata},
+        },
+    }
+
+
+def claim_notes(seat: Seat) -> dict[str, str]:
+    """The annotations by which the node's agent knows what a claim was granted."""
+    notes = {STANDING: seat.standing.value, ORDER: str(seat.order)}
+    if seat.plan is not None:
+        notes[PLAN] = json.dumps(plan_of(seat.plan).to_api(), separators=(",", ":"))
+    return notes
+
+
+def notes_patch(known: KnownClaim, seat: Seat) -> Json | None:
+    """What is to be changed in a claim's metadata, if anything; fenced by its resourceVersion."""
+    notes = claim_notes(seat)
+    labels = {NODE_LABEL: seat.place.node}
+    finalizers = known.meta.finalizers | {PROTECTION}
+    if seat.standing == Standing.LOST:
+        del notes[ORDER]  # what it was granted last stays readable
+    same = all(known.meta.annotations.get(name) == text for name, text in notes.items())
+    if same and labels.items() <= known.meta.labels.items() and finalizers == known.meta.finalizers:
+        return None
+    return {
+        "metadata": {
+            "resourceVersion": known.meta.version,
+            "uid": known.meta.uid,
+            "annotations": notes,
+            "labels": labels,
+            "finalizers": sorted(finalizers),
+        }
+    }
+
+
+def allocation_patch(known: KnownClaim, seat: Seat, now: str) -> Json:
+    """The allocation of a claim; fenced by its resourceVersion.
+
+    Without `allocationTimestamp` kube-scheduler would try to add it, and fail for ever.
+    """
+    result: Json = {
+        "request": REQUEST,
+        "driver": DRIVER,
+        "pool": seat.place.node,
+        "device": seat.place.device,
+        "shareID": str(uuid.uuid5(uuid.UUID(known.meta.uid), "tierline.io/share")),
+    }
+    if seat.plan is not None:
+        result["consumedCapacity"] = {FAST_MEMORY: str(fast_bytes(seat.plan))}
+    only = {"key": "metadata.name", "operator": "In", "values": [seat.place.node]}
+    return {
+        "metadata": {"resourceVersion": known.meta.version, "uid": known.meta.uid},
+        "status": {
+            "allocation": {
+                "allocationTimestamp": now,
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [only]}]},
+                "devices": {"results": [result]},
+            }
+        },
+    }
+
+
+def gate_removal(pod: KnownPod) -> list[Json]:
+    """The JSON patch that lets the scheduler have a pod; fails if anything is not as it was."""
+    at = f"/spec/schedulingGates/{pod.gate}"
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": pod.meta.uid},
+        {"op": "test", "path": "/metadata/resourceVersion", "value": pod.meta.version},
+        {"op": "remove", "path": at},
+    ]
+
+
+def fast_bytes(plan: TaskPlan) -> int:
+    """Fast memory that a plan takes: resident extents, ring and workspace."""
+    extents = len(plan.resident_extents) + plan.ring_extents
+    return extents * plan.extent_bytes + plan.workspace_bytes

@@ -1,0 +1,269 @@
+"""A running operator, and what users and agents do around it, on a real API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memquota import MemQuota
+from tierline_api.memtask import MemTask
+from tierline_api.optin import GATE, POD_CLAIM, TASK
+from tierline_cluster.api import Manifest
+from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.processes import free_port
+
+SYSTEM = "tierline-system"
+USER = "system:serviceaccount:tierline-system:tierline-operator"
+ROLE = Path(__file__).with_name("role.yaml")
+QUICK = {"LEASE_DURATION_S": "3", "RENEW_DEADLINE_S": "2", "RETRY_PERIOD_S": "0.2"}
+
+
+def prepare(plane: ControlPlane) -> None:
+    """What the chart installs beside the operator: namespace, DeviceClass, its rights."""
+    plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
+    plane.api.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "DeviceClass",
+            "metadata": {"name": "tierline.io"},
+            # kube-scheduler must never allocate by itself.
+            "spec": {"selectors": [{"cel": {"expression": "false"}}]},
+        }
+    )
+    for manifest in yaml.safe_load_all(ROLE.read_text()):
+        plane.api.apply(manifest)
+
+
+@dataclass
+class Operator:
+    """An operator process."""
+
+    plane: ControlPlane
+    folder: Path
+    name: str
+    settings: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Operator:
+        """Start it; it seeks the lead."""
+        self.metrics_port = free_port()
+        given = {
+            "IDENTITY": self.name,
+            "METRICS_PORT": str(self.metrics_port),
+            "HEALTH_PORT": "0",
+            "LOG_FORMAT": "text",
+            **QUICK,
+            **self.settings,
+        }
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("TIERLINE_")},
+            "KUBECONFIG": str(self.plane.kubeconfig_for(USER)),
+            **{f"TIERLINE_OPERATOR_{name}": value for name, value in given.items()},
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tierline_operator"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    @property
+    def log(self) -> Path:
+        """Where it writes."""
+        return self.folder / f"{self.name}.log"
+
+    def kill(self) -> None:
+        """End it at once, as a lost machine does."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop it where it stands."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def wait(self, timeout_s: float = 30) -> int:
+        """Wait for its end; returns its exit code."""
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(30)
+
+    def leads(self) -> bool:
+        """Whether the Lease is its own."""
+        lease = {"metadata": {"name": "tierline-operator", "namespace": SYSTEM}}
+        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        if not self.plane.api.exists(kind | lease):
+            return False
+        return bool(self.plane.api.get(kind | lease)["spec"].get("holderIdentity") == self.name)
+
+
+def until(what: str, holds: Callable[[], object], timeout_s: float = 30) -> None:
+    """Wait for a condition that is not about one object."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+class User:
+    """What is done in one namespace."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.api, self.namespace = plane, plane.api, namespace
+
+    def node(self, made: MemNode) -> Manifest:
+        """Publish a MemNode as its agent does: the object, then its status."""
+        manifest = made.to_api()
+        status = manifest.pop("status")
+        found: Manifest = self.api.apply(manifest)
+        return self.api.merge(found, {"status": status}, subresource="status")
+
+    def apply(self, made: MemTask | MemProfile | MemQuota) -> Manifest:
+        """Apply an object of Tierline's own kinds in the namespace."""
+        manifest = made.to_api()
+        manifest.pop("status", None)
+        metadata = manifest["metadata"]
+        manifest["metadata"] = {
+            "name": metadata["name"],
+            "namespace": self.namespace,
+            **{k: metadata[k] for k in ("labels", "annotations") if metadata.get(k)},
+        }
+        return self.api.apply(manifest)
+
+    def pod(self, name: str, task: str, **annotations: str) -> Manifest:
+        """Create a pod as it is after the admission policy."""
+        return self.api.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "name": name,
+                    "namespace": self.namespace,
+                    "labels": {TASK: task},
+                    "annotations": {
+                        TASK: task,
+                        **{f"tierline.io/{k}": v for k, v in annotations.items()},
+                    },
+                },
+                "spec": {
+                    "schedulingGates": [{"name": GATE}],
+                    "terminationGracePeriodSeconds": 0,
+                    "resourceClaims": [{"name": POD_CLAIM, "resourceClaimTemplateName": task}],
+                    "containers": [
+                        {
+                            "name": "main",
+                            "image": "none",
+                            "resources": {"claims": [{"name": POD_CLAIM}]},
+                        }
+                    ],
+                },
+            }
+        )
+
+    def task(self, name: str) -> Manifest:
+        """How to name a MemTask."""
+        return {
+            "apiVersion": "tierline.io/v1alpha1",
+            "kind": "MemTask",
+            "metadata": {"name": name, "namespace": self.namespace},
+        }
+
+    def named_pod(self, name: str) -> Manifest:
+        """How to name a pod."""
+        metadata = {"name": name, "namespace": self.namespace}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+    def wait_task(self, name: str, reason: str, kind: str = "Admitted") -> Manifest:
+        """Wait until the condition of a task has that reason for its present spec."""
+
+        def said(found: Manifest) -> bool:
+            known = conditions(found).get(kind, {})
+            current = known.get("observedGeneration") == found["metadata"]["generation"]
+            return known.get("reason") == reason and current
+
+        return self.api.wait(self.task(name), said)
+
+    def wait_placed(self, pod: str) -> tuple[str, str]:
+        """Wait until a pod's claim is allocated and its gate is gone; returns node and device."""
+        self.api.wait(self.named_pod(pod), lambda found: not found["spec"].get("schedulingGates"))
+        claim = self.claim_of(pod)
+        assert claim is not None
+        place = placed(claim)
+        assert place is not None, "no pod leaves its gate before its claim is allocated"
+        return place
+
+    def claim_of(self, pod: str) -> Manifest | None:
+        """The claim of a pod, once the controller has made it."""
+        for claim in self.claims():
+            if any(owner["name"] == pod for owner in claim["metadata"]["ownerReferences"]):
+                return claim
+        return None
+
+    def claims(self) -> list[Manifest]:
+        """All claims of the namespace."""
+        kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+        found = self.api.list(kind["apiVersion"], kind["kind"], self.namespace)
+        return [kind | claim for claim in found]
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod, and do what the kubelet of its node would do."""
+        self.api.delete(self.named_pod(name), gracePeriodSeconds=0)
+        self.api.wait_gone(self.named_pod(name))
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and note of the events about an object."""
+        found = self.api.list("events.k8s.io/v1", "Event", self.namespace)
+        return [
+            (event["reason"], event.get("note", ""))
+            for event in found
+            if event["regarding"]["name"] == name
+            and event["reportingController"] == "tierline.io/operator"
+        ]
+
+
+def conditions(found: Manifest) -> dict[str, Any]:
+    """The conditions of an object by type."""
+    return {c["type"]: c for c in (found.get("status") or {}).get("conditions", ())}
+
+
+def placed(claim: Manifest) -> tuple[str, str] | None:
+    """Node and device of an allocated claim."""
+    allocation = (claim.get("status") or {}).get("allocation")
+    if not allocation:
+        return None
+    [result] = allocation["devices"]["results"]
+    return result["pool"], result["device"]
+
+
+def plan_in(claim: Manifest) -> dict[str, Any]:
+    """The plan that an agent reads from a claim."""
+    value: dict[str, Any] = json.loads(claim["metadata"]["annotations"]["tierline.io/plan"])
+    return value

@@ -1,0 +1,302 @@
+"""Tasks and pods on a real API server: placed, held, told why, let go."""
+
+from __future__ import annotations
+
+import pytest
+from tests.integration.operator.running import (
+    User,
+    conditions,
+    placed,
+    plan_in,
+    until,
+)
+from tests.unit.placement.fleets import node, profile, quota, task
+
+from tierline_api.swap import SwapPolicy
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
+
+
+def test_a_pod_leaves_its_gate_with_its_claim_allocated(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+
+    assert user.wait_placed("one") == ("node-a", "cpu0")
+
+    claim = user.claim_of("one")
+    assert claim is not None
+    metadata, allocation = claim["metadata"], claim["status"]["allocation"]
+    assert metadata["labels"]["tierline.io/node"] == "node-a"
+    assert metadata["annotations"]["tierline.io/standing"] == "Planned"
+    assert "resource.kubernetes.io/delete-protection" in metadata["finalizers"]
+    assert plan_in(claim)["extentBytes"] == 2**20
+    assert allocation["allocationTimestamp"]
+    [result] = allocation["devices"]["results"]
+    assert int(result["consumedCapacity"]["fastMemory"]) > 0
+    found = user.wait_task("m", "Admitted")
+    assert found["status"]["node"] == "node-a"
+    assert found["status"]["phase"] == "Admitted"
+    assert found["status"]["observedGeneration"] == 1
+    assert set(conditions(found)) == {"Profiled", "Admitted", "Ready", "DeadlinesMet"}
+    assert placed(claim) == ("node-a", "cpu0")
+    assert "Admitted" in [reason for reason, _ in user.events("m")]
+
+
+def test_tasks_spread_and_what_does_not_fit_starts_when_another_goes(user: User) -> None:
+    user.node(node("node-a"))
+    user.node(node("node-b"))
+    user.apply(profile("m", compute_ms=50))
+    for name in ("a", "b", "c"):
+        user.apply(task(name, of="m"))
+        user.pod(name, name)
+    places = {user.wait_placed("a"), user.wait_placed("b")}
+    assert places == {("node-a", "cpu0"), ("node-b", "cpu0")}
+
+    waits = user.wait_task("c", "DeadlineInfeasible")
+    message = conditions(waits)["Admitted"]["message"]
+    assert message.startswith("fits on none of 2 devices; nearest is node-")
+    assert "% of the device's time" in message
+    assert waits["status"]["phase"] == "Pending"
+    assert waits["status"]["reason"] == "DeadlineInfeasible"
+    assert user.api.get(user.named_pod("c"))["spec"]["schedulingGates"]
+
+    user.api.delete(user.task("a"))
+    held = user.wait_task("a", "BeingDeleted")
+    assert "waits until its pods have ended: a" in conditions(held)["Admitted"]["message"]
+    user.delete_pod("a")
+    user.api.wait_gone(user.task("a"))
+    user.wait_placed("c")
+
+
+def test_a_template_makes_a_deployment_that_goes_with_its_task(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    manifest = task("m", replicas=2).to_api()
+    manifest["metadata"] = {"name": "m", "namespace": user.namespace}
+    manifest["spec"]["template"] = {
+        "metadata": {"labels": {"app": "mine"}},
+        "spec": {"containers": [{"name": "main", "image": "none", "command": ["run"]}]},
+    }
+    user.api.apply(manifest)
+
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "m", "namespace": user.namespace},
+    }
+    made = user.api.wait(deployment, lambda found: found["spec"]["replicas"] == 2)
+    pod = made["spec"]["template"]
+    assert pod["metadata"]["labels"] == {"app": "mine", "tierline.io/task": "m"}
+    assert pod["metadata"]["annotations"] == {"tierline.io/task": "m"}
+    assert made["metadata"]["ownerReferences"][0]["kind"] == "MemTask"
+
+    user.api.merge(user.task("m"), {"spec": {"replicas": 1}})
+    user.api.wait(deployment, lambda found: found["spec"]["replicas"] == 1)
+    user.api.delete(deployment)
+    user.api.wait(deployment, lambda found: found["metadata"]["uid"] != made["metadata"]["uid"])
+    user.api.delete(user.task("m"))
+    user.api.wait_gone(user.task("m"))
+    user.api.wait_gone(deployment)
+
+
+def test_a_changed_period_is_granted_or_refused_while_the_pod_runs(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m", compute_ms=25))
+    user.apply(task("m"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+
+    user.api.merge(user.task("m"), {"spec": {"realtime": {"period": "80ms", "deadline": "80ms"}}})
+    found = user.api.wait(
+        user.task("m"), lambda t: t["status"]["granted"]["realtime"]["period"] == "80ms"
+    )
+    assert conditions(found)["Admitted"]["reason"] == "Admitted"
+
+    user.api.merge(user.task("m"), {"spec": {"realtime": {"period": "20ms", "deadline": "20ms"}}})
+    found = user.wait_task("m", "ChangeRefused")
+    assert conditions(found)["Admitted"]["status"] == "True"
+    assert found["status"]["granted"]["realtime"]["period"] == "80ms"
+    assert "runs on as it was admitted" in conditions(found)["Admitted"]["message"]
+
+
+def test_a_slower_link_is_admitted_anew_and_plans_of_running_pods_follow(user: User) -> None:
+    user.node(node("node-a", fast_mib=24))
+    user.apply(profile("m"))
+    user.apply(task("m", period_ms=80))
+    user.pod("one", "m")
+    user.wait_placed("one")
+
+    user.node(node("node-a", fast_mib=24, link_mib_s=700))
+    found = user.wait_task("m", "NoLongerHolds")
+    assert found["status"]["phase"] == "Refused"
+    claim = user.claim_of("one")
+    assert claim is not None
+    user.api.wait(
+        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Demoted"
+    )
+
+    user.node(node("node-a", fast_mib=512, link_mib_s=700))
+    user.wait_task("m", "Admitted")
+    user.api.wait(
+        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Planned"
+    )
+    user.api.wait(claim, lambda c: len(plan_in(c)["residentExtents"]) == 64)
+
+
+def test_a_node_that_disappears(user: User) -> None:
+    a, b = node("node-a"), node("node-b")
+    user.node(a)
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+    user.node(b)
+
+    gone = {"apiVersion": "tierline.io/v1alpha1", "kind": "MemNode", "metadata": {"name": "node-a"}}
+    user.api.delete(gone)
+    found = user.wait_task("m", "NodeGone")
+    assert "delete the pod" in conditions(found)["Admitted"]["message"]
+
+    user.delete_pod("one")
+    user.pod("two", "m")
+    assert user.wait_placed("two") == ("node-b", "cpu0")
+    user.wait_task("m", "Admitted")
+
+
+def test_a_task_without_a_profile_is_measured_alone_then_admitted(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(task("m"))
+    found = user.wait_task("m", "ProfileMissing", "Profiled")
+    assert found["status"]["reason"] == "ProfileMissing"
+
+    user.pod("one", "m")
+    assert user.wait_placed("one") == ("node-a", "cpu0")
+    claim = user.claim_of("one")
+    assert claim is not None
+    assert claim["metadata"]["annotations"]["tierline.io/standing"] == "Profiling"
+    found = user.wait_task("m", "Profiling", "Profiled")
+    assert found["status"]["phase"] == "Profiling"
+    user.pod("two", "m")
+    user.api.wait(user.task("m"), lambda t: "2 pods" in conditions(t)["Ready"]["message"])
+
+    user.apply(profile("m"))
+    user.wait_task("m", "Admitted")
+    user.wait_placed("two")
+    user.api.wait(
+        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Planned"
+    )
+
+
+def test_a_profile_stays_while_pods_are_planned_by_it(user: User) -> None:
+    user.node(node("node-a"))
+    held = user.apply(profile("m"))
+    user.apply(task("m"))
+    user.wait_task("m", "Admitted")
+    user.api.wait(held, lambda found: found["metadata"].get("finalizers"))
+
+    user.api.delete(held)
+    assert user.api.get(held)["metadata"]["deletionTimestamp"]
+    user.api.delete(user.task("m"))
+
+    user.api.wait_gone(held)
+
+
+def test_a_quota_of_the_namespace(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    limit = user.apply(quota("limit", fast_mib=80))
+    user.apply(task("one", of="m", policy=SwapPolicy.RESIDENT))
+    user.wait_task("one", "Admitted")
+    user.apply(task("two", of="m", policy=SwapPolicy.RESIDENT))
+
+    found = user.wait_task("two", "QuotaExceeded")
+    assert "MemQuota/limit of namespace" in conditions(found)["Admitted"]["message"]
+
+    user.api.delete(limit)
+    user.wait_task("two", "Admitted")
+
+
+INLINE = {"period": "100ms", "budget": "1Gi", "device": "cpu", "profile": "m", "tiers": "dram"}
+
+
+def test_inline_annotations_make_a_task_that_goes_with_the_pod(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+
+    user.pod("one", "mine", **INLINE)
+
+    user.wait_placed("one")
+    made = user.wait_task("mine", "Admitted")
+    assert made["spec"]["realtime"]["period"] == "100ms"
+    assert made["metadata"]["ownerReferences"][0]["name"] == "one"
+    user.delete_pod("one")
+    user.api.wait_gone(user.task("mine"))
+
+
+def test_annotations_that_make_no_task_are_told_at_the_pod(user: User) -> None:
+    user.pod("one", "mine", **{**INLINE, "period": "fast"})
+    user.pod("two", "other")
+
+    until("both pods are told", lambda: user.events("one") and user.events("two"))
+    assert user.events("one") == [
+        (
+            "AnnotationInvalid",
+            "the annotation tierline.io/period: 'fast' is not a duration; "
+            "write for example 50ms, 1.5s or 1m30s",
+        )
+    ]
+    [(reason, note)] = user.events("two")
+    assert reason == "MemTaskMissing"
+    assert "there is no MemTask/other" in note
+
+
+def test_what_agents_measure_shows_in_the_status(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+    claim = user.claim_of("one")
+    assert claim is not None
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+
+    def measured(misses: int) -> None:
+        observed = {"jobs": 10, "misses": misses, "responseTimeWorst": "12ms"}
+        device = shared | {"data": {"observed": observed}}
+        user.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
+
+    measured(0)
+    found = user.wait_task("m", "NoMisses", "DeadlinesMet")
+    assert found["status"]["observed"]["responseTimeWorst"] == "12ms"
+    measured(1)
+    user.wait_task("m", "DeadlinesMissed", "DeadlinesMet")
+
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+    user.api.merge(user.named_pod("one"), {"status": ready}, subresource="status")
+    found = user.wait_task("m", "Running", "Ready")
+    assert found["status"]["phase"] == "Running"
+
+
+def test_a_claim_template_that_is_somebody_elses_is_left_alone(user: User) -> None:
+    foreign = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "m", "namespace": user.namespace},
+        "spec": {"spec": {"devices": {"requests": []}}},
+    }
+    user.api.create(foreign)
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+
+    until("the event", lambda: "NameTaken" in dict(user.events("m")))
+    assert dict(user.events("m"))["NameTaken"].endswith(
+        "exists and is not Tierline's; rename it or the MemTask"
+    )
+    user.wait_task("m", "Admitted")
+    assert "labels" not in user.api.get(foreign)["metadata"]
+    user.api.delete(foreign)
+    user.api.wait(foreign, lambda found: "labels" in found["metadata"])
