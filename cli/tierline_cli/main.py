@@ -6,7 +6,18 @@ from typing import NoReturn
 import click
 
 from tierline_api.manifests import ManifestError
-from tierline_cli import admit, agent, completion, plan, profile, run, top
+from tierline_cli import (
+    admit,
+    agent,
+    completion,
+    explain,
+    inject,
+    plan,
+    profile,
+    run,
+    simulate,
+    top,
+)
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
 
@@ -20,7 +31,10 @@ for command in (
     run.command,
     profile.command,
     admit.command,
+    inject.command,
     plan.command,
+    explain.command,
+    simulate.command,
     agent.command,
     top.command,
     completion.command,

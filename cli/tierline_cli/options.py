@@ -6,6 +6,7 @@ import click
 
 from tierline_api.quantities import parse_quantity
 from tierline_cli.decide import DEFAULT_MARGIN
+from tierline_operator.admission.preemption import Scheduling
 
 
 class Quantity(click.ParamType[int]):
@@ -50,5 +51,13 @@ gpu_option = click.option(
     default=0,
     show_default=True,
     help="Number of the GPU (by bus), for tasks whose spec.device.kind is cuda.",
+)
+scheduling_option = click.option(
+    "--scheduling",
+    type=click.Choice([way.value for way in Scheduling]),
+    default=Scheduling.NON_PREEMPTIVE.value,
+    callback=lambda _context, _option, value: Scheduling(value),
+    show_default=True,
+    help="When a job gives the device away. Agents run non-preemptive today.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

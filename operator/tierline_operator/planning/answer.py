@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tierline_operator.admission.preemption import Scheduling
+
 Limit = Literal["deadline", "memory", "ring", "tier"]
 
 
@@ -42,6 +44,12 @@ class TaskPlan:
     """Bytes copied in each job."""
     response_s: float | None
     """Worst time from release to end; None where nothing is guaranteed (BestEffort)."""
+    preemptible: bool = False
+    """Whether its jobs give the device away where a layer ends."""
+    parked_bytes: int = 0
+    """Fast memory for what a preempted job has computed so far."""
+    penalty_s: float = 0.0
+    """What one preemption makes a job do again, at worst."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class Admitted:
     blocker: str | None
     """The task that may block that window."""
     fast_bytes_used: int
+    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
+    """What the device must do for the proof to hold."""
     remarks: tuple[str, ...] = ()
     """What may surprise a person about the plans, a sentence each."""
 

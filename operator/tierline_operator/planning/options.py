@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import cost_ns, instant_ns
+from tierline_operator.admission.preemption import PlannedJob
 from tierline_operator.planning.curve import Point, pareto
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.restart import restart_penalty_s
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Option:
     """Demand of a job; 0 for BestEffort, which has none."""
     section_ns: int
     """How long a job may keep others waiting."""
+    ring_extents: int
+    """Slots of the ring it streams through."""
 
 
 class Task:
@@ -46,6 +50,7 @@ class Task:
         self.guaranteed = demand.criticality is not Criticality.BEST_EFFORT
         self.may_stream = demand.policy is not SwapPolicy.RESIDENT
         self.must_stream = demand.policy in {SwapPolicy.STREAM, SwapPolicy.SWAP}
+        self.may_be_resident = demand.policy is not SwapPolicy.SWAP
         self.takes_spare = demand.policy is SwapPolicy.AUTO
         self.dispatch_s = device.dispatch_s
         names = sorted(set(homes))
@@ -74,10 +79,30 @@ class Task:
                 self.span, self.wide_layer = last - first + 1, layer
         reserved = max(0, demand.reserved_bytes - demand.workspace_bytes)
         self.least_extents = min(-(-reserved // size), layout.extent_count)
+        activation_bytes = demand.activation_bytes
+        if activation_bytes is None:
+            activation_bytes = demand.workspace_bytes
+        self.parked_extents = -(-activation_bytes // size)
+        """What the task holds besides its plan while it is preempted."""
+        self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + device.dispatch_s)
+        """The longest time from a gate, or a dispatch, to the next gate."""
+        self.resume_ns = cost_ns(device.dispatch_s)
+        """Time to hand the device back to a job that was preempted."""
         self._options: dict[int, list[Option]] = {}
+        self._penalties: dict[tuple[frozenset[int], int], int] = {}
 
-    def options(self, ring_extents: int) -> list[Option]:
-        """The choices with that ring, memory ascending; never empty."""
+    def options(self, ring_extents: int, *, and_resident: bool = False) -> list[Option]:
+        """The choices with that ring, memory ascending; never empty.
+
+        `and_resident` adds the fully resident one where less memory is as fast: who is to be
+        preempted without loss, or to preempt without harm, must not stream at all.
+        """
+        found = self._with_ring(ring_extents)
+        if and_resident and self.may_be_resident and found[-1].point.streamed_extents:
+            found = [*found, self.resident()]
+        return found
+
+    def _with_ring(self, ring_extents: int) -> list[Option]:
         ring = ring_extents if self.may_stream else 0
         if ring not in self._options:
             points = pareto(self.worst, ring, least_extents=self.least_extents)
@@ -90,6 +115,25 @@ class Task:
         """The choice that keeps everything."""
         return self.options(0)[-1]
 
+    def penalty_ns(self, option: Option) -> int:
+        """What one preemption makes a job with that plan do again."""
+        key = (option.point.resident, option.ring_extents)
+        if key not in self._penalties:
+            seconds = restart_penalty_s(self.worst, *key) if option.point.streamed_extents else 0.0
+            self._penalties[key] = cost_ns(seconds)
+        return self._penalties[key]
+
+    def planned(self, option: Option, *, preemptible: bool) -> PlannedJob:
+        """The task with that plan, as admission's charges see it."""
+        return PlannedJob(
+            deadline_ns=self.deadline_ns if self.guaranteed else None,
+            cost_ns=option.cost_ns,
+            section_ns=option.section_ns,
+            layer_ns=self.layer_ns,
+            penalty_ns=self.penalty_ns(option) if preemptible else 0,
+            streams=option.point.streamed_extents > 0,
+        )
+
     def _option(self, point: Point, ring: int) -> Option:
         worst_s = point.total_s + self.dispatch_s
         demand_s = worst_s
@@ -101,6 +145,7 @@ class Task:
             job_time_s=worst_s,
             cost_ns=cost_ns(demand_s) if self.guaranteed else 0,
             section_ns=cost_ns(worst_s),
+            ring_extents=ring,
         )
 
 

@@ -171,7 +171,7 @@ class Pipeline:
                 if slot >= 0:
                     reader = last_layer[stream[slot]] if ring_extents else layer
                     if reader >= layer:
-                        raise RingTooSmall(layer, self._span(layer, resident), ring_extents)
+                        raise RingTooSmall(layer, self.span(layer, resident), ring_extents)
                     # Not max(): a call here would double the time of the planner's inner loop.
                     begin = begin if begin > ends[reader] else ends[reader]
                 clock[link] = copied = begin + copy_s[extent]
@@ -187,7 +187,8 @@ class Pipeline:
             ends.append(end)
         return end, stall
 
-    def _span(self, layer: int, resident: Set[int]) -> int:
+    def span(self, layer: int, resident: Set[int]) -> int:
+        """Extents that a layer streams at once."""
         held = self.layout.pinned_extents
         read = range(self.layout.first_extent[layer], self.layout.last_extent[layer] + 1)
         return sum(1 for extent in read if extent not in resident and extent not in held)

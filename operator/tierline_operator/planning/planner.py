@@ -19,14 +19,21 @@ than given after margins. Soft tasks with mean times demand their mean and block
 others are guaranteed as long as soft jobs keep to that mean. Best-effort tasks have no deadline and
 must be dispatched only when nobody else waits; their whole job counts as blocking.
 
+Where jobs may be preempted at layer boundaries (`scheduling`), costs and sections are those of
+admission/preemption.py, and the activations of all preemptible tasks are part of the constraint:
+
+    sum of resident + rings + largest workspace + sum of parked <= fast memory.
+
 Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tierline_operator.admission.demand import NS, DemandTest, SporadicTask
+from tierline_operator.admission.demand import NS, DemandTest
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.homes import place_homes, runs
@@ -35,6 +42,7 @@ from tierline_operator.planning.reasons import (
     deadline_missed,
     memory_exceeded,
     resident_all_the_same,
+    sporadic_tasks,
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search import Outcome, Search
@@ -43,11 +51,16 @@ _REFINEMENTS = 6
 
 
 def plan(
-    tasks: Sequence[TaskDemand], device: DeviceCapacity, *, give_spare: bool = True
+    tasks: Sequence[TaskDemand],
+    device: DeviceCapacity,
+    *,
+    give_spare: bool = True,
+    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE,
 ) -> Admitted | Infeasible:
     """Choose rings, resident sets and tiers for `tasks` and prove every deadline.
 
-    `give_spare=False` leaves memory that no deadline needs free. Raises ValueError where two tasks
+    `give_spare=False` leaves memory that no deadline needs free. The proof holds on a device that
+    schedules as `scheduling` says. Raises ValueError where two tasks
     share a name or the extents of tasks differ in size.
     """
     names = [task.name for task in tasks]
@@ -61,12 +74,15 @@ def plan(
     if not tasks:
         return Admitted((), 0.0, 0.0, float("inf"), None, 0)
     prepared = [Task(*pair, device) for pair in zip(tasks, homes, strict=True)]
-    return _Planner(prepared, device).answer(give_spare=give_spare)
+    return _Planner(prepared, device, scheduling).answer(give_spare=give_spare)
 
 
 class _Planner:
-    def __init__(self, tasks: Sequence[Task], device: DeviceCapacity) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], device: DeviceCapacity, scheduling: Scheduling
+    ) -> None:
         self.tasks = tasks
+        self.scheduling = scheduling
         self.fast_bytes = device.fast_bytes
         self.extent_bytes = tasks[0].demand.layout.extent_bytes
         self.workspace_bytes = max(task.demand.workspace_bytes for task in tasks)
@@ -80,7 +96,7 @@ class _Planner:
         nearest: tuple[Search, dict[str, int], Outcome] | None = None
         least: list[int] = []
         for rings in rings_tried:
-            search = Search(self.tasks, rings, self.test)
+            search = self._search(rings)
             least.append(search.least() + sum(rings.values()))
             outcome = search.run(self.room - sum(rings.values()))
             if outcome is None:
@@ -99,20 +115,29 @@ class _Planner:
             search,
             outcome,
             missing_bytes=None if hopeless else self._missing_bytes(rings_tried),
-            nearest=self._plans(search, outcome.chosen, rings),
+            nearest=self._plans(search, outcome, rings),
         )
 
     def _holds_with_unlimited_memory(self) -> bool:
         """A necessary condition: all weights resident, however little memory there is."""
-        search = Search(self.tasks, {}, self.test)
-        return search.judge([len(options) - 1 for options in search.options]).ok
+        search = self._search({})
+        chosen = [len(options) - 1 for options in search.options]
+        if search.judge(chosen).ok:
+            return True
+        if self.scheduling is Scheduling.NON_PREEMPTIVE:
+            return False
+        # Nobody streams here, so the more yield the shorter the sections, at no cost but resuming.
+        return search.judge(chosen, frozenset(range(len(self.tasks)))).ok
+
+    def _search(self, rings: dict[str, int]) -> Search:
+        return Search(self.tasks, rings, self.test, self.scheduling)
 
     def _missing_bytes(self, rings_tried: Sequence[dict[str, int]]) -> int | None:
         """Memory that would be enough, beyond what there is: not the least, but proven."""
-        plenty = sum(task.demand.layout.extent_count for task in self.tasks)
+        plenty = sum(task.demand.layout.extent_count + task.parked_extents for task in self.tasks)
         enough: list[tuple[int, int, Search]] = []
         for number, rings in enumerate(rings_tried):
-            search = Search(self.tasks, rings, self.test)
+            search = self._search(rings)
             outcome = search.run(plenty)
             if outcome is not None and outcome.ok:
                 enough.append((outcome.used + sum(rings.values()), number, search))
@@ -133,28 +158,31 @@ class _Planner:
     def _admitted(
         self, search: Search, rings: dict[str, int], outcome: Outcome, *, give_spare: bool
     ) -> Admitted:
-        outcome = search.judge(search.shed(outcome.chosen, lambda task: task.must_stream))
+        outcome = search.shed(outcome, lambda task: task.must_stream)
         used_rings = self._rings(search, outcome.chosen, rings)
         if give_spare:
             limit = self.room - sum(used_rings.values())
-            filled = search.judge(search.fill(outcome.chosen, limit, lambda task: task.takes_spare))
+            chosen = search.fill(
+                outcome.chosen, limit, lambda task: task.takes_spare, outcome.preemptible
+            )
+            filled = search.judge(chosen, outcome.preemptible)
             # Sustainability says that the fill holds; the answer must not depend on believing it.
             outcome = filled if filled.ok else outcome
             used_rings = self._rings(search, outcome.chosen, rings)
         picked = _picked(search, outcome.chosen)
-        load = sum(
-            option.cost_ns / task.period_ns for task, option in zip(self.tasks, picked, strict=True)
-        )
+        costs, _ = search.charged(outcome.chosen, outcome.preemptible)
+        load = sum(cost / task.period_ns for task, cost in zip(self.tasks, costs, strict=True))
         used = outcome.used + sum(used_rings.values())
         return Admitted(
-            plans=self._plans(search, outcome.chosen, rings),
+            plans=self._plans(search, outcome, rings),
             utilisation=load,
             critical_time_s=outcome.critical_ns / NS,
             slack_s=-outcome.late_ns / NS,
             blocker=None if outcome.blocker is None else self.tasks[outcome.blocker].demand.name,
             fast_bytes_used=used * self.extent_bytes + self.workspace_bytes,
+            scheduling=self.scheduling if outcome.preemptible else Scheduling.NON_PREEMPTIVE,
             remarks=tuple(
-                resident_all_the_same(search, outcome.chosen, index)
+                resident_all_the_same(search, outcome, index)
                 for index, task in enumerate(self.tasks)
                 if task.must_stream and not picked[index].point.streamed_extents
             ),
@@ -172,25 +200,23 @@ class _Planner:
         return needed
 
     def _plans(
-        self, search: Search, chosen: Sequence[int], rings: dict[str, int]
+        self, search: Search, outcome: Outcome, rings: dict[str, int]
     ) -> tuple[TaskPlan, ...]:
-        picked = _picked(search, chosen)
-        responses = worst_responses(
-            [
-                SporadicTask(
-                    task.demand.name,
-                    task.period_ns / NS,
-                    task.deadline_ns / NS if task.guaranteed else None,
-                    option.cost_ns / NS,
-                    option.section_ns / NS,
+        responses = worst_responses(sporadic_tasks(search, outcome))
+        plans = []
+        for index, (task, option, response_s) in enumerate(
+            zip(self.tasks, _picked(search, outcome.chosen), responses, strict=True)
+        ):
+            granted = _task_plan(task, option, rings[task.demand.domain], response_s)
+            if index in outcome.preemptible:
+                granted = replace(
+                    granted,
+                    preemptible=True,
+                    parked_bytes=task.parked_extents * self.extent_bytes,
+                    penalty_s=task.penalty_ns(option) / NS,
                 )
-                for task, option in zip(self.tasks, picked, strict=True)
-            ]
-        )
-        return tuple(
-            _task_plan(task, option, rings[task.demand.domain], response)
-            for task, option, response in zip(self.tasks, picked, responses, strict=True)
-        )
+            plans.append(granted)
+        return tuple(plans)
 
 
 def _holds(search: Search, limit: int) -> bool:

@@ -77,17 +77,7 @@ def deadline_missed(
 ) -> Infeasible:
     """The test refuses the nearest plan; `missing_bytes` more memory would be enough, if given."""
     tasks = search.tasks
-    picked = [options[at] for options, at in zip(search.options, outcome.chosen, strict=True)]
-    sporadic = [
-        SporadicTask(
-            task.demand.name,
-            task.period_ns / NS,
-            task.deadline_ns / NS if task.guaranteed else None,
-            option.cost_ns / NS,
-            option.section_ns / NS,
-        )
-        for task, option in zip(tasks, picked, strict=True)
-    ]
+    sporadic = sporadic_tasks(search, outcome)
     late = outcome.kind == "late"
     victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
@@ -118,23 +108,38 @@ def deadline_missed(
     )
 
 
-def resident_all_the_same(search: Search, chosen: Sequence[int], index: int) -> str:
+def sporadic_tasks(search: Search, outcome: Outcome) -> list[SporadicTask]:
+    """The tasks with the costs and sections that the outcome was judged by."""
+    charged = zip(*search.charged(outcome.chosen, outcome.preemptible), strict=True)
+    return [
+        SporadicTask(
+            task.demand.name,
+            task.period_ns / NS,
+            task.deadline_ns / NS if task.guaranteed else None,
+            cost / NS,
+            section / NS,
+        )
+        for task, (cost, section) in zip(search.tasks, charged, strict=True)
+    ]
+
+
+def resident_all_the_same(search: Search, outcome: Outcome, index: int) -> str:
     """Why a task that is to stream has all its weights resident in an admitted set."""
     task, options = search.tasks[index], search.options[index]
     start = f"{task.demand.name} is to stream, but all of its weights stay resident: "
     if len(options) == 1:
         return f"{start}none of them may be streamed (pinned or reserved)"
-    streaming = list(chosen)
+    streaming = list(outcome.chosen)
     streaming[index] = len(options) - 2
-    option, outcome = options[-2], search.judge(streaming)
+    option, late = options[-2], search.judge(streaming, outcome.preemptible)
     homes = sorted(
         {task.homes[e] for e in range(len(task.homes)) if e not in option.point.resident}
     )
     size = mebibytes(option.point.streamed_extents * task.demand.layout.extent_bytes)
-    late = f", {milliseconds(outcome.late_ns / NS)} too long" if outcome.kind == "late" else ""
+    excess = f", {milliseconds(late.late_ns / NS)} too long" if late.kind == "late" else ""
     return (
         f"{start}with {size} of them read from {' and '.join(homes)} a job would take "
-        f"{milliseconds(option.job_time_s)}{late}; a longer deadline would let it stream"
+        f"{milliseconds(option.job_time_s)}{excess}; a longer deadline would let it stream"
     )
 
 

@@ -38,6 +38,9 @@ class TaskDemand:
     """Mean times, used as the demand of a Soft task (its blocking of others stays worst-case)."""
     reserved_bytes: int = 0
     """Fast memory that the task keeps whatever the plan needs, workspace included."""
+    activation_bytes: int | None = None
+    """Live bytes of the workspace where a layer ends, at most: what stays parked while the task is
+    preempted. None: all of the workspace."""
     weights_digest: str = ""
     """Equal digests in one domain share their copies in the lower tiers; "" shares nothing."""
 

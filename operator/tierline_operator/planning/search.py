@@ -4,24 +4,30 @@ The search starts with as little memory as possible, asks the exact test for the
 worst, and gives memory to the task whose job time falls most per extent *in that window* (weighted
 by its jobs due there, and once more for the blocker), again and again until the test accepts or
 nothing helps. Job time over memory is close to convex, so this comes near the linear-programming
-bound (realtime theory notes, section 2: 96 against 99 of 150 sets). Two more starts catch what it
-misses: filling by gain in utilisation first, and making the m shortest deadlines fully resident.
+bound (realtime theory notes, section 2: 96 against 99 of 150 sets). More starts catch what it
+misses: filling by gain in utilisation first, and making the m shortest deadlines fully resident
+(where jobs can be preempted, also the m smallest products of weights and period).
+
+Where jobs may be preempted, the blocker of the failing window is first made preemptible, alone or
+with those of its deadline and longer ones or with all, if that helps and its activations fit.
 
 A heuristic finds, it does not prove: whatever it returns as holding has passed the test.
-Invariant: `used` never exceeds `limit`, in extents.
+Invariant: `used` never exceeds `limit`, in extents, activations of preemptible tasks included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tierline_operator.admission.demand import DemandTest, Kind
+from tierline_operator.admission.preemption import Scheduling, charge
 from tierline_operator.planning.options import Option, Task
 
 LOOK_AHEAD = 6
 """Points further up a curve that one move may reach, besides its end: curves have flat parts."""
 MAX_MOVES = 4000
+NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -29,6 +35,7 @@ class Outcome:
     """Where a search ended."""
 
     chosen: list[int]
+    preemptible: frozenset[int]
     used: int
     kind: Kind
     late_ns: int
@@ -45,15 +52,27 @@ class Outcome:
 class Search:
     """Resident sets for fixed rings."""
 
-    def __init__(self, tasks: Sequence[Task], rings: dict[str, int], test: DemandTest) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        rings: dict[str, int],
+        test: DemandTest,
+        scheduling: Scheduling = Scheduling.NON_PREEMPTIVE,
+    ) -> None:
         """`test` has one entry per guaranteed task, in order."""
         self.tasks = tasks
         self.test = test
+        self.scheduling = scheduling
         self.options: list[list[Option]] = [
-            task.options(rings.get(task.demand.domain, 0)) for task in tasks
+            task.options(
+                rings.get(task.demand.domain, 0),
+                and_resident=scheduling is not Scheduling.NON_PREEMPTIVE,
+            )
+            for task in tasks
         ]
         self.due = [index for index, task in enumerate(tasks) if task.guaranteed]
         self.idle = [index for index, task in enumerate(tasks) if not task.guaranteed]
+        self._resume_ns = max((task.resume_ns for task in tasks), default=0)
 
     def least(self) -> int:
         """Extents that the smallest choice of every task takes."""
@@ -72,27 +91,44 @@ class Search:
                 break
         return best
 
-    def judge(self, chosen: list[int]) -> Outcome:
-        """What the exact test says of these choices."""
-        picked = [options[at] for options, at in zip(self.options, chosen, strict=True)]
-        lower = max(self.idle, key=lambda index: picked[index].section_ns, default=None)
+    def judge(self, chosen: list[int], preemptible: frozenset[int] = NOBODY) -> Outcome:
+        """What the test says of these choices."""
+        costs, sections = self.charged(chosen, preemptible)
+        lower = max(self.idle, key=lambda index: sections[index], default=None)
         kind, late, critical, blocker = self.test.worst(
-            [picked[index].cost_ns for index in self.due],
-            [picked[index].section_ns for index in self.due],
-            0 if lower is None else picked[lower].section_ns,
+            [costs[index] for index in self.due],
+            [sections[index] for index in self.due],
+            0 if lower is None else sections[lower],
         )
         if blocker is not None:
             blocker = lower if blocker < 0 else self.due[blocker]
-        used = sum(option.extents for option in picked)
-        return Outcome(chosen, used, kind, late, critical, blocker)
+        used = self._used(chosen) + self._parked(preemptible)
+        return Outcome(chosen, preemptible, used, kind, late, critical, blocker)
+
+    def charged(
+        self, chosen: Sequence[int], preemptible: Collection[int] = NOBODY
+    ) -> tuple[list[int], list[int]]:
+        """Costs and sections of all tasks for the demand test, nanoseconds."""
+        picked = [options[at] for options, at in zip(self.options, chosen, strict=True)]
+        if not preemptible:
+            return [o.cost_ns for o in picked], [o.section_ns for o in picked]
+        jobs = [
+            task.planned(option, preemptible=index in preemptible)
+            for index, (task, option) in enumerate(zip(self.tasks, picked, strict=True))
+        ]
+        return charge(jobs, preemptible, self.scheduling, self._resume_ns)
 
     def fill(
-        self, chosen: list[int], limit: int, takes: Callable[[Task], bool] = lambda _: True
+        self,
+        chosen: list[int],
+        limit: int,
+        takes: Callable[[Task], bool] = lambda _: True,
+        preemptible: frozenset[int] = NOBODY,
     ) -> list[int]:
         """Give what is left by gain in utilisation per extent."""
         weights = [1.0 / task.period_ns if takes(task) else 0.0 for task in self.tasks]
         chosen = list(chosen)
-        used = self._used(chosen)
+        used = self._used(chosen) + self._parked(preemptible)
         for _ in range(MAX_MOVES):
             move = self._best_move(chosen, limit - used, weights)
             if move is None:
@@ -102,48 +138,89 @@ class Search:
             chosen[index] = target
         return chosen
 
-    def shed(self, chosen: Sequence[int], gives: Callable[[Task], bool]) -> list[int]:
+    def shed(self, outcome: Outcome, gives: Callable[[Task], bool]) -> Outcome:
         """Take memory back from such tasks, one after another, as far as the test still holds.
 
-        `chosen` must hold. Job time falls along a curve and the test is sustainable, so what holds
-        with some memory holds with more, and bisection finds the least.
+        `outcome` must hold. Job time falls along a curve and the test is sustainable, so where jobs
+        are not preempted what holds with some memory holds with more: bisection finds the least.
         """
-        chosen = list(chosen)
         for index, task in enumerate(self.tasks):
-            low, high = 0, chosen[index]
+            low, high = 0, outcome.chosen[index]
             while gives(task) and low < high:
-                chosen[index] = (low + high) // 2
-                if self.judge(chosen).ok:
-                    high = chosen[index]
+                middle = (low + high) // 2
+                chosen = list(outcome.chosen)
+                chosen[index] = middle
+                tried = self.judge(chosen, outcome.preemptible)
+                if tried.ok:
+                    outcome, high = tried, middle
                 else:
-                    low = chosen[index] + 1
-            chosen[index] = high
-        return chosen
+                    low = middle + 1
+        return outcome
 
-    def _starts(self, limit: int) -> Sequence[list[int]]:
+    def _starts(self, limit: int) -> Iterator[list[int]]:
         nothing = [0] * len(self.tasks)
-        starts = [nothing, self.fill(nothing, limit)]
-        urgent = list(nothing)
-        for index in sorted(self.due, key=lambda index: self.tasks[index].deadline_ns):
-            urgent[index] = len(self.options[index]) - 1
-            if self._used(urgent) > limit:
-                break
-            starts.append(list(urgent))
-        return starts
+        yield nothing
+        yield self.fill(nothing, limit)
+        yield from self._resident_first(limit, lambda task: task.deadline_ns)
+        if self.scheduling is not Scheduling.NON_PREEMPTIVE:
+            yield from self._resident_first(
+                limit, lambda task: task.demand.layout.weight_bytes * task.period_ns
+            )
+
+    def _resident_first(self, limit: int, key: Callable[[Task], int]) -> Iterator[list[int]]:
+        """The first 1, 2, … tasks by that key fully resident."""
+        chosen = [0] * len(self.tasks)
+        for index in sorted(self.due, key=lambda index: key(self.tasks[index])):
+            chosen[index] = len(self.options[index]) - 1
+            if self._used(chosen) > limit:
+                return
+            yield list(chosen)
 
     def _improve(self, chosen: list[int], limit: int) -> Outcome:
-        chosen = list(chosen)
-        outcome = self.judge(chosen)
+        outcome = self.judge(list(chosen))
         for _ in range(MAX_MOVES):
             if outcome.ok:
                 return outcome
-            move = self._best_move(chosen, limit - outcome.used, self._weights(outcome))
+            yielding = self._let_yield(outcome, limit)
+            if yielding is not None:
+                outcome = yielding
+                continue
+            room = limit - outcome.used
+            if outcome.preemptible:
+                move = self._best_charged_move(outcome, room)
+            else:
+                move = self._best_move(outcome.chosen, room, self._weights(outcome))
             if move is None:
                 break
+            chosen = list(outcome.chosen)
             chosen[move[0]] = move[1]
-            outcome = self.judge(chosen)
-        filled = self.judge(self.fill(chosen, limit))
-        return filled if filled.ok or filled.late_ns < outcome.late_ns else outcome
+            outcome = self.judge(chosen, outcome.preemptible)
+        preemptible = outcome.preemptible
+        filled = self.fill(outcome.chosen, limit, preemptible=preemptible)
+        full = self.judge(filled, preemptible)
+        return full if full.ok or full.late_ns < outcome.late_ns else outcome
+
+    def _let_yield(self, outcome: Outcome, limit: int) -> Outcome | None:
+        """The same with the blocker of the failing window preemptible, if that helps."""
+        blocker = outcome.blocker
+        if (
+            self.scheduling is Scheduling.NON_PREEMPTIVE
+            or blocker is None
+            or blocker in outcome.preemptible
+        ):
+            return None
+        everyone = frozenset(range(len(self.tasks)))
+        later = {i for i in everyone if self._patience(i) >= self._patience(blocker)}
+        best: Outcome | None = None
+        for added in ({blocker}, later, everyone):
+            tried = self.judge(outcome.chosen, outcome.preemptible | added)
+            if tried.used <= limit and tried.late_ns < (best or outcome).late_ns:
+                best = tried
+        return best
+
+    def _patience(self, index: int) -> float:
+        task = self.tasks[index]
+        return task.deadline_ns if task.guaranteed else float("inf")
 
     def _weights(self, outcome: Outcome) -> list[float]:
         """How much a second of each task's job time weighs in the failing window."""
@@ -177,8 +254,49 @@ class Search:
                     best, found = gain, (index, target)
         return found
 
+    def _best_charged_move(self, outcome: Outcome, room: int) -> tuple[int, int] | None:
+        """The move that relieves the failing window most per extent: one changes others' costs."""
+        weights = self._weights(outcome)
+        if outcome.blocker is not None:
+            weights[outcome.blocker] -= outcome.kind == "late"
+
+        def load(chosen: Sequence[int]) -> float:
+            costs, sections = self.charged(chosen, outcome.preemptible)
+            demand = sum(weight * cost for weight, cost in zip(weights, costs, strict=True))
+            if outcome.kind != "late":
+                return demand
+            return demand + max(
+                (
+                    sections[index]
+                    for index in range(len(self.tasks))
+                    if self._patience(index) > outcome.critical_ns
+                ),
+                default=0,
+            )
+
+        now = load(outcome.chosen)
+        best = 0.0
+        found: tuple[int, int] | None = None
+        for index, options in enumerate(self.options):
+            at = outcome.chosen[index]
+            for target in sorted({at + 1, at + 3, at + LOOK_AHEAD, len(options) - 1}):
+                if not at < target < len(options):
+                    continue
+                taken = options[target].extents - options[at].extents
+                if taken > room:
+                    continue
+                chosen = list(outcome.chosen)
+                chosen[index] = target
+                gain = (now - load(chosen)) / taken
+                if gain > best:
+                    best, found = gain, (index, target)
+        return found
+
     def _used(self, chosen: Sequence[int]) -> int:
         return sum(options[at].extents for options, at in zip(self.options, chosen, strict=True))
+
+    def _parked(self, preemptible: Collection[int]) -> int:
+        return sum(self.tasks[index].parked_extents for index in preemptible)
 
 
 def _targets(at: int, last: int) -> Sequence[int]:

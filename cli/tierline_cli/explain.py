@@ -1,0 +1,70 @@
+"""`tierline explain`: why a set of tasks is admitted or not, and what would change that."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from tierline_api.manifests import load_manifests
+from tierline_cli import decide
+from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
+from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.options import files_argument, json_option, margin_option, node_option
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning import planner
+from tierline_operator.planning.answer import Admitted, Infeasible
+
+
+@click.command(name="explain")
+@files_argument
+@node_option
+@json_option
+@margin_option
+def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: float) -> None:
+    """Say why the MemTasks in FILES hold their deadlines on a node, or why not.
+
+    Answers for each way of scheduling: agents run the first today. FILES hold MemTasks, their
+    MemProfiles and a MemNode. Exits 0 if agents admit the set today, 3 if not, 2 on bad input.
+    """
+    manifests = load_manifests([str(file) for file in files])
+    if not manifests.tasks:
+        raise CommandError("the files hold no MemTask; there is nothing to explain", EXIT_BAD_INPUT)
+    profiles = profiles_for(manifests, manifests.tasks)
+    where = one_node(manifests, node)
+    asked = [decide.question_of(t, profiles[t.name], where, margin) for t in manifests.tasks]
+    demands, device = [demand for demand, _ in asked], asked[0][1]
+    answers = {way: planner.plan(demands, device, scheduling=way) for way in Scheduling}
+    if as_json:
+        click.echo(json.dumps({way.value: _as_json(answer) for way, answer in answers.items()}))
+    else:
+        for way, answer in answers.items():
+            _show(way, answer)
+    if not answers[Scheduling.NON_PREEMPTIVE].ok:
+        raise SystemExit(EXIT_INFEASIBLE)
+
+
+def _as_json(answer: Admitted | Infeasible) -> dict[str, Any]:
+    said = decide.answer_json(answer)
+    if isinstance(answer, Admitted):
+        said["preemptible"] = [plan.name for plan in answer.plans if plan.preemptible]
+    return said
+
+
+def _show(way: Scheduling, answer: Admitted | Infeasible) -> None:
+    console = Console()
+    if isinstance(answer, Infeasible):
+        console.print(f"[bold]{way.value}[/]: [bold red]not admitted[/]: {answer.sentence}")
+        return
+    console.print(f"[bold]{way.value}[/]: [bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    if answer.blocker is not None:
+        console.print(f"  in that window {answer.blocker} may hold the device first")
+    yielding = [plan for plan in answer.plans if plan.preemptible]
+    for plan in yielding:
+        console.print(
+            f"  {plan.name} gives way where a layer ends: {plan.parked_bytes / 2**20:,.0f} MiB "
+            f"stay parked, {plan.penalty_s * 1e3:.2f} ms are done again"
+        )
+    for remark in answer.remarks:
+        console.print(f"  [yellow]{remark}[/]")

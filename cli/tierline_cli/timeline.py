@@ -1,0 +1,63 @@
+"""A simulation as a picture and as a trace that Perfetto opens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tierline_operator.simulation.device import Seen
+
+_SHOWN_SPANS = 4000
+"""A chart of more shows nothing; the trace has them all."""
+
+
+def perfetto(seen: Seen, tasks: Sequence[str], links: Sequence[str]) -> dict[str, Any]:
+    """The spans as Chrome trace events, microseconds; one track for the device and each link."""
+    tracks = {-1: "device", **{number: f"link {name}" for number, name in enumerate(links)}}
+    named = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": number + 2, "args": {"name": name}}
+        for number, name in tracks.items()
+    ]
+    spans = [
+        {
+            "ph": "X",
+            "name": "other traffic" if span.what == "foreign" else tasks[span.task],
+            "cat": span.what,
+            "pid": 1,
+            "tid": span.link + 2,
+            "ts": span.start_s * 1e6,
+            "dur": (span.end_s - span.start_s) * 1e6,
+            "args": {"job": span.job},
+        }
+        for span in seen.spans
+    ]
+    return {"traceEvents": [*named, *spans], "displayTimeUnit": "ms"}
+
+
+def draw(seen: Seen, tasks: Sequence[str], links: Sequence[str], path: Path) -> None:
+    """A Gantt chart of the first spans: a row for each task's layers and its copies."""
+    import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    spans = seen.spans[:_SHOWN_SPANS]
+    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.6 * len(tasks)), layout="constrained")
+    for number, name in enumerate(tasks):
+        for what, offset, colour in (("compute", 0.0, "tab:blue"), ("copy", 0.4, "tab:orange")):
+            bars = [
+                (span.start_s * 1e3, (span.end_s - span.start_s) * 1e3)
+                for span in spans
+                if span.task == number and span.what == what
+            ]
+            label = f"{what}{'s over ' + ', '.join(links) if what == 'copy' else ''}"
+            axes.broken_barh(
+                bars, (number + offset, 0.35), color=colour, label=label if not number else None
+            )
+        axes.axhline(number - 0.1, color="0.9", linewidth=0.8)
+        axes.text(0, number + 0.82, name, fontsize=8, va="bottom")
+    axes.set_xlabel("time (ms)")
+    axes.set_yticks([])
+    axes.set_ylim(-0.2, len(tasks) + 0.2)
+    axes.legend(loc="upper right", fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

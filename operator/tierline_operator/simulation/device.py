@@ -1,0 +1,343 @@
+"""A device over time: two engines, extents, rings, preemption at gates, drops and restarts.
+
+It does what the analysis assumes and what the agent will do, event by event: jobs get the device by
+the agent's own lease policy (given as `Policy`); a job may yield where a layer ends, while it waits
+for data and when its dispatch ends; who streams takes the ring of its domain, and with
+`ring-keeping` a fully resident job leaves it alone and the copies for the interrupted job go on.
+A copy that is under way when its job loses the ring ends all the same, and arrives nowhere.
+
+An adversary sets the rest: releases (releases.py), durations (`Noise`), and one extent of something
+else on each idle link when a streaming job is dispatched.
+
+Pure: no clock and no randomness of its own. Not simulated: prefetch of the next job, spills.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.simulation.job import Job, TaskModel
+
+TOLERANCE_S = 2e-9
+"""Float noise; costs were rounded up to whole nanoseconds, so it hides no miss."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job as the lease policy sees it."""
+
+    key: int
+    deadline_ns: int
+    arrival: int
+    guaranteed: bool
+
+
+class Policy(Protocol):
+    """Who gets the device, and when its holder gives it away: the agent's code, adapted."""
+
+    def first(self, waiting: Iterable[Waiting]) -> int:
+        """The key of the job that gets the free device."""
+
+    def yields(self, holder: Waiting, waiting: Iterable[Waiting]) -> bool:
+        """Whether a preemptible holder that stands at a gate gives the device away."""
+
+
+def always() -> bool:
+    """Worst case: it happens each time."""
+    return True
+
+
+def in_full() -> float:
+    """Worst case: durations as planned."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What differs from the plan, each drawn when it happens."""
+
+    layer: Callable[[], float] = in_full
+    """Share of a layer's planned time that it takes."""
+    copy: Callable[[], float] = in_full
+    """Share of a copy's planned time."""
+    busy: Callable[[], bool] = always
+    """Whether an idle link turns out busy with an extent of something else at a dispatch."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device itself, times in seconds."""
+
+    links: Sequence[LinkRate]
+    extent_bytes: int
+    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
+    dispatch_s: float = 0.0
+    blocked_extents: int = 1
+
+
+class Releases(Protocol):
+    """When jobs arrive."""
+
+    def next_s(self) -> float:
+        """The next arrival, or infinity."""
+
+    def take(self, now_s: float) -> Iterable[int]:
+        """The tasks of which a job arrives by `now_s`, in order; each has its next one set."""
+
+    def provoked(self, now_s: float, by: int) -> None:
+        """A job of task `by` has begun its last or its longest layer: the worst moment for more."""
+
+
+Activity = Literal["compute", "wait", "copy", "foreign"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """An engine did something from `start_s` to `end_s`; `link` is -1 for the device."""
+
+    what: Activity
+    link: int
+    task: int
+    job: int
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Seen:
+    """What happened."""
+
+    responses_s: list[list[float]]
+    """By task."""
+    misses: list[int]
+    jobs: int = 0
+    latest_s: float = -math.inf
+    """Largest lateness (negative: the least slack)."""
+    preemptions: int = 0
+    rings_lost: int = 0
+    busy_s: float = 0.0
+    """Time in which layers ran."""
+    end_s: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+
+
+class DeadlockError(RuntimeError):
+    """Nothing can happen any more and a job is not done."""
+
+
+def simulate(
+    tasks: Sequence[TaskModel],
+    machine: Machine,
+    releases: Releases,
+    policy: Policy,
+    noise: Noise | None = None,
+    *,
+    record: bool = False,
+) -> Seen:
+    """Run every job that is released to its end. Raises DeadlockError."""
+    run = _Run(tasks, machine, releases, policy, noise or Noise(), record=record)
+    while run.step():
+        pass
+    return run.seen
+
+
+class _Run:
+    def __init__(
+        self,
+        tasks: Sequence[TaskModel],
+        machine: Machine,
+        releases: Releases,
+        policy: Policy,
+        noise: Noise,
+        *,
+        record: bool,
+    ) -> None:
+        self.tasks, self.machine, self.releases = tasks, machine, releases
+        self.policy, self.noise, self.record = policy, noise, record
+        self.seen = Seen([[] for _ in tasks], [0] * len(tasks))
+        self.now = 0.0
+        self.holder: Job | None = None
+        self.phase: Literal["dispatch", "gate", "layer"] = "gate"
+        self.waiting: dict[int, Job] = {}
+        self.rings: dict[str, Job] = {}
+        """Whose extents lie in each domain's ring."""
+        self.copying = [False] * len(machine.links)
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.count = 0
+        self.longest = [[max(part.compute_s) for part in task.parts] for task in tasks]
+
+    def step(self) -> bool:
+        """Go to the next moment at which something happens; False when nothing will."""
+        now = self.releases.next_s()
+        if self.events and self.events[0][0] <= now:
+            now = self.events[0][0]
+        if now == math.inf:
+            if self.holder is not None:
+                raise DeadlockError(f"{self.holder.model.name} waits for ever")
+            return False
+        self.now = self.seen.end_s = now
+        while self.events and self.events[0][0] <= now:
+            heapq.heappop(self.events)[2]()
+        for task in self.releases.take(now):
+            self.count += 1
+            self.waiting[self.count] = Job(task, self.tasks[task], self.count, now)
+        self._settle()
+        return True
+
+    def _at(self, when: float, then: Callable[[], None]) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (when, self.count, then))
+
+    def _settle(self) -> None:
+        while True:
+            if self.holder is None and self.waiting:
+                self._dispatch()
+            job = self.holder
+            if job is None or self.phase != "gate":
+                break
+            if self._yields(job):
+                self.seen.preemptions += 1
+                self.waiting[job.key] = job
+                self.holder = None
+                if self.machine.scheduling is Scheduling.LAYER_PREEMPTIVE:
+                    self._lose_ring(job)
+                continue
+            if not job.waits:
+                self._start_layer(job)
+            break
+        self._start_copies()
+
+    def _yields(self, job: Job) -> bool:
+        if self.machine.scheduling is Scheduling.NON_PREEMPTIVE or not job.model.preemptible:
+            return False
+        waiting = [_claim(other) for other in self.waiting.values()]
+        return bool(waiting) and self.policy.yields(_claim(job), waiting)
+
+    def _dispatch(self) -> None:
+        key = self.policy.first([_claim(job) for job in self.waiting.values()])
+        self.holder = self.waiting.pop(key)
+        if self.machine.dispatch_s:
+            self.phase = "dispatch"
+            job = self.holder
+            self._at(self.now + self.machine.dispatch_s, lambda: self._begin(job))
+        else:
+            self._begin(self.holder)
+
+    def _begin(self, job: Job) -> None:
+        self.phase = "gate"
+        job.started = True
+        if not job.model.streams:
+            return
+        before = self.rings.get(job.model.domain)
+        if before is not None and before is not job:
+            self._lose_ring(before)
+        self.rings[job.model.domain] = job
+        self._occupy_links(job)
+
+    def _occupy_links(self, job: Job) -> None:
+        for link, copying in enumerate(self.copying):
+            if copying or not self.machine.blocked_extents or not self.noise.busy():
+                continue
+            size = self.machine.extent_bytes
+            spent = self.machine.links[link].copy_s(size) * self.machine.blocked_extents
+            self._copy(link, spent, lambda: None, "foreign", job)
+
+    def _lose_ring(self, job: Job) -> None:
+        if self.rings.get(job.model.domain) is job:
+            del self.rings[job.model.domain]
+        if not job.done and job.published > job.consumed:
+            self.seen.rings_lost += 1
+        if not job.done:
+            job.lose_ring()
+
+    def _start_layer(self, job: Job) -> None:
+        self.phase = "layer"
+        planned = job.compute_s()
+        spent = planned * self.noise.layer()
+        self.seen.busy_s += spent
+        last = job.layer == len(job.model.parts[job.part].compute_s) - 1
+        if last or planned >= self.longest[job.task][job.part]:
+            self.releases.provoked(self.now, job.task)
+        if self.record:
+            span = Span("compute", -1, job.task, job.key, self.now, self.now + spent)
+            self.seen.spans.append(span)
+        self._at(self.now + spent, lambda: self._end_layer(job))
+
+    def _end_layer(self, job: Job) -> None:
+        self.phase = "gate"
+        part = job.part
+        job.end_layer()
+        if job.done:
+            self._end_job(job)
+        elif job.part != part and job.model.streams:
+            self._occupy_links(job)
+
+    def _end_job(self, job: Job) -> None:
+        self.holder = None
+        if self.rings.get(job.model.domain) is job:
+            del self.rings[job.model.domain]
+        self.seen.jobs += 1
+        self.seen.responses_s[job.task].append(self.now - job.arrival_s)
+        if job.deadline_s < math.inf:
+            late = self.now - job.deadline_s
+            self.seen.latest_s = max(self.seen.latest_s, late)
+            self.seen.misses[job.task] += late > TOLERANCE_S
+
+    def _start_copies(self) -> None:
+        job = self._copies_for()
+        if job is None:
+            return
+        for link, copying in enumerate(self.copying):
+            position = None if copying else job.next_copy(link)
+            if position is None:
+                continue
+            job.begin_copy(link)
+            size = job.size_of(position)
+            spent = self.machine.links[link].copy_s(size) * self.noise.copy()
+            self._copy(link, spent, _arrival(job, position), "copy", job)
+
+    def _copies_for(self) -> Job | None:
+        """Whose stream goes on: the holder's, or beside a resident holder the ring's owner's."""
+        job = self.holder
+        if job is not None and job.model.streams:
+            return None if self.phase == "dispatch" else job
+        if self.machine.scheduling is not Scheduling.RING_KEEPING:
+            return None
+        owners = [owner for owner in self.rings.values() if not owner.done]
+        return min(owners, key=lambda owner: (owner.deadline_s, owner.key), default=None)
+
+    def _copy(
+        self, link: int, spent: float, then: Callable[[], None], what: Activity, job: Job
+    ) -> None:
+        self.copying[link] = True
+        if self.record:
+            span = Span(what, link, job.task, job.key, self.now, self.now + spent)
+            self.seen.spans.append(span)
+
+        def ended() -> None:
+            self.copying[link] = False
+            then()
+
+        self._at(self.now + spent, ended)
+
+
+def _arrival(job: Job, position: int) -> Callable[[], None]:
+    epoch = job.epoch
+
+    def arrive() -> None:
+        if job.epoch == epoch:
+            job.arrive(position)
+
+    return arrive
+
+
+def _claim(job: Job) -> Waiting:
+    guaranteed = job.deadline_s < math.inf
+    deadline_ns = round(job.deadline_s * 1e9) if guaranteed else (1 << 63) - 1
+    return Waiting(job.key, deadline_ns, job.key, guaranteed)

@@ -1,0 +1,176 @@
+"""One job on the device: which layer is next, and what of its stream lies in the ring.
+
+Told as the mechanism works: extents are copied in the order of the stream, each link its own one
+after the other; an extent may be copied once the one `ring` places before it was given back; layer
+l may start once the stream has got to the last extent that it reads; what a layer is the last to
+read is given back when it ends. It shares nothing with the recursion that predicts it.
+
+Invariant: `consumed <= published`, and no position is in flight or arrived beyond
+`consumed + ring`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tierline_api.layout import ArenaLayout
+
+
+@dataclass(frozen=True)
+class TaskModel:
+    """What the simulator knows of a task: times, plan, and how its extents reach the device."""
+
+    name: str
+    period_s: float
+    deadline_s: float | None
+    """None: BestEffort."""
+    layout: ArenaLayout
+    compute_s: Sequence[float]
+    resident: frozenset[int]
+    ring_extents: int
+    link_of_extent: Sequence[int]
+    domain: str = "default"
+    """Jobs of one domain stream through the same ring."""
+    preemptible: bool = False
+    parts: list[Part] = field(init=False, repr=False, compare=False)
+    """One for each arena with layers; one without a stream for a task without layers."""
+
+    def __post_init__(self) -> None:
+        arenas = range(self.layout.arena_count)
+        parts = [Part.of(self, arena) for arena in arenas if arena in self.layout.layer_arena]
+        object.__setattr__(self, "parts", parts or [Part.plain(self.compute_s)])
+
+    @property
+    def streams(self) -> bool:
+        """Whether any of its jobs needs the ring."""
+        return any(part.extents for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The layers of one arena, and its streamed extents in order."""
+
+    compute_s: tuple[float, ...]
+    extents: tuple[int, ...]
+    needs: tuple[int, ...]
+    """How far the stream must have got before each layer."""
+    frees: tuple[int, ...]
+    """How much of the stream is given back when each layer ends."""
+    of_link: dict[int, tuple[int, ...]]
+    """Positions in the stream by link."""
+
+    @classmethod
+    def of(cls, task: TaskModel, arena: int) -> Part:
+        """The part of one arena."""
+        layout = task.layout
+        layers = [index for index, owner in enumerate(layout.layer_arena) if owner == arena]
+        stream = [
+            extent
+            for extent in layout.extents_of_arena(arena)
+            if extent not in task.resident
+            and extent not in layout.pinned_extents
+            and layout.last_layer[extent] >= 0
+        ]
+        readers = [layout.last_layer[extent] for extent in stream]
+        links = {task.link_of_extent[extent] for extent in stream}
+        return cls(
+            compute_s=tuple(task.compute_s[layer] for layer in layers),
+            extents=tuple(stream),
+            needs=tuple(bisect_right(stream, layout.last_extent[layer]) for layer in layers),
+            frees=tuple(bisect_right(readers, layer) for layer in layers),
+            of_link={
+                link: tuple(p for p, e in enumerate(stream) if task.link_of_extent[e] == link)
+                for link in links
+            },
+        )
+
+    @classmethod
+    def plain(cls, compute_s: Sequence[float]) -> Part:
+        """Layers without weights that could stream."""
+        count = max(1, len(compute_s))
+        return cls(tuple(compute_s) or (0.0,), (), (0,) * count, (0,) * count, {})
+
+
+class Job:
+    """One activation of a task."""
+
+    def __init__(self, task: int, model: TaskModel, key: int, arrival_s: float) -> None:
+        self.task = task
+        self.model = model
+        self.key = key
+        self.arrival_s = arrival_s
+        limit = model.deadline_s
+        self.deadline_s = float("inf") if limit is None else arrival_s + limit
+        self.started = False
+        self.part = 0
+        self.layer = 0
+        self.epoch = 0
+        """Rises when the ring is lost: copies begun before that arrive nowhere."""
+        self.published = self.consumed = 0
+        self._arrived: list[bool] = []
+        self._next: dict[int, int] = {}
+        self._open()
+
+    @property
+    def done(self) -> bool:
+        """Whether its last layer has ended."""
+        return self.part == len(self.model.parts)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next layer lacks data."""
+        return self.published < self.model.parts[self.part].needs[self.layer]
+
+    def compute_s(self) -> float:
+        """Time of the next layer, in full."""
+        return self.model.parts[self.part].compute_s[self.layer]
+
+    def next_copy(self, link: int) -> int | None:
+        """The position in the stream to copy next on `link`, or None if it must wait or is over."""
+        if self.done:
+            return None
+        queue = self.model.parts[self.part].of_link.get(link, ())
+        at = self._next.get(link, 0)
+        if at == len(queue) or queue[at] - self.consumed >= self.model.ring_extents:
+            return None
+        return queue[at]
+
+    def begin_copy(self, link: int) -> None:
+        """That copy is under way."""
+        self._next[link] = self._next.get(link, 0) + 1
+
+    def size_of(self, position: int) -> int:
+        """Bytes of the extent at a position of the stream."""
+        part = self.model.parts[self.part]
+        return self.model.layout.extent_sizes[part.extents[position]]
+
+    def arrive(self, position: int) -> None:
+        """A copy ended."""
+        self._arrived[position] = True
+        while self.published < len(self._arrived) and self._arrived[self.published]:
+            self.published += 1
+
+    def end_layer(self) -> None:
+        """The layer ended: give back what it was the last to read."""
+        part = self.model.parts[self.part]
+        self.consumed = max(self.consumed, part.frees[self.layer])
+        self.layer += 1
+        if self.layer == len(part.compute_s):
+            self.part += 1
+            self._open()
+
+    def lose_ring(self) -> None:
+        """What is in the ring is gone; the stream goes on from what the next layer reads."""
+        self.epoch += 1
+        self.published = self.consumed
+        self._arrived[self.consumed :] = [False] * (len(self._arrived) - self.consumed)
+        for link, queue in self.model.parts[self.part].of_link.items():
+            self._next[link] = bisect_right(queue, self.consumed - 1)
+
+    def _open(self) -> None:
+        self.layer = self.published = self.consumed = 0
+        self.epoch += 1
+        self._next = {}
+        self._arrived = [] if self.done else [False] * len(self.model.parts[self.part].extents)
