@@ -61,7 +61,6 @@ def _moved(shape: Shape, *, pinned: bool) -> Iterator[Job]:
     parameters = _parameters(shape.model)
     kept = [one.data for one in parameters]
     away = [one.cpu().pin_memory() if pinned else one.cpu() for one in kept]
-    nothing = torch.empty(0, device="cuda")
 
     def job() -> Any:
         for parameter, host in zip(parameters, away, strict=True):
@@ -69,7 +68,7 @@ def _moved(shape: Shape, *, pinned: bool) -> Iterator[Job]:
         output = shape.model(*shape.inputs)
         torch.cuda.synchronize()
         for parameter in parameters:
-            parameter.data = nothing
+            parameter.data = parameter.data.new_empty(0)
         return output
 
     try:
@@ -123,7 +122,6 @@ def copy_then_compute(shape: Shape) -> Iterator[Job]:
 @contextmanager
 def layer_by_layer(shape: Shape) -> Iterator[Job]:
     """Each module's own weights when it is called."""
-    nothing = torch.empty(0, device="cuda")
     own = {
         module: [
             (one, one.data, one.data.cpu().pin_memory())
@@ -138,8 +136,8 @@ def layer_by_layer(shape: Shape) -> Iterator[Job]:
             parameter.data = host.to("cuda", non_blocking=True)
 
     def after(module: torch.nn.Module, _args: Any, _output: Any) -> None:
-        for parameter, _, _ in own[module]:
-            parameter.data = nothing
+        for parameter, data, _ in own[module]:
+            parameter.data = data.new_empty(0)  # of its dtype, which models ask for
 
     hooks = [
         hook
