@@ -39,6 +39,7 @@ demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory
 verify: $(STAMP) ## generated files, lint, types, import contracts
 	tests/packages.sh clang-format clang-tidy
 	$(BIN)/python -m tierline_api.crdgen --check crds
+	$(BIN)/python -m tierline_api.pods.generate --check charts/tierline/files
 	$(BIN)/python nodeagent/native/generate_protocol.py --check
 	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check
 	$(BIN)/ruff format --check .

@@ -10,31 +10,20 @@ depends on the models alone: the same models give the same bytes.
     python -m tierline_api.crdgen --check crds/
 """
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from .base import API_GROUP, API_VERSION, RULES, ApiModel
+from .generated import as_yaml, write_or_check
 from .kinds import KINDS, Kind
 
-_HEADER: Final = "# Generated from tierline_api by `python -m tierline_api.crdgen --write crds/`.\n"
 _OPEN: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _KEPT: Final = frozenset(
     {"type", "description", "format", "enum", "pattern", "default", "required", "properties"}
     | {"items", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "anyOf"}
 )
 """Keywords that a structural schema may have, beside the x-kubernetes extensions."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes a list that occurs twice twice: anchors in a CRD confuse readers."""
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
-        return True
 
 
 def crd(kind: Kind) -> dict[str, Any]:
@@ -145,32 +134,12 @@ def _ordered(schema: dict[str, Any]) -> dict[str, Any]:
 def files() -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each file that is generated."""
     for kind in KINDS:
-        text = yaml.dump(crd(kind), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-        yield kind.file_name, f"{_HEADER}{text}"
+        yield kind.file_name, as_yaml("tierline_api.crdgen", "crds", [crd(kind)])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write or check the CRDs; returns 1 when a checked file is not what the models say."""
-    parser = argparse.ArgumentParser(prog="python -m tierline_api.crdgen", description=__doc__)
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", action="store_true", help="write the CRDs")
-    action.add_argument("--check", action="store_true", help="fail if they are out of date")
-    parser.add_argument("folder", type=Path, help="the folder that holds them")
-    options = parser.parse_args(arguments)
-    stale = []
-    for name, text in files():
-        path: Path = options.folder / name
-        if options.write:
-            path.write_text(text, encoding="utf-8")
-        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-            stale.append(str(path))
-    if stale:
-        print(
-            f"{', '.join(stale)} differ from the models;"
-            f" run python -m tierline_api.crdgen --write {options.folder}",
-            file=sys.stderr,
-        )
-    return 1 if stale else 0
+    return write_or_check("tierline_api.crdgen", files(), arguments)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,68 @@
+"""The policy by which a node's agent writes only objects of its own node.
+
+RBAC can allow an agent MemNodes, ResourceSlices and the status of claims, but only all of them. The
+token of the agent's pod says on which node the pod runs (the API server puts that in), so that a
+rule can hold the two against each other. A token that names no node writes nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from ..base import API_GROUP, API_VERSION
+from ..optin import DRIVER
+from .policies import bound, named, requests
+from .view import Manifest
+
+SERVICE_ACCOUNT: Final = "tierline-agent"
+"""The agents' service account, in whatever namespace Tierline is installed."""
+_NODE: Final = "authentication.kubernetes.io/node-name"
+_BEFORE_AND_AFTER: Final = "[object, oldObject].filter(o, o != null)"
+_VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
+_NAMED: Final = ("variables.node != ''", "the agent's token names no node; use its pod's own")
+_RULES: Final = {
+    "nodes": (
+        (API_GROUP, _VERSION, ("memnodes", "memnodes/status")),
+        f"{_BEFORE_AND_AFTER}.all(o, o.metadata.name == variables.node)",
+        "an agent writes the MemNode of its own node only",
+    ),
+    "slices": (
+        ("resource.k8s.io", "v1", ("resourceslices",)),
+        f"{_BEFORE_AND_AFTER}.all(o, o.spec.?nodeName.orValue('') == variables.node"
+        f" && o.spec.driver == '{DRIVER}')",
+        f"an agent writes ResourceSlices of the driver {DRIVER} and of its own node only",
+    ),
+    "claims": (
+        ("resource.k8s.io", "v1", ("resourceclaims", "resourceclaims/status")),
+        f"request.subResource == 'status' && {_BEFORE_AND_AFTER}.all(o,"
+        " o.?status.?allocation.?devices.?results.orValue([]).exists(r,"
+        f" r.driver == '{DRIVER}' && r.pool == variables.node))",
+        f"an agent writes the status of claims that have a device of {DRIVER} on its own node only",
+    ),
+}
+"""What an agent writes: the resources, an expression that is true of its own, and what to say."""
+
+
+def manifests() -> Iterator[Manifest]:
+    """Yield a policy and its binding for each kind of object that agents write."""
+    account = f"^system:serviceaccount:[^:]+:{SERVICE_ACCOUNT}$"
+    for what, (resources, expression, message) in _RULES.items():
+        name = f"tierline-agents-{what}"
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": requests((resources,), ("CREATE", "UPDATE", "DELETE")),
+            "matchConditions": [
+                {"name": "agent", "expression": f"request.userInfo.username.matches('{account}')"}
+            ],
+            "variables": [
+                {
+                    "name": "node",
+                    "expression": f"request.userInfo.?extra[?'{_NODE}'].orValue([]).join('')",
+                }
+            ],
+            "validations": [
+                {"expression": rule, "message": sentence, "reason": "Forbidden"}
+                for rule, sentence in (_NAMED, (expression, message))
+            ],
+        }
+        yield named("ValidatingAdmissionPolicy", name, spec)
+        yield bound(name, "Deny")

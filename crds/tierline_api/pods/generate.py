@@ -1,0 +1,28 @@
+"""Writes the admission policies as the chart takes them.
+
+python -m tierline_api.pods.generate --write charts/tierline/files/
+python -m tierline_api.pods.generate --check charts/tierline/files/
+"""
+
+import sys
+from collections.abc import Iterator
+
+from ..generated import as_yaml, write_or_check
+from . import agents, policies
+
+_MODULE = "tierline_api.pods.generate"
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each file that is generated."""
+    documents = [*policies.manifests(), *agents.manifests()]
+    yield "admission.yaml", as_yaml(_MODULE, "charts/tierline/files", documents)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or check the policies; returns 1 when a checked file is out of date."""
+    return write_or_check(_MODULE, files(), arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""The admission policies of pods, and the DeviceClass.
+
+All of it is evaluated inside the API server: nothing of Tierline need run. Policies look only at
+what carries an annotation of tierline.io; everything else passes at the cost of one look.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ..optin import DRIVER, TASK
+from .changes import CHANGES
+from .inject import TEMPLATES
+from .refusals import REFUSALS, is_name
+from .view import ANNOTATIONS_CEL, MEANT_CEL, Manifest
+
+API: Final = "admissionregistration.k8s.io/v1"
+_ANNOTATIONS_OF: Final = "{of}.metadata.?annotations.orValue({{}})"
+_CARRIES: Final = _ANNOTATIONS_OF + ".exists(k, k.startsWith('tierline.io/'))"
+_WORKLOADS: Final = (
+    ("apps", "v1", ("deployments", "statefulsets", "daemonsets", "replicasets")),
+    ("batch", "v1", ("jobs",)),
+    ("", "v1", ("replicationcontrollers",)),
+)
+_CRON_JOBS: Final = (("batch", "v1", ("cronjobs",)),)
+
+
+def manifests() -> Iterator[Manifest]:
+    """Yield every object."""
+    yield _device_class()
+    yield from _mutating()
+    yield from _validating("tierline-pods", (("", "v1", ("pods",)),), "object", ("CREATE",))
+    of_workload, of_cron_job = (
+        ".".join(("object", *TEMPLATES[kind])) for kind in ("Deployment", "CronJob")
+    )
+    changes = ("CREATE", "UPDATE")
+    yield from _validating("tierline-workloads", _WORKLOADS, of_workload, changes)
+    yield from _validating("tierline-cronjobs", _CRON_JOBS, of_cron_job, changes)
+    yield from _fixed_task()
+    yield from _misplaced()
+
+
+def named(kind: str, name: str, spec: dict[str, Any]) -> Manifest:
+    """Return an object of the admission API."""
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def bound(name: str, *actions: str) -> Manifest:
+    """Return the binding of the ValidatingAdmissionPolicy `name`."""
+    spec = {"policyName": name, "validationActions": list(actions)}
+    return named("ValidatingAdmissionPolicyBinding", name, spec)
+
+
+def requests(
+    resources: tuple[tuple[str, str, tuple[str, ...]], ...], operations: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the constraint that matches requests for `resources`: (group, version, names)."""
+    return {
+        "resourceRules": [
+            {
+                "apiGroups": [group],
+                "apiVersions": [version],
+                "operations": list(operations),
+                "resources": list(names),
+            }
+            for group, version, names in resources
+        ]
+    }
+
+
+def _device_class() -> Manifest:
+    """Return the DeviceClass: no device matches, so that only the operator ever allocates one."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": DRIVER},
+        "spec": {"selectors": [{"cel": {"expression": "false"}}]},
+    }
+
+
+def _variables(of: str) -> list[Manifest]:
+    """Return what the rules' expressions name, of the pod or template `of`."""
+    return [
+        {"name": "metadata", "expression": f"{of}.metadata"},
+        {"name": "spec", "expression": f"{of}.spec"},
+        {"name": "annotations", "expression": ANNOTATIONS_CEL},
+        {"name": "meant", "expression": MEANT_CEL},
+    ]
+
+
+def _mutating() -> Iterator[Manifest]:
+    opted_in = f"'{TASK}' in {_ANNOTATIONS_OF.format(of='object')}"
+    # Patches may not mix types, and what an object holds has none until it is said.
+    task = {"name": "task", "expression": f"string(object.metadata.annotations['{TASK}'])"}
+    spec = {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "IfNeeded",
+        "matchConstraints": requests((("", "v1", ("pods",)),), ("CREATE",)),
+        "matchConditions": [
+            {"name": "opted-in", "expression": opted_in},
+            # Of what is no name the server would complain where it is written; its rule says more.
+            {
+                "name": "names-a-task",
+                "expression": is_name(f"object.metadata.annotations['{TASK}']"),
+            },
+        ],
+        "variables": [*_variables("object"), task],
+        "mutations": [
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": change.cel}}
+            for change in CHANGES
+        ],
+    }
+    yield named("MutatingAdmissionPolicy", "tierline", spec)
+    yield named("MutatingAdmissionPolicyBinding", "tierline", {"policyName": "tierline"})
+
+
+def _validating(
+    name: str,
+    resources: tuple[tuple[str, str, tuple[str, ...]], ...],
+    of: str,
+    operations: tuple[str, ...],
+) -> Iterator[Manifest]:
+    """Yield the policy of all refusals, for pods that lie at `of`."""
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": requests(resources, operations),
+        "matchConditions": [{"name": "opted-in", "expression": _CARRIES.format(of=of)}],
+        "variables": _variables(of),
+        "validations": [
+            {"expression": refusal.cel, "message": refusal.message, "reason": "Invalid"}
+            for refusal in REFUSALS
+        ],
+    }
+    yield named("ValidatingAdmissionPolicy", name, spec)
+    yield bound(name, "Deny")
+
+
+def _fixed_task() -> Iterator[Manifest]:
+    """Yield the policy by which a pod keeps the task that it was made with."""
+    name = "tierline-pod-task"
+    old, new = (f"{_ANNOTATIONS_OF.format(of=of)}[?'{TASK}']" for of in ("oldObject", "object"))
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": requests((("", "v1", ("pods",)),), ("UPDATE",)),
+        "validations": [
+            {
+                "expression": f"{old}.orValue('') == {new}.orValue('')",
+                "message": f"the annotation {TASK} is read when a pod is made; change the template"
+                " of its Deployment, or delete the pod and make it anew",
+                "reason": "Invalid",
+            }
+        ],
+    }
+    yield named("ValidatingAdmissionPolicy", name, spec)
+    yield bound(name, "Deny")
+
+
+def _misplaced() -> Iterator[Manifest]:
+    """Yield the policy that warns of the annotation on a workload instead of on its pods."""
+    name = "tierline-misplaced"
+    template = ".".join(("object", *TEMPLATES["Deployment"]))
+    own, pods = (_ANNOTATIONS_OF.format(of=of) for of in ("object", template))
+    spec = {
+        "failurePolicy": "Ignore",
+        "matchConstraints": requests(_WORKLOADS, ("CREATE", "UPDATE")),
+        "validations": [
+            {
+                "expression": f"!('{TASK}' in {own}) || '{TASK}' in {pods}",
+                "message": f"the annotation {TASK} is on the workload, where it does nothing; write"
+                " it into the pods' template: spec.template.metadata.annotations",
+            }
+        ],
+    }
+    yield named("ValidatingAdmissionPolicy", name, spec)
+    yield bound(name, "Warn")

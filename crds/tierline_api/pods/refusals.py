@@ -1,0 +1,208 @@
+"""What cannot work, each with one sentence; as CEL for the API server and as Python.
+
+Rules look at a pod, or at the template of pods, as a user wrote it. The API server asks them of
+pods after the changes; those leave alone what a rule refuses, so that the rule is what speaks.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ..fields import LABEL_PATTERN
+from ..optin import INLINE, INLINE_NEEDED, POD_CLAIM, TASK
+from ..quantities import parse_duration
+from .values import VALUES, Kind
+from .view import (
+    ALL_CONTAINERS_CEL,
+    CONTAINERS,
+    FOLDER,
+    PRELOAD,
+    Pod,
+    is_preload,
+    items,
+    mapping,
+)
+
+KNOWN: Final = (TASK, CONTAINERS, *INLINE)
+"""All annotations of pods that start with `tierline.io/`."""
+_SANDBOXES: Final = r"^(kata|gvisor|runsc|firecracker|wasm|spin)([-.].*)?$"
+"""Names of runtimes whose containers have a kernel, or a machine, of their own."""
+_PERIOD, _DEADLINE = "tierline.io/period", "tierline.io/deadline"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that cannot work."""
+
+    cel: str
+    """An expression that is true of every pod with which this is not wrong."""
+    message: str
+    """What to say otherwise: what is wrong, and what to write."""
+    broken: Callable[[Pod], bool]
+    """Say in Python that it is wrong."""
+
+
+def first(pod: Pod) -> Refusal | None:
+    """Return the first rule that `pod` breaks."""
+    return next((refusal for refusal in REFUSALS if refusal.broken(pod)), None)
+
+
+def is_name(text: str) -> str:
+    """Return CEL: `text` is the name of a MemTask."""
+    return f"size({text}) <= 63 && {text}.matches(r'{LABEL_PATTERN}')"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
+
+
+def _each_meant(condition: str) -> str:
+    """Return CEL: `condition` holds of each container `c` that is meant."""
+    return f"{ALL_CONTAINERS_CEL}.all(c, !(c.name in variables.meant) || ({condition}))"
+
+
+def _value(name: str, kind: Kind) -> Refusal:
+    """Return the rule that an inline annotation says what it may."""
+    text = f"variables.annotations['{name}']"
+    return Refusal(
+        f"!('{name}' in variables.annotations) || ({kind.cel(text)})",
+        f"the annotation {name} is not valid; {kind.advice}",
+        lambda pod: name in pod.annotations and not kind.right(pod.annotations[name]),
+    )
+
+
+def _taken_from_elsewhere(pod: Pod) -> bool:
+    for placed in pod.meant():
+        entries = [e for e in items(placed.container.get("env")) if is_preload(e)]
+        if entries and "valueFrom" in entries[-1]:
+            return True
+    return False
+
+
+def _foreign_claim(pod: Pod) -> bool:
+    return pod.opted_in and any(
+        claim.get("name") == POD_CLAIM and claim.get("resourceClaimTemplateName") != pod.task
+        for claim in items(pod.spec.get("resourceClaims"))
+    )
+
+
+def _mounts_over(pod: Pod) -> bool:
+    paths = [
+        str(mount.get("mountPath"))
+        for placed in pod.meant()
+        for mount in items(placed.container.get("volumeMounts"))
+    ]
+    return any(path == FOLDER or path.startswith(f"{FOLDER}/") for path in paths)
+
+
+def _late_deadline(pod: Pod) -> bool:
+    said = pod.annotations
+    if not {_PERIOD, _DEADLINE} <= said.keys():
+        return False
+    if not all(VALUES[name].right(said[name]) for name in (_PERIOD, _DEADLINE)):
+        return False  # its own rule says that
+    return parse_duration(said[_DEADLINE]) > parse_duration(said[_PERIOD])
+
+
+_NAME: Final = f"variables.annotations['{TASK}']"
+_OF_TASK: Final = Refusal(
+    "variables.annotations.all(k, !k.startsWith('tierline.io/')"
+    f" || '{TASK}' in variables.annotations)",
+    f"annotations of tierline.io need {TASK}; write the name of the MemTask that the pod runs, or"
+    " of the one to make of it",
+    lambda pod: not pod.opted_in and any(k.startswith("tierline.io/") for k in pod.annotations),
+)
+_PRELOADS: Final = f"c.?env.orValue([]).filter(e, e.name == '{PRELOAD}')"
+_NEEDED: Final = ", ".join(INLINE_NEEDED[:-1]) + f" and {INLINE_NEEDED[-1]}"
+_DURATIONS: Final = [f"variables.annotations['{name}']" for name in (_DEADLINE, _PERIOD)]
+_BOTH_RIGHT: Final = " && ".join(f"({VALUES[_PERIOD].cel(text)})" for text in _DURATIONS)
+
+REFUSALS: Final[tuple[Refusal, ...]] = (
+    Refusal(
+        f"variables.annotations.all(k, !k.startsWith('tierline.io/') || k in {_listed(KNOWN)})",
+        "the pod has an annotation of tierline.io that does not exist; there are "
+        + ", ".join(name.removeprefix("tierline.io/") for name in KNOWN),
+        lambda pod: any(
+            key.startswith("tierline.io/") and key not in KNOWN for key in pod.annotations
+        ),
+    ),
+    _OF_TASK,
+    Refusal(
+        f"!('{TASK}' in variables.annotations) || ({is_name(_NAME)})",
+        f"the annotation {TASK} is no name of a MemTask; write at most 63 lower-case letters,"
+        " digits and '-'",
+        lambda pod: (
+            pod.opted_in
+            and (len(pod.task) > 63 or re.match(LABEL_PATTERN + r"\Z", pod.task, re.ASCII) is None)
+        ),
+    ),
+    Refusal(
+        f"!{_listed(INLINE)}.exists(k, k in variables.annotations)"
+        f" || {_listed(INLINE_NEEDED)}.all(k, k in variables.annotations)",
+        f"annotations that describe a task need {_NEEDED}; write these, or name a MemTask that"
+        f" exists by {TASK} alone",
+        lambda pod: (
+            any(k in pod.annotations for k in INLINE)
+            and not all(k in pod.annotations for k in INLINE_NEEDED)
+        ),
+    ),
+    *(_value(name, kind) for name, kind in VALUES.items()),
+    Refusal(
+        f"!{_listed((_PERIOD, _DEADLINE))}.all(k, k in variables.annotations)"
+        f" || !({_BOTH_RIGHT}) || duration({_DURATIONS[0]}) <= duration({_DURATIONS[1]})",
+        f"the annotation {_DEADLINE} is longer than {_PERIOD}; write a deadline of at most the"
+        " period",
+        _late_deadline,
+    ),
+    Refusal(
+        "size(variables.meant) > 0 && variables.meant.all(n,"
+        f" {ALL_CONTAINERS_CEL}.exists(c, c.name == n))",
+        f"the annotation {CONTAINERS} names no container of the pod; write names of its"
+        " containers, separated by commas, or leave it out to mean all",
+        lambda pod: not set(pod.meant_names) <= {placed.name for placed in pod.containers()},
+    ),
+    Refusal(
+        _each_meant(
+            f"size({_PRELOADS}) == 0 || !has({_PRELOADS}[size({_PRELOADS}) - 1].valueFrom)"
+        ),
+        "a container takes LD_PRELOAD from elsewhere (valueFrom), so that Tierline's library cannot"
+        f" be put in front of it; write its value, or name the other containers in {CONTAINERS}",
+        _taken_from_elsewhere,
+    ),
+    Refusal(
+        _each_meant(
+            f"c.?volumeMounts.orValue([]).all(m, m.mountPath != '{FOLDER}'"
+            f" && !m.mountPath.startsWith('{FOLDER}/'))"
+        ),
+        f"a container mounts a volume at {FOLDER}, where Tierline's own folder comes; mount it"
+        " elsewhere",
+        _mounts_over,
+    ),
+    Refusal(
+        f"!('{TASK}' in variables.annotations) || variables.spec.?resourceClaims.orValue([]).all(c,"
+        f" c.name != '{POD_CLAIM}'"
+        f" || c.?resourceClaimTemplateName.orValue('') == variables.annotations['{TASK}'])",
+        f"the resource claim {POD_CLAIM} is not that of the task; remove it from"
+        " spec.resourceClaims, or give it another name",
+        _foreign_claim,
+    ),
+    Refusal(
+        "!has(variables.spec.nodeName) || variables.spec.nodeName == ''",
+        "spec.nodeName binds the pod to a node before its task is admitted; remove it, and select"
+        " devices in the MemTask",
+        lambda pod: bool(pod.spec.get("nodeName")),
+    ),
+    Refusal(
+        "variables.spec.?os.?name.orValue('linux') == 'linux'",
+        "the pod does not run on Linux (spec.os); Tierline's devices are on Linux nodes",
+        lambda pod: mapping(pod.spec.get("os")).get("name", "linux") != "linux",
+    ),
+    Refusal(
+        f"!variables.spec.?runtimeClassName.orValue('').matches(r'{_SANDBOXES}')",
+        "the runtime of the pod (spec.runtimeClassName) gives containers a kernel of their own,"
+        " which cannot share device memory with the node's agent; use runc, crun or nvidia",
+        lambda pod: re.match(_SANDBOXES, str(pod.spec.get("runtimeClassName") or "")) is not None,
+    ),
+)
+"""All of them; what explains the others comes first."""

@@ -1,0 +1,117 @@
+"""What the inline annotations of a pod may say; as CEL and as Python.
+
+Their texts become fields of a MemTask, whose own rules judge them again; here a mistake is told to
+the person who writes the pod, at the moment of `kubectl apply`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ..device import DeviceKind
+from ..fields import SUBDOMAIN_PATTERN, as_bytes, is_bytes, is_duration
+from ..optin import INLINE
+from ..plan import Tier
+from ..quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
+from ..realtime import Criticality
+from ..swap import OverBudget, SwapPolicy
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a text may be."""
+
+    cel: Callable[[str], str]
+    """Return an expression that is true of the text in a CEL expression if it is right."""
+    right: Callable[[str], bool]
+    """Say the same in Python."""
+    advice: str
+    """What to write."""
+
+
+def _parses(parse: Callable[[str], float], low: float, high: float) -> Callable[[str], bool]:
+    def right(text: str) -> bool:
+        try:
+            return len(text) <= MAX_TEXT and low <= parse(text) <= high
+        except ValueError:
+            return False
+
+    return right
+
+
+def _duration(text: str) -> str:
+    in_range = f"duration({text}) >= duration('1us') && duration({text}) <= duration('24h')"
+    return f"size({text}) <= {MAX_TEXT} && {is_duration(text)} && {in_range}"
+
+
+def _bytes(least: int) -> Callable[[str], str]:
+    low = f"compareTo(quantity('{least}')) >= 0"
+
+    def cel(text: str) -> str:
+        high = f"compareTo(quantity('{MAX_BYTES}')) <= 0"
+        size = as_bytes(text)
+        return f"size({text}) <= {MAX_TEXT} && {is_bytes(text)} && {size}.{low} && {size}.{high}"
+
+    return cel
+
+
+def _words(of: type[StrEnum]) -> Kind:
+    allowed = [str(word.value) for word in of]
+    listed = "[" + ", ".join(f"'{word}'" for word in allowed) + "]"
+    advice = f"write {', '.join(allowed[:-1])} or {allowed[-1]}"
+    return Kind(lambda text: f"{text} in {listed}", lambda text: text in allowed, advice)
+
+
+def _tiers(text: str) -> bool:
+    words = [word.strip() for word in text.split(",")]
+    return set(words) <= {str(tier.value) for tier in Tier} and len(set(words)) == len(words)
+
+
+def _tiers_cel(text: str) -> str:
+    listed = "[" + ", ".join(f"'{tier.value}'" for tier in Tier) + "]"
+    words = f"{text}.split(',').map(w, w.trim())"
+    return f"{words}.all(w, w in {listed} && {words}.exists_one(v, v == w))"
+
+
+_DURATION: Final = Kind(
+    _duration, _parses(parse_duration, 1e-6, 86_400.0), "write a duration such as 50ms or 1m30s"
+)
+_SIZE: Final = Kind(
+    _bytes(1), _parses(parse_quantity, 1, MAX_BYTES), "write a quantity of bytes such as 512Mi"
+)
+_SIZE_OR_NONE: Final = Kind(
+    _bytes(0), _parses(parse_quantity, 0, MAX_BYTES), "write a quantity of bytes such as 64Mi"
+)
+_TIERS: Final = Kind(
+    _tiers_cel, _tiers, "write tiers, each once, separated by commas: peer, dram, pmem, nvme"
+)
+_TEXT: Final = Kind(
+    lambda text: f"size({text}) >= 1 && size({text}) <= 128",
+    lambda text: 1 <= len(text) <= 128,
+    "write a part of the device's product name, such as H200",
+)
+_OBJECT: Final = Kind(
+    lambda text: f"size({text}) <= 253 && {text}.matches(r'{SUBDOMAIN_PATTERN}')",
+    lambda text: len(text) <= 253 and re.match(SUBDOMAIN_PATTERN, text, re.ASCII) is not None,
+    "write the name of a MemProfile",
+)
+
+VALUES: Final = {
+    "tierline.io/period": _DURATION,
+    "tierline.io/deadline": _DURATION,
+    "tierline.io/criticality": _words(Criticality),
+    "tierline.io/execution-time": _DURATION,
+    "tierline.io/budget": _SIZE,
+    "tierline.io/reserved": _SIZE_OR_NONE,
+    "tierline.io/tiers": _TIERS,
+    "tierline.io/policy": _words(SwapPolicy),
+    "tierline.io/on-budget-exceeded": _words(OverBudget),
+    "tierline.io/device": _words(DeviceKind),
+    "tierline.io/model": _TEXT,
+    "tierline.io/profile": _OBJECT,
+}
+"""What each inline annotation may say."""
+if VALUES.keys() != INLINE.keys():
+    raise AssertionError(f"values and names of inline annotations differ: {VALUES.keys() ^ INLINE}")
