@@ -11,7 +11,19 @@ from typing import Final
 from tierline_cluster.images import Image
 
 BUSYBOX: Final = "tierline.local/busybox:1"
-_PROGRAMS: Final = ("sh", "cat", "echo", "env", "id", "ls", "mount", "sleep", "true", "wget")
+_PROGRAMS: Final = (
+    "sh",
+    "cat",
+    "echo",
+    "env",
+    "grep",
+    "id",
+    "ls",
+    "mount",
+    "sleep",
+    "true",
+    "wget",
+)
 
 
 def busybox_image() -> Image:

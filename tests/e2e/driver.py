@@ -6,14 +6,18 @@ It prepares a claim by a CDI file that mounts a folder of the claim's own and se
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 
-from tierline_cluster.api import Api
+from tierline_cluster.api import Api, Manifest
 
 CDI: Final = Path("/var/run/cdi")
 _HERE: Final = "tests/e2e"
@@ -22,12 +26,21 @@ _HERE: Final = "tests/e2e"
 class Driver:
     """A driver called `name` for the node `node`, whose kubelet lives in `kubelet_root`."""
 
-    def __init__(self, name: str, node: str, kubelet_root: Path, api: Api) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: str,
+        kubelet_root: Path,
+        api: Api,
+        files: Mapping[str, Path] | None = None,
+    ) -> None:
+        """Prepare it; copies of `files` come into each claim's folder."""
         self.name = name
         self.node = node
         self.registered = threading.Event()
         self.prepared: list[str] = []
         self.unprepared: list[str] = []
+        self._files = files or {}
         self._api = api
         self._folder = kubelet_root / "plugins" / name
         self._registry = kubelet_root / "plugins_registry"
@@ -54,6 +67,44 @@ class Driver:
             file.unlink()
         if CDI.exists() and not any(CDI.iterdir()):
             CDI.rmdir()
+
+    def admit(self, pod: Manifest) -> str:
+        """Allocate the claim of a gated `pod` and remove its gate, as the operator does.
+
+        Returns the claim's uid.
+        """
+        waiting = self._api.wait(pod, lambda found: found["status"].get("resourceClaimStatuses"))
+        claim = waiting["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+        named = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": claim, "namespace": pod["metadata"]["namespace"]},
+        }
+        patch = {
+            "metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]},
+            "status": {"allocation": self._allocation()},
+        }
+        stored = self._api.merge(named, patch, subresource="status")
+        self._api.merge(pod, {"spec": {"schedulingGates": None}})
+        uid: str = stored["metadata"]["uid"]
+        return uid
+
+    def _allocation(self) -> Manifest:
+        here = {"key": "metadata.name", "operator": "In", "values": [self.node]}
+        result = {
+            "request": "device",
+            "driver": self.name,
+            "pool": self.node,
+            "device": "cpu",
+            "shareID": str(uuid.uuid4()),
+            "consumedCapacity": {"fastMemory": "256Mi"},
+        }
+        return {
+            # Without it the scheduler would add it, which an allocation does not allow.
+            "allocationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+            "devices": {"results": [result]},
+        }
 
     def cdi_file(self, uid: str) -> Path:
         """Return the file that describes a claim's devices to containerd."""
@@ -107,6 +158,8 @@ class Driver:
             home.mkdir(exist_ok=True)
             results = found["status"]["allocation"]["devices"]["results"]
             (home / "granted").write_text(json.dumps(results))
+            for file, source in self._files.items():
+                shutil.copy(source, home / file)
             self._describe(claim.uid, home)
             for result in results:
                 reply.claims[claim.uid].devices.add(

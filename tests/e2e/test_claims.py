@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 from tests.e2e.conftest import Running, phase, pod
@@ -47,24 +45,6 @@ def gated(namespace: str, template: str) -> Manifest:
     return wanted
 
 
-def allocation(node: str) -> Manifest:
-    """Return what the operator writes into an admitted claim."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    result = {
-        "request": "device",
-        "driver": DRIVER,
-        "pool": node,
-        "device": "cpu",
-        "shareID": str(uuid.uuid4()),
-        "consumedCapacity": {"fastMemory": "256Mi"},
-    }
-    return {
-        "allocationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
-        "devices": {"results": [result]},
-    }
-
-
 def test_a_pod_gets_its_device_by_claim_and_cdi(
     cluster: Running, namespace: str, driver: Driver
 ) -> None:
@@ -80,23 +60,7 @@ def test_a_pod_gets_its_device_by_claim_and_cdi(
     )
     wanted = gated(namespace, "camera")
     api.create(wanted)
-    waiting = api.wait(wanted, lambda found: found["status"].get("resourceClaimStatuses"))
-    claim = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {
-            "name": waiting["status"]["resourceClaimStatuses"][0]["resourceClaimName"],
-            "namespace": namespace,
-        },
-    }
-    # As the operator does on admission: the finalizer, the allocation, then the gate.
-    protection = ["resource.kubernetes.io/delete-protection"]
-    patch = {
-        "metadata": {"finalizers": protection},
-        "status": {"allocation": allocation(cluster.node.name)},
-    }
-    uid = api.merge(claim, patch, subresource="status")["metadata"]["uid"]
-    api.merge(wanted, {"spec": {"schedulingGates": None}})
+    uid = driver.admit(wanted)
     api.wait(wanted, lambda found: phase(found) == "Running")
 
     logs = api.address(wanted, subresource="log")
@@ -110,4 +74,4 @@ def test_a_pod_gets_its_device_by_claim_and_cdi(
     api.wait_gone(wanted)
     assert driver.unprepared == [uid]
     assert not driver.cdi_file(uid).exists()
-    api.wait_gone(claim)
+    assert api.list("resource.k8s.io/v1", "ResourceClaim", namespace) == []
