@@ -6,6 +6,7 @@ is loaded.
 
 from tierline_client.client import (
     Client,
+    Device,
     JobStats,
     LayerProfile,
     NoticeKind,
@@ -18,6 +19,7 @@ from tierline_client.library import library_path
 __all__ = [
     "Client",
     "ClientError",
+    "Device",
     "ErrorCode",
     "JobStats",
     "LayerProfile",

@@ -22,6 +22,13 @@ _PINNED = 1
 _RECORD_OUTPUTS = 1
 
 
+class Device(enum.IntEnum):
+    """Which kind of memory a client's arenas are in."""
+
+    CPU = 0
+    CUDA = 1
+
+
 class NoticeKind(enum.IntEnum):
     """What a client reports about itself."""
 
@@ -41,6 +48,8 @@ class Terms:
     record_outputs: bool
     max_arenas: int
     task_name: str
+    device_uuid: str
+    """Of the GPU, as NVML writes it; empty on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +87,23 @@ class Client:
     Every method raises ClientError when the agent refuses or cannot be reached.
     """
 
-    def __init__(self, socket_path: str | os.PathLike[str], process_name: str) -> None:
-        """Connect. `process_name` is what the administrator sees (cut at 63 bytes)."""
+    def __init__(
+        self,
+        socket_path: str | os.PathLike[str],
+        process_name: str,
+        device: Device = Device.CPU,
+    ) -> None:
+        """Connect. `process_name` is what the administrator sees (cut at 63 bytes).
+
+        A process has one client on a GPU at most. Its gates are at launches, which takes the
+        library in LD_PRELOAD; arenas lie in the context that is current when they are reserved.
+        """
         self._library = library.load()
         self._handle = ctypes.c_void_p()
         name = process_name.encode().replace(b"\0", b"")
         self._check(
-            self._library.tierline_connect(
-                os.fsencode(socket_path), name, ctypes.byref(self._handle)
+            self._library.tierline_connect_device(
+                os.fsencode(socket_path), name, int(device), ctypes.byref(self._handle)
             )
         )
 
@@ -116,6 +134,7 @@ class Client:
             record_outputs=bool(raw.flags & _RECORD_OUTPUTS),
             max_arenas=raw.max_arenas,
             task_name=raw.task_name.decode(),
+            device_uuid=raw.device_uuid.decode(),
         )
 
     def reserve(
@@ -158,6 +177,14 @@ class Client:
             )
         )
 
+    def weights(self, arena: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Say which (offset, bytes) of an arena on a GPU are tensors, before `seal`.
+
+        A launch is known to read a weight by an address inside its range.
+        """
+        raw = (library.WeightRange * len(ranges))(*(library.WeightRange(*one) for one in ranges))
+        self._check(self._library.tierline_weights(self._handle, arena, raw, len(ranges)))
+
     def seal(self, arena: int, layers: Sequence[tuple[int, int]]) -> bytes:
         """End the loading; returns the arena's digest.
 
@@ -197,6 +224,13 @@ class Client:
     def job_end(self, job: int, workspace_peak_bytes: int = 0) -> None:
         """Give the lease back. ClientError REVOKED: it was lost before, and the job is over."""
         self._check(self._library.tierline_job_end(self._handle, job, workspace_peak_bytes))
+
+    def rewind(self) -> None:
+        """Let the job in progress read its arena from the start again.
+
+        Without it, what lies behind is read slowly. On a GPU launches rewind by themselves.
+        """
+        self._check(self._library.tierline_rewind(self._handle))
 
     def job_stats(self) -> JobStats:
         """Return the figures of the job in progress, or of the last one."""

@@ -33,7 +33,14 @@ class Terms(ctypes.Structure):
         ("flags", _u32),
         ("max_arenas", _u32),
         ("task_name", ctypes.c_char * 64),
+        ("device_uuid", ctypes.c_char * 64),
     )
+
+
+class WeightRange(ctypes.Structure):
+    """`tierline_weight_range`."""
+
+    _fields_ = (("offset", _u64), ("bytes", _u64))
 
 
 class Layer(ctypes.Structure):
@@ -72,15 +79,20 @@ class Counters(ctypes.Structure):
 
 
 _SIGNATURES: dict[str, tuple[type[ctypes._SimpleCData[int]] | None, tuple[type, ...]]] = {
-    "connect": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_pointer))),
+    "connect_device": (
+        ctypes.c_int,
+        (ctypes.c_char_p, ctypes.c_char_p, _u32, ctypes.POINTER(_pointer)),
+    ),
     "close": (None, (_pointer,)),
     "get_terms": (ctypes.c_int, (_pointer, ctypes.POINTER(Terms))),
     "reserve": (ctypes.c_int, (_pointer, _u32, _u64, _u64, _u32, ctypes.POINTER(_pointer))),
     "store": (ctypes.c_int, (_pointer, _u32, _u32, _pointer, _u64)),
+    "weights": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(WeightRange), _u32)),
     "seal": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(Layer), _u32, ctypes.c_char_p)),
     "free": (ctypes.c_int, (_pointer, _u32)),
     "job_begin": (ctypes.c_int, (_pointer, _u32, _u32, _u64, _u64, ctypes.POINTER(_u64))),
     "job_end": (ctypes.c_int, (_pointer, _u64, _u64)),
+    "rewind": (ctypes.c_int, (_pointer,)),
     "get_job_stats": (ctypes.c_int, (_pointer, ctypes.POINTER(Stats))),
     "layer_begin": (ctypes.c_int, (_pointer, _u32, _u32)),
     "layer_end": (ctypes.c_int, (_pointer, _u32, _u32)),

@@ -4,20 +4,15 @@
 #include "error.h"
 #include "tierline/protocol.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HUGE_PAGE_BYTES (2UL << 20)
-#define CONTROL_BYTES 4096U
-
 _Static_assert(offsetof(struct tl_control, consumed) == 64, "the protocol puts it at 64");
 
-static uint64_t range_bytes(const struct tl_arena *arena) {
+uint64_t tl_arena_bytes(const struct tl_arena *arena) {
     return (uint64_t)arena->extent_count * arena->extent_bytes;
 }
 
@@ -38,24 +33,8 @@ static int *no_descriptors(size_t count) {
     return descriptors;
 }
 
-/* Reserves addresses on a huge-page boundary, so that large extents can use huge pages. */
-static uint8_t *reserve_addresses(uint64_t size) {
-    uint64_t slack = HUGE_PAGE_BYTES;
-    uint8_t *raw =
-        mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED) {
-        return NULL;
-    }
-    uint64_t before = (slack - ((uintptr_t)raw & (slack - 1))) & (slack - 1);
-    if (before > 0) {
-        munmap(raw, before);
-    }
-    munmap(raw + before + size, slack - before);
-    return raw + before;
-}
-
-int tl_arena_create(struct tl_arena *arena, uint64_t extent_bytes, uint64_t weight_bytes,
-                    uint64_t pinned_bytes) {
+int tl_arena_create(struct tl_arena *arena, const struct tl_memory *memory, uint64_t extent_bytes,
+                    uint64_t weight_bytes, uint64_t pinned_bytes) {
     uint64_t count = (weight_bytes - 1) / extent_bytes + 1;
     if (count > TLP_MAX_ATTACH_ITEMS) {
         return tl_fail(TIERLINE_E_ARGUMENT,
@@ -65,6 +44,7 @@ int tl_arena_create(struct tl_arena *arena, uint64_t extent_bytes, uint64_t weig
                        TLP_MAX_ATTACH_ITEMS);
     }
     *arena = (struct tl_arena){.state = TL_ARENA_LOADING,
+                               .memory = memory,
                                .extent_bytes = extent_bytes,
                                .weight_bytes = weight_bytes,
                                .pinned_bytes = pinned_bytes,
@@ -84,10 +64,8 @@ int tl_arena_create(struct tl_arena *arena, uint64_t extent_bytes, uint64_t weig
         tl_arena_destroy(arena);
         return tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
-    arena->base = reserve_addresses(range_bytes(arena));
-    if (arena->base == NULL) {
-        int code = tl_fail_errno(TIERLINE_E_NO_MEMORY, "reserving %llu bytes of addresses",
-                                 (unsigned long long)range_bytes(arena));
+    int code = memory->reserve(arena);
+    if (code != 0) {
         tl_arena_destroy(arena);
         return code;
     }
@@ -110,12 +88,12 @@ static void close_all_descriptors(struct tl_arena *arena) {
 }
 
 void tl_arena_destroy(struct tl_arena *arena) {
+    if (arena->memory != NULL) {
+        arena->memory->release(arena);
+    }
     close_all_descriptors(arena);
     if (arena->control != NULL) {
-        munmap(arena->control, CONTROL_BYTES);
-    }
-    if (arena->base != NULL) {
-        munmap(arena->base, range_bytes(arena));
+        munmap(arena->control, TL_CONTROL_BYTES);
     }
     free(arena->placement);
     free(arena->stream_index);
@@ -133,15 +111,10 @@ void tl_arena_destroy(struct tl_arena *arena) {
 void tl_arena_abandon(struct tl_arena *arena) {
     close_all_descriptors(arena);
     if (arena->control != NULL) {
-        munmap(arena->control, CONTROL_BYTES);
+        munmap(arena->control, TL_CONTROL_BYTES);
         arena->control = NULL;
     }
-    if (arena->base != NULL) {
-        /* Unmapping would let other mappings take these addresses, and stale pointers into the
-         * weights would read them. */
-        (void)mmap(arena->base, range_bytes(arena), PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    }
+    arena->memory->abandon(arena);
     arena->state = TL_ARENA_LOST;
 }
 
@@ -189,49 +162,22 @@ int tl_arena_place(struct tl_arena *arena) {
     return 0;
 }
 
-/* Extents are sealed against shrinking, so that reading one can never raise SIGBUS. */
-static int check_extent_descriptor(int descriptor, uint64_t extent_bytes) {
+int tl_arena_accept(struct tl_arena *arena) {
     struct stat found;
-    if (fstat(descriptor, &found) != 0 || (uint64_t)found.st_size < extent_bytes) {
-        return tl_fail(TIERLINE_E_MALFORMED,
-                       "reserving an arena: a descriptor of the agent holds less than an extent");
-    }
-    int seals = fcntl(descriptor, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-        return tl_fail(TIERLINE_E_MALFORMED,
-                       "reserving an arena: a descriptor of the agent is not sealed against "
-                       "shrinking");
-    }
-    return 0;
-}
-
-int tl_arena_check_descriptors(struct tl_arena *arena) {
-    int code = 0;
-    for (uint32_t i = 0; i < arena->resident_count && code == 0; i++) {
-        code = check_extent_descriptor(arena->resident[i], arena->extent_bytes);
-    }
-    for (uint32_t i = 0; i < arena->ring_slots && code == 0; i++) {
-        code = check_extent_descriptor(arena->ring[i], arena->extent_bytes);
-    }
-    if (code != 0) {
-        return code;
-    }
-    struct stat found;
-    if (fstat(arena->control_descriptor, &found) != 0 || found.st_size < (off_t)CONTROL_BYTES) {
+    if (fstat(arena->control_descriptor, &found) != 0 || found.st_size < (off_t)TL_CONTROL_BYTES) {
         return tl_fail(TIERLINE_E_MALFORMED,
                        "reserving an arena: the agent's control page is too small");
     }
-    void *control =
-        mmap(NULL, CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, arena->control_descriptor, 0);
+    void *control = mmap(NULL, TL_CONTROL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+                         arena->control_descriptor, 0);
     if (control == MAP_FAILED) {
         return tl_fail_errno(TIERLINE_E_SYSTEM, "mapping an arena's control page");
     }
     arena->control = control;
-    return 0;
+    return arena->memory->accept(arena);
 }
 
-/* The number of streamed extents below `extent`. */
-static uint32_t streamed_below(const struct tl_arena *arena, uint32_t extent) {
+uint32_t tl_streamed_below(const struct tl_arena *arena, uint32_t extent) {
     uint32_t low = 0;
     uint32_t high = arena->streamed_count;
     while (low < high) {
@@ -269,9 +215,10 @@ int tl_arena_set_layers(struct tl_arena *arena, const tierline_layer *layers, ui
                            l, layer.last_extent, arena->extent_count);
             break;
         }
-        uint32_t first = streamed_below(arena, layer.first_extent);
+        uint32_t first = tl_streamed_below(arena, layer.first_extent);
         later = first < later ? first : later;
-        gates[l].needs = streamed_below(arena, layer.last_extent + 1);
+        gates[l].lowest = first;
+        gates[l].needs = tl_streamed_below(arena, layer.last_extent + 1);
         gates[l].keeps = later;
         if (gates[l].needs > later && gates[l].needs - later > arena->ring_slots) {
             code = tl_fail(TIERLINE_E_ARGUMENT,
@@ -293,37 +240,10 @@ int tl_arena_set_layers(struct tl_arena *arena, const tierline_layer *layers, ui
     return 0;
 }
 
-static int map_ring_slot(const struct tl_arena *arena, uint32_t extent) {
-    uint32_t slot = arena->stream_index[extent] % arena->ring_slots;
-    void *mapped = mmap(tl_extent_address(arena, extent), arena->extent_bytes, PROT_NONE,
-                        MAP_SHARED | MAP_FIXED, arena->ring[slot], 0);
-    return mapped == MAP_FAILED ? tl_fail_errno(TIERLINE_E_SYSTEM, "mapping a ring slot") : 0;
-}
-
-int tl_arena_map(struct tl_arena *arena) {
-    for (uint32_t e = 0; e < arena->extent_count; e++) {
-        if (arena->stream_index[e] != TL_NOT_STREAMED) {
-            int code = map_ring_slot(arena, e);
-            if (code != 0) {
-                return code;
-            }
-            continue;
-        }
-        int descriptor = arena->resident[arena->placement[e] & ~TLP_RESIDENT_BIT];
-        void *mapped = mmap(tl_extent_address(arena, e), arena->extent_bytes, PROT_READ,
-                            MAP_SHARED | MAP_FIXED | MAP_POPULATE, descriptor, 0);
-        if (mapped == MAP_FAILED) {
-            return tl_fail_errno(TIERLINE_E_SYSTEM, "mapping a resident extent");
-        }
-    }
-    return 0;
-}
-
 /* Changes the streamed extents of [from, to) that are in state `before` to `after`, with one call
  * for each run of neighbours. */
 static int protect(struct tl_arena *arena, uint32_t from, uint32_t to, enum tl_extent_state before,
                    enum tl_extent_state after) {
-    int protection = after == TL_EXTENT_OPEN ? PROT_READ : PROT_NONE;
     uint32_t j = from;
     while (j < to) {
         uint32_t first = arena->stream_extent[j];
@@ -336,10 +256,9 @@ static int protect(struct tl_arena *arena, uint32_t from, uint32_t to, enum tl_e
             end++;
             j++;
         }
-        uint64_t size = (uint64_t)(end - first) * arena->extent_bytes;
-        if (mprotect(tl_extent_address(arena, first), size, protection) != 0) {
-            return tl_fail_errno(TIERLINE_E_SYSTEM, "changing the protection of extents %u to %u",
-                                 first, end - 1);
+        int code = arena->memory->protect(arena, first, end, after == TL_EXTENT_OPEN);
+        if (code != 0) {
+            return code;
         }
         memset(arena->states + first, (int)after, end - first);
     }
@@ -359,7 +278,7 @@ int tl_arena_reset(struct tl_arena *arena) {
     for (uint32_t j = 0; j < arena->streamed_count && code == 0; j++) {
         uint32_t extent = arena->stream_extent[j];
         if (arena->states[extent] == TL_EXTENT_PRIVATE) {
-            code = map_ring_slot(arena, extent);
+            code = arena->memory->restore(arena, extent);
             if (code == 0) {
                 arena->states[extent] = TL_EXTENT_CLOSED;
             }
@@ -369,16 +288,4 @@ int tl_arena_reset(struct tl_arena *arena) {
     arena->opened = 0;
     arena->consumed = 0;
     return code;
-}
-
-int tl_arena_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable) {
-    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    if (mprotect(copy, arena->extent_bytes, protection) != 0 ||
-        mremap(copy, arena->extent_bytes, arena->extent_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
-               tl_extent_address(arena, extent)) == MAP_FAILED) {
-        return tl_fail_errno(TIERLINE_E_SYSTEM, "putting a private copy in the place of extent %u",
-                             extent);
-    }
-    arena->states[extent] = writable ? TL_EXTENT_WRITTEN : TL_EXTENT_PRIVATE;
-    return 0;
 }

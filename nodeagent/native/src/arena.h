@@ -18,7 +18,9 @@
 
 #define TL_MAX_RING_SLOTS 4096U
 #define TL_NOT_STREAMED UINT32_MAX
+#define TL_RESIDENT_BIT 0x80000000U
 #define TL_DIGEST_BYTES 32U
+#define TL_CONTROL_BYTES 4096U
 
 enum tl_arena_state {
     TL_ARENA_NONE,
@@ -47,10 +49,48 @@ struct tl_gate {
     uint32_t needs;    /* published must reach this before the layer runs */
     uint32_t keeps;    /* at its begin, all below this can go */
     uint32_t releases; /* at its end, all below this can go */
+    uint32_t lowest;   /* the first that the layer reads; as `needs` if it reads none */
+};
+
+struct tl_arena;
+
+/* What differs between memory of the CPU and of a GPU. Each returns 0 or a code. */
+struct tl_memory {
+    int (*reserve)(struct tl_arena *arena);  /* sets base: addresses that nothing can read */
+    void (*release)(struct tl_arena *arena); /* undoes all of it, also half done */
+    void (*abandon)(struct tl_arena *arena); /* in a fork's child */
+    int (*accept)(struct tl_arena *arena);   /* checks what the agent sent; control is mapped */
+    int (*map)(struct tl_arena *arena);      /* every extent: resident ones readable */
+    int (*protect)(struct tl_arena *arena, uint32_t first, uint32_t end, bool readable);
+    int (*restore)(struct tl_arena *arena, uint32_t extent); /* its ring slot, for a private copy */
+};
+extern const struct tl_memory tl_host_memory;
+extern const struct tl_memory tl_device_memory;
+
+/* A tensor of an arena on a GPU, by the extents in which it lies, both ends included. */
+struct tl_weight {
+    uint64_t offset, bytes;
+    uint32_t first, last;
+};
+
+/* What only an arena on a GPU has. */
+struct tl_device_arena {
+    void *context;
+    int device;
+    uint64_t published, consumed; /* device addresses of the flag words */
+    uint64_t *resident, *ring;    /* handles of cuMemCreate; 0: none */
+    uint64_t *private;            /* per extent, of a private copy; 0: none */
+    uint32_t private_count;
+    uint32_t mapped; /* extents below are */
+    bool registered; /* the control page */
+    uint32_t weight_count;
+    struct tl_weight *weights;
 };
 
 struct tl_arena {
     enum tl_arena_state state;
+    const struct tl_memory *memory;
+    struct tl_device_arena on_device;
     uint8_t *base;
     uint64_t extent_bytes;
     uint64_t weight_bytes;
@@ -81,8 +121,8 @@ struct tl_arena {
 };
 
 /* Reserves the addresses; nothing can be read. 0 or a code. */
-int tl_arena_create(struct tl_arena *arena, uint64_t extent_bytes, uint64_t weight_bytes,
-                    uint64_t pinned_bytes);
+int tl_arena_create(struct tl_arena *arena, const struct tl_memory *memory, uint64_t extent_bytes,
+                    uint64_t weight_bytes, uint64_t pinned_bytes);
 /* Unmaps the range and closes every descriptor; state becomes TL_ARENA_NONE. */
 void tl_arena_destroy(struct tl_arena *arena);
 /* After fork: the range stays reserved and unreadable, descriptors are closed. */
@@ -90,13 +130,14 @@ void tl_arena_abandon(struct tl_arena *arena);
 
 /* Checks and numbers the placement (arena->placement, resident_count, ring_slots). 0 or a code. */
 int tl_arena_place(struct tl_arena *arena);
-/* Checks the descriptors and maps the control page. 0 or a code. */
-int tl_arena_check_descriptors(struct tl_arena *arena);
+/* Maps the control page and checks the descriptors. 0 or a code. */
+int tl_arena_accept(struct tl_arena *arena);
 /* Computes the gates. 0 or a code. */
 int tl_arena_set_layers(struct tl_arena *arena, const tierline_layer *layers, uint32_t count);
-/* Maps every extent: resident ones readable, the others closed. 0 or a code. */
-int tl_arena_map(struct tl_arena *arena);
 
+uint64_t tl_arena_bytes(const struct tl_arena *arena);
+/* The number of streamed extents below `extent`. */
+uint32_t tl_streamed_below(const struct tl_arena *arena, uint32_t extent);
 uint8_t *tl_extent_address(const struct tl_arena *arena, uint32_t extent);
 /* Bytes of the arena that lie in an extent: extent_bytes, less in the last one. */
 uint64_t tl_extent_length(const struct tl_arena *arena, uint32_t extent);
@@ -107,7 +148,7 @@ int tl_arena_open(struct tl_arena *arena, uint32_t from, uint32_t to);
 int tl_arena_close(struct tl_arena *arena, uint32_t from, uint32_t to);
 /* Closes everything and drops private copies that were not written: the state before a job. */
 int tl_arena_reset(struct tl_arena *arena);
-/* Puts private memory in the place of an extent: `copy` (extent_bytes, readable) moves there. */
-int tl_arena_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable);
+/* Puts private memory in the place of an extent of the CPU's: `copy` (extent_bytes) moves there. */
+int tl_host_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable);
 
 #endif

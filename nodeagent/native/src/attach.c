@@ -111,6 +111,7 @@ static int accept_welcome(tierline_client *client, const struct tlp_welcome *wel
         client->terms.flags = welcome->flags;
         client->terms.max_arenas = welcome->max_arenas;
         memcpy(client->terms.task_name, welcome->task_name, sizeof client->terms.task_name);
+        memcpy(client->terms.device_uuid, welcome->device_uuid, sizeof client->terms.device_uuid);
     }
     return 0;
 }
@@ -153,7 +154,7 @@ static int greet(tierline_client *client) {
     struct tlp_header header;
     struct tlp_message message = {.type = TLP_HELLO};
     message.hello.minor = TLP_MINOR;
-    message.hello.device = TLP_DEVICE_CPU;
+    message.hello.device = client->device;
     message.hello.reattach_token = client->reattach_token;
     memcpy(message.hello.process_name, client->process_name, sizeof client->process_name);
     int code = send_message(client, &message, NULL, 0);

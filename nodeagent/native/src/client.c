@@ -4,6 +4,7 @@
  * before it runs any code of its own.
  */
 #include "client.h"
+#include "launch_gates.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ static void drop_in_child(void) {
         }
         client->lock.word = 0;
         client->dropped = true;
+        if (client->device == TIERLINE_DEVICE_CUDA) {
+            tl_gates_forget();
+        }
         tl_connection_close(&client->connection);
         if (client->staging_descriptor >= 0) {
             close(client->staging_descriptor);
@@ -109,6 +113,15 @@ int tl_check_usable(tierline_client *client) {
 }
 
 int tierline_connect(const char *socket_path, const char *process_name, tierline_client **out) {
+    return tierline_connect_device(socket_path, process_name, TIERLINE_DEVICE_CPU, out);
+}
+
+int tierline_connect_device(const char *socket_path, const char *process_name, uint32_t device,
+                            tierline_client **out) {
+    if (device > TIERLINE_DEVICE_CUDA) {
+        return tl_fail(TIERLINE_E_ARGUMENT, "connecting to the agent: there is no device kind %u",
+                       device);
+    }
     if (socket_path == NULL || process_name == NULL || out == NULL ||
         strlen(socket_path) >= sizeof((tierline_client *)NULL)->socket_path) {
         return tl_fail(TIERLINE_E_ARGUMENT, "connecting to the agent: the socket's path is missing "
@@ -121,6 +134,8 @@ int tierline_connect(const char *socket_path, const char *process_name, tierline
     memcpy(client->socket_path, socket_path, strlen(socket_path) + 1);
     copy_name(client->process_name, process_name);
     client->reconnect_ns = reconnect_time_ns();
+    client->device = device;
+    client->memory = device == TIERLINE_DEVICE_CUDA ? &tl_device_memory : &tl_host_memory;
     client->connection.socket = -1;
     client->staging_descriptor = -1;
     client->gave_up = true; /* the first connection is tried once */
@@ -128,6 +143,7 @@ int tierline_connect(const char *socket_path, const char *process_name, tierline
         client->arenas[i].control_descriptor = -1;
     }
     int code = register_client(client);
+    code = code == 0 && device == TIERLINE_DEVICE_CUDA ? tl_gates_adopt(client) : code;
     if (code == 0) {
         tl_lock_acquire(&client->lock);
         code = tl_ensure_connected(client);
@@ -144,6 +160,10 @@ int tierline_connect(const char *socket_path, const char *process_name, tierline
 void tierline_close(tierline_client *client) {
     if (client == NULL) {
         return;
+    }
+    if (client->device == TIERLINE_DEVICE_CUDA && !client->dropped) {
+        tl_gates_settle(client); /* what cannot be settled ends with the connection */
+        tl_gates_disown(client);
     }
     forget_client(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {

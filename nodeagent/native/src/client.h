@@ -53,7 +53,8 @@ struct tl_job {
     bool active;
     bool granted;
     bool revoked;
-    bool ending; /* JOB_END is under way: no gate opens anything any more */
+    bool acknowledged; /* that it was revoked */
+    bool ending;       /* JOB_END is under way: no gate opens anything any more */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
     uint64_t release_ns;
@@ -81,6 +82,8 @@ struct tierline_client {
     char process_name[64];
     uint64_t reconnect_ns;
     uint64_t reattach_token;
+    uint32_t device; /* TIERLINE_DEVICE_ */
+    const struct tl_memory *memory;
     tierline_terms terms;
 
     enum tl_link link;
@@ -129,10 +132,20 @@ int tl_inbox_reserved(tierline_client *client, const struct tlp_reserved *reserv
 
 /* fetch.c; with the lock held. Gives an extent right bytes in private memory. */
 int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, bool writable);
+/* The same into memory of the caller's, of extent_bytes. */
+int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *copy);
 uint32_t tl_take_staging_slot(tierline_client *client);
 void tl_return_staging_slot(tierline_client *client, uint32_t slot);
 
-/* job.c; with the lock held. Answers a REVOKE of the job in progress; TIERLINE_E_REVOKED or 0. */
+/* job.c; with the lock held. Begins a job; TL_BUSY if another one is active and `patient` is false.
+ * Ends it, or begins its stream again, when nothing reads its arena any more. */
+#define TL_BUSY 1
+int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, bool patient);
+int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes);
+int tl_job_rewind(tierline_client *client);
+/* Acknowledges that the job in progress was revoked. */
+void tl_job_acknowledge(tierline_client *client);
+/* Answers a REVOKE of the job in progress; TIERLINE_E_REVOKED or 0. */
 int tl_heed_revocation(tierline_client *client);
 
 /* faults.c: the addresses whose faults are ours, and the handler (put on top again if somebody

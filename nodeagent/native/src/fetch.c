@@ -21,8 +21,8 @@ static bool has_right_bytes(const struct tl_arena *arena, uint32_t extent, bool 
 }
 
 /* Asks the agent until the bytes lie in `copy`. */
-static int fetch_into(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *copy) {
-    struct tl_arena *arena = &client->arenas[index];
+int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *copy) {
+    const struct tl_arena *arena = &client->arenas[index];
     uint32_t slot = tl_take_staging_slot(client);
     struct tlp_message message = {.type = TLP_FETCH};
     message.fetch.arena = index;
@@ -82,11 +82,11 @@ int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, b
         return tl_fail_errno(TIERLINE_E_NO_MEMORY, "fetching extent %u privately", extent);
     }
     arena->users++;
-    int code = fetch_into(client, index, extent, copy);
+    int code = tl_fetch_bytes(client, index, extent, copy);
     arena->users--;
     /* Another thread may have fetched it, or a gate opened it, while this one waited. */
     bool wanted = code == 0 && !has_right_bytes(arena, extent, writable);
-    code = wanted ? tl_arena_replace(arena, extent, copy, writable) : code;
+    code = wanted ? tl_host_replace(arena, extent, copy, writable) : code;
     if (!wanted || code != 0) {
         munmap(copy, size);
     }

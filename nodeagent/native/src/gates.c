@@ -94,6 +94,10 @@ static int fetch_layer(tierline_client *client, uint32_t index, uint32_t layer) 
 }
 
 static int check_layer(tierline_client *client, uint32_t index, uint32_t layer) {
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        return tl_fail(TIERLINE_E_STATE, "layer %u of arena %u: on a GPU the gates are at launches",
+                       layer, index);
+    }
     if (index >= TIERLINE_MAX_ARENAS || client->arenas[index].state != TL_ARENA_SEALED) {
         return tl_fail(TIERLINE_E_STATE, "layer %u of arena %u: the arena is not sealed", layer,
                        index);

@@ -7,14 +7,25 @@
  * ring that the agent fills for somebody else.
  */
 #include "client.h"
+#include "launch_gates.h"
 
 /* Every streamed extent of the job's arena is closed; private copies stay. */
 static int close_ring(tierline_client *client) {
-    if (client->job.arena == TIERLINE_NO_ARENA) {
+    if (client->job.arena == TIERLINE_NO_ARENA || client->device == TIERLINE_DEVICE_CUDA) {
         return 0;
     }
     struct tl_arena *arena = &client->arenas[client->job.arena];
     return tl_arena_close(arena, 0, arena->streamed_count);
+}
+
+void tl_job_acknowledge(tierline_client *client) {
+    struct tl_job *job = &client->job;
+    if (job->granted && job->revoked && !job->acknowledged) {
+        job->acknowledged = true;
+        struct tlp_message message = {.type = TLP_ACK};
+        message.ack.job = job->number;
+        tl_send_one_way(client, &message);
+    }
 }
 
 int tl_heed_revocation(tierline_client *client) {
@@ -28,9 +39,11 @@ int tl_heed_revocation(tierline_client *client) {
             return code;
         }
         job->revoked = true;
-        struct tlp_message message = {.type = TLP_ACK};
-        message.ack.job = job->number;
-        tl_send_one_way(client, &message);
+        if (client->device == TIERLINE_DEVICE_CUDA) {
+            tl_gates_revoked(); /* work on the GPU may wait for the stream: the monitor answers */
+        } else {
+            tl_job_acknowledge(client);
+        }
     }
     if (job->revoked) {
         return tl_fail(TIERLINE_E_REVOKED,
@@ -43,7 +56,7 @@ int tl_heed_revocation(tierline_client *client) {
 static int reset_arenas(tierline_client *client) {
     int code = 0;
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {
-        if (client->arenas[i].state == TL_ARENA_SEALED) {
+        if (client->arenas[i].state == TL_ARENA_SEALED && client->device == TIERLINE_DEVICE_CPU) {
             code = tl_arena_reset(&client->arenas[i]);
         }
     }
@@ -66,10 +79,13 @@ static void give_slot_back(tierline_client *client) {
     tl_event_announce(&client->changed);
 }
 
-static int begin_locked(tierline_client *client, const struct tlp_job_begin *asked) {
+int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, bool patient) {
     struct tl_job *job = &client->job;
     int code = tl_ensure_connected(client);
     while (code == 0 && job->active) {
+        if (!patient) {
+            return TL_BUSY;
+        }
         tl_event_wait(&client->changed, &client->lock, TL_FOREVER);
         code = tl_ensure_connected(client);
     }
@@ -104,7 +120,7 @@ static int begin_locked(tierline_client *client, const struct tlp_job_begin *ask
 int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags, uint64_t release_ns,
                        uint64_t deadline_ns, uint64_t *job) {
     int code = tl_check_usable(client);
-    code = code == 0 ? tl_faults_install() : code;
+    code = code == 0 && client->device == TIERLINE_DEVICE_CPU ? tl_faults_install() : code;
     if (code != 0) {
         return code;
     }
@@ -113,14 +129,17 @@ int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags, 
     }
     struct tlp_job_begin asked = {
         .arena = arena, .flags = flags, .release_ns = release_ns, .deadline_ns = deadline_ns};
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        return tl_gates_job_begin(client, &asked, job);
+    }
     tl_lock_acquire(&client->lock);
-    code = begin_locked(client, &asked);
+    code = tl_job_begin(client, &asked, true);
     *job = client->job.number;
     tl_lock_release(&client->lock);
     return code;
 }
 
-static int end_locked(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes) {
+int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes) {
     struct tl_job *job = &client->job;
     if (!job->granted || job->ending || job->number != number) {
         return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
@@ -128,6 +147,7 @@ static int end_locked(tierline_client *client, uint64_t number, uint64_t workspa
     }
     tl_look(client);
     int code = tl_heed_revocation(client);
+    tl_job_acknowledge(client);
     job->ending = true;
     code = code == 0 ? close_ring(client) : code;
     if (code == 0) {
@@ -153,8 +173,51 @@ int tierline_job_end(tierline_client *client, uint64_t job, uint64_t workspace_p
     if (code != 0) {
         return code;
     }
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        return tl_gates_job_end(client, job, workspace_peak_bytes);
+    }
     tl_lock_acquire(&client->lock);
-    code = end_locked(client, job, workspace_peak_bytes);
+    code = tl_job_end(client, job, workspace_peak_bytes);
+    tl_lock_release(&client->lock);
+    return code;
+}
+
+int tl_job_rewind(tierline_client *client) {
+    struct tl_job *job = &client->job;
+    int code = tl_heed_revocation(client);
+    if (code == 0 && (!job->granted || job->ending || job->arena == TIERLINE_NO_ARENA)) {
+        code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
+    }
+    if (code != 0) {
+        return code;
+    }
+    struct tlp_message message = {.type = TLP_REWIND};
+    message.rewind.job = job->number;
+    struct tlp_message reply;
+    code = tl_request(client, &message, TLP_REWOUND, &reply, TL_REPEAT_AFTER_RECONNECT);
+    if (code == 0 && reply.rewound.job != message.rewind.job) {
+        code =
+            tl_fail(TIERLINE_E_MALFORMED, "rewinding job %llu: the agent rewound job %llu",
+                    (unsigned long long)message.rewind.job, (unsigned long long)reply.rewound.job);
+    }
+    return code;
+}
+
+int tierline_rewind(tierline_client *client) {
+    int code = tl_check_usable(client);
+    if (code != 0 || client->device == TIERLINE_DEVICE_CUDA) {
+        return code != 0 ? code : tl_gates_rewind(client);
+    }
+    tl_lock_acquire(&client->lock);
+    uint32_t index = client->job.arena;
+    code = close_ring(client);
+    code = code == 0 ? tl_job_rewind(client) : code;
+    if (code == 0) {
+        struct tl_arena *arena = &client->arenas[index];
+        arena->cursor = 0;
+        arena->opened = 0;
+        arena->consumed = 0;
+    }
     tl_lock_release(&client->lock);
     return code;
 }

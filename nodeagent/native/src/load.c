@@ -5,6 +5,8 @@
  * the agent has forgotten what was stored in it.
  */
 #include "client.h"
+#include "device_memory.h"
+#include "launch_gates.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,13 +139,13 @@ static int reserve_locked(tierline_client *client, uint32_t index, uint64_t pinn
     arena->ring_slots = client->inbox.ring_slots;
     client->inbox.open = false;
     code = code == 0 ? tl_arena_place(arena) : code;
-    return code == 0 ? tl_arena_check_descriptors(arena) : code;
+    return code == 0 ? tl_arena_accept(arena) : code;
 }
 
 int tierline_reserve(tierline_client *client, uint32_t index, uint64_t weight_bytes,
                      uint64_t pinned_bytes, uint32_t largest_span_extents, void **base) {
     int code = tl_check_usable(client);
-    code = code == 0 ? tl_faults_install() : code;
+    code = code == 0 && client->device == TIERLINE_DEVICE_CPU ? tl_faults_install() : code;
     if (code != 0) {
         return code;
     }
@@ -163,11 +165,17 @@ int tierline_reserve(tierline_client *client, uint32_t index, uint64_t weight_by
     if (code == 0 && arena->state != TL_ARENA_NONE) {
         code = tl_fail(TIERLINE_E_STATE, "reserving arena %u: it exists; free it first", index);
     }
+    if (code == 0 && client->device == TIERLINE_DEVICE_CUDA) {
+        code = tl_device_check(client->terms.device_uuid);
+    }
     if (code == 0) {
-        code = tl_arena_create(arena, client->terms.extent_bytes, weight_bytes, pinned_bytes);
+        code = tl_arena_create(arena, client->memory, client->terms.extent_bytes, weight_bytes,
+                               pinned_bytes);
         if (code == 0) {
             code = reserve_locked(client, index, pinned_bytes, largest_span_extents);
-            code = code == 0 ? tl_faults_watch(client, index) : code;
+            code = code == 0 && client->device == TIERLINE_DEVICE_CPU
+                       ? tl_faults_watch(client, index)
+                       : code;
             if (code == 0) {
                 *base = arena->base;
             } else {
@@ -294,7 +302,7 @@ static int seal_locked(tierline_client *client, uint32_t index, const tierline_l
         code = tl_fail(TIERLINE_E_MALFORMED, "sealing arena %u: the agent sealed arena %u", index,
                        reply.sealed.arena);
     }
-    code = code == 0 ? tl_arena_map(arena) : code;
+    code = code == 0 ? arena->memory->map(arena) : code;
     if (code == 0) {
         arena->state = TL_ARENA_SEALED;
         if (digest != NULL) {
@@ -307,9 +315,15 @@ static int seal_locked(tierline_client *client, uint32_t index, const tierline_l
 int tierline_seal(tierline_client *client, uint32_t index, const tierline_layer *layers,
                   uint32_t layer_count, uint8_t digest[32]) {
     int code = tl_check_usable(client);
-    code = code == 0 ? tl_faults_install() : code;
+    code = code == 0 && client->device == TIERLINE_DEVICE_CPU ? tl_faults_install() : code;
     if (code != 0) {
         return code;
+    }
+    if (client->device == TIERLINE_DEVICE_CUDA && !tl_device_gated()) {
+        return tl_fail(TIERLINE_E_STATE,
+                       "sealing arena %u: launches of this process are not seen; start it with "
+                       "libtierline.so in LD_PRELOAD",
+                       index);
     }
     if (layer_count > TLP_MAX_SEAL_ITEMS || (layers == NULL && layer_count > 0)) {
         return tl_fail(TIERLINE_E_ARGUMENT, "sealing arena %u: %u layers are more than %u", index,
@@ -320,7 +334,7 @@ int tierline_seal(tierline_client *client, uint32_t index, const tierline_layer 
     code = code == 0 ? check_loading(client, index, "sealing") : code;
     code = code == 0 ? seal_locked(client, index, layers, layer_count, digest) : code;
     tl_lock_release(&client->lock);
-    return code;
+    return code == 0 && client->device == TIERLINE_DEVICE_CUDA ? tl_gates_show(client) : code;
 }
 
 int tierline_free(tierline_client *client, uint32_t index) {
@@ -331,6 +345,10 @@ int tierline_free(tierline_client *client, uint32_t index) {
     if (index >= TIERLINE_MAX_ARENAS) {
         return tl_fail(TIERLINE_E_ARGUMENT, "freeing arena %u: there are %u", index,
                        TIERLINE_MAX_ARENAS);
+    }
+    code = client->device == TIERLINE_DEVICE_CUDA ? tl_gates_settle(client) : 0;
+    if (code != 0) {
+        return code;
     }
     tl_lock_acquire(&client->lock);
     struct tl_arena *arena = &client->arenas[index];
@@ -361,5 +379,5 @@ int tierline_free(tierline_client *client, uint32_t index) {
         }
     }
     tl_lock_release(&client->lock);
-    return code;
+    return code == 0 && client->device == TIERLINE_DEVICE_CUDA ? tl_gates_show(client) : code;
 }

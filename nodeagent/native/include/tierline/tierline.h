@@ -44,6 +44,8 @@ enum tierline_error {
     TIERLINE_E_FORKED = -27,
 };
 
+#define TIERLINE_DEVICE_CPU 0U
+#define TIERLINE_DEVICE_CUDA 1U
 #define TIERLINE_NO_ARENA 0xffffffffU
 #define TIERLINE_MAX_ARENAS 16U
 #define TIERLINE_TERMS_RECORD_OUTPUTS 1U
@@ -63,6 +65,7 @@ typedef struct tierline_terms {
     uint32_t flags; /* TIERLINE_TERMS_ */
     uint32_t max_arenas;
     char task_name[64];
+    char device_uuid[64]; /* of the GPU, as NVML writes it; empty on the CPU */
 } tierline_terms;
 
 /* The extents that a layer reads, both ends included; none if last_extent < first_extent. */
@@ -70,6 +73,12 @@ typedef struct tierline_layer {
     uint32_t first_extent;
     uint32_t last_extent;
 } tierline_layer;
+
+/* A tensor in an arena on a GPU: where its bytes lie. */
+typedef struct tierline_weight_range {
+    uint64_t offset;
+    uint64_t bytes;
+} tierline_weight_range;
 
 typedef struct tierline_layer_profile {
     uint64_t weight_bytes;
@@ -99,6 +108,19 @@ TIERLINE_API const char *tierline_last_error(void);
  * long later calls wait for an agent that went away (seconds, default 30). */
 TIERLINE_API int tierline_connect(const char *socket_path, const char *process_name,
                                   tierline_client **out);
+/* The same for a device of the agent's: TIERLINE_DEVICE_CUDA is the GPU that terms.device_uuid
+ * names. A process has one client on a GPU at most, in the context that is current when it
+ * reserves.
+ *
+ * On a GPU a layer is a launch (or a copy) that reads weights, and the gates are there: once an
+ * arena is sealed the library sees which of its weights each launch of this process names, and puts
+ * stream memory operations before and behind it. layer_begin and layer_end are not used. This needs
+ * the library in LD_PRELOAD; without it `seal` refuses. Any order of launches is right; the sealed
+ * order is fast. A launch outside a job takes the lease by itself, with the stream of the arena
+ * whose weight it names, and gives it back 5 ms after the last call, when the GPU is done.
+ * A call that cannot be given right bytes is answered with a CUDA error. */
+TIERLINE_API int tierline_connect_device(const char *socket_path, const char *process_name,
+                                         uint32_t device, tierline_client **out);
 TIERLINE_API void tierline_close(tierline_client *client);
 TIERLINE_API int tierline_get_terms(tierline_client *client, tierline_terms *out);
 
@@ -110,6 +132,10 @@ TIERLINE_API int tierline_reserve(tierline_client *client, uint32_t arena, uint6
                                   void **base);
 TIERLINE_API int tierline_store(tierline_client *client, uint32_t arena, uint32_t extent,
                                 const void *data, uint64_t length);
+/* On a GPU, before `seal`: which ranges of the arena are tensors. Launches are recognised by
+ * addresses inside them. */
+TIERLINE_API int tierline_weights(tierline_client *client, uint32_t arena,
+                                  const tierline_weight_range *ranges, uint32_t count);
 TIERLINE_API int tierline_seal(tierline_client *client, uint32_t arena,
                                const tierline_layer *layers, uint32_t layer_count,
                                uint8_t digest[32]);
@@ -121,6 +147,9 @@ TIERLINE_API int tierline_job_begin(tierline_client *client, uint32_t arena, uin
                                     uint64_t release_ns, uint64_t deadline_ns, uint64_t *job);
 TIERLINE_API int tierline_job_end(tierline_client *client, uint64_t job,
                                   uint64_t workspace_peak_bytes);
+/* The job in progress reads its arena from the start again: its stream begins anew, instead of
+ * private copies of what lies behind it. On a GPU launches do so by themselves. */
+TIERLINE_API int tierline_rewind(tierline_client *client);
 /* The figures of the job in progress, or of the last one. */
 TIERLINE_API int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out);
 

@@ -1,0 +1,21 @@
+/* What arenas on a GPU can do beside tl_memory. With the arena's context current. */
+#ifndef TIERLINE_DEVICE_MEMORY_H
+#define TIERLINE_DEVICE_MEMORY_H
+
+#include "arena.h"
+
+/* Puts a private copy with these bytes in the place of a streamed extent. 0 or a code. */
+int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
+                      uint64_t length);
+
+/* Writes a streamed extent's bytes into its ring slot, as the agent would. 0 or a code. */
+int tl_device_write_slot(const struct tl_arena *arena, uint32_t index, const uint8_t *bytes,
+                         uint64_t length);
+
+/* Whether this process's use of CUDA passes this library: it was preloaded. */
+bool tl_device_gated(void);
+
+/* Whether the current context is on the GPU that the agent named. 0 or a code. */
+int tl_device_check(const char *uuid);
+
+#endif

@@ -1,0 +1,136 @@
+/* The memory of an arena on the CPU: memfds mapped into a range of this process's addresses, and
+ * protected so that only extents with right bytes can be read. See arena.h.
+ */
+#include "arena.h"
+#include "error.h"
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define HUGE_PAGE_BYTES (2UL << 20)
+
+/* Reserves addresses on a huge-page boundary, so that large extents can use huge pages. */
+static uint8_t *reserve_addresses(uint64_t size) {
+    uint64_t slack = HUGE_PAGE_BYTES;
+    uint8_t *raw =
+        mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) {
+        return NULL;
+    }
+    uint64_t before = (slack - ((uintptr_t)raw & (slack - 1))) & (slack - 1);
+    if (before > 0) {
+        munmap(raw, before);
+    }
+    munmap(raw + before + size, slack - before);
+    return raw + before;
+}
+
+static int reserve(struct tl_arena *arena) {
+    arena->base = reserve_addresses(tl_arena_bytes(arena));
+    if (arena->base == NULL) {
+        return tl_fail_errno(TIERLINE_E_NO_MEMORY, "reserving %llu bytes of addresses",
+                             (unsigned long long)tl_arena_bytes(arena));
+    }
+    return 0;
+}
+
+static void release(struct tl_arena *arena) {
+    if (arena->base != NULL) {
+        munmap(arena->base, tl_arena_bytes(arena));
+    }
+}
+
+static void abandon(struct tl_arena *arena) {
+    if (arena->base != NULL) {
+        /* Unmapping would let other mappings take these addresses, and stale pointers into the
+         * weights would read them. */
+        (void)mmap(arena->base, tl_arena_bytes(arena), PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
+}
+
+/* Extents are sealed against shrinking, so that reading one can never raise SIGBUS. */
+static int check_extent_descriptor(int descriptor, uint64_t extent_bytes) {
+    struct stat found;
+    if (fstat(descriptor, &found) != 0 || (uint64_t)found.st_size < extent_bytes) {
+        return tl_fail(TIERLINE_E_MALFORMED,
+                       "reserving an arena: a descriptor of the agent holds less than an extent");
+    }
+    int seals = fcntl(descriptor, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+        return tl_fail(TIERLINE_E_MALFORMED,
+                       "reserving an arena: a descriptor of the agent is not sealed against "
+                       "shrinking");
+    }
+    return 0;
+}
+
+static int accept_descriptors(struct tl_arena *arena) {
+    int code = 0;
+    for (uint32_t i = 0; i < arena->resident_count && code == 0; i++) {
+        code = check_extent_descriptor(arena->resident[i], arena->extent_bytes);
+    }
+    for (uint32_t i = 0; i < arena->ring_slots && code == 0; i++) {
+        code = check_extent_descriptor(arena->ring[i], arena->extent_bytes);
+    }
+    return code;
+}
+
+static int map_ring_slot(struct tl_arena *arena, uint32_t extent) {
+    uint32_t slot = arena->stream_index[extent] % arena->ring_slots;
+    void *mapped = mmap(tl_extent_address(arena, extent), arena->extent_bytes, PROT_NONE,
+                        MAP_SHARED | MAP_FIXED, arena->ring[slot], 0);
+    return mapped == MAP_FAILED ? tl_fail_errno(TIERLINE_E_SYSTEM, "mapping a ring slot") : 0;
+}
+
+static int map_all(struct tl_arena *arena) {
+    for (uint32_t e = 0; e < arena->extent_count; e++) {
+        if (arena->stream_index[e] != TL_NOT_STREAMED) {
+            int code = map_ring_slot(arena, e);
+            if (code != 0) {
+                return code;
+            }
+            continue;
+        }
+        int descriptor = arena->resident[arena->placement[e] & ~TL_RESIDENT_BIT];
+        void *mapped = mmap(tl_extent_address(arena, e), arena->extent_bytes, PROT_READ,
+                            MAP_SHARED | MAP_FIXED | MAP_POPULATE, descriptor, 0);
+        if (mapped == MAP_FAILED) {
+            return tl_fail_errno(TIERLINE_E_SYSTEM, "mapping a resident extent");
+        }
+    }
+    return 0;
+}
+
+static int protect(struct tl_arena *arena, uint32_t first, uint32_t end, bool readable) {
+    uint64_t size = (uint64_t)(end - first) * arena->extent_bytes;
+    if (mprotect(tl_extent_address(arena, first), size, readable ? PROT_READ : PROT_NONE) != 0) {
+        return tl_fail_errno(TIERLINE_E_SYSTEM, "changing the protection of extents %u to %u",
+                             first, end - 1);
+    }
+    return 0;
+}
+
+const struct tl_memory tl_host_memory = {
+    .reserve = reserve,
+    .release = release,
+    .abandon = abandon,
+    .accept = accept_descriptors,
+    .map = map_all,
+    .protect = protect,
+    .restore = map_ring_slot,
+};
+
+int tl_host_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable) {
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    if (mprotect(copy, arena->extent_bytes, protection) != 0 ||
+        mremap(copy, arena->extent_bytes, arena->extent_bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+               tl_extent_address(arena, extent)) == MAP_FAILED) {
+        return tl_fail_errno(TIERLINE_E_SYSTEM, "putting a private copy in the place of extent %u",
+                             extent);
+    }
+    arena->states[extent] = writable ? TL_EXTENT_WRITTEN : TL_EXTENT_PRIVATE;
+    return 0;
+}

@@ -1,0 +1,186 @@
+/* The thread that watches over a job on a GPU.
+ *
+ * While a job runs, the program's threads may all be waiting for the GPU, and the GPU for the
+ * stream. So somebody else must hear of a lost agent and connect again, and of a revoked job. A
+ * revoked job has no stream any more, but work that waits for it: the monitor then fetches those
+ * extents and publishes them itself, in the agent's place, and acknowledges when nothing waits. If
+ * that fails too, the waits are let go, and every later call of this process is answered with an
+ * error, so that nobody sees what was computed from wrong bytes.
+ *
+ * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
+ * issued.
+ *
+ * Invariant: it takes the gates' lock only to end an implicit job. Whoever holds that lock may be
+ * waiting for the GPU, which may be waiting for the monitor.
+ */
+#include "cuda.h"
+#include "device_memory.h"
+#include "gate.h"
+#include "launch_state.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define PERIOD_NS 5000000U
+/* What the agent had under way when it gave up may still arrive for so long. */
+#define SETTLE_NS 100000000U
+#define ENDED_WORD 0x7fffffffU
+
+static void pause_ns(uint64_t time_ns) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)time_ns}, NULL);
+}
+
+void tl_monitor_wake(void) {
+    __atomic_add_fetch(&tl_gates.wake, 1, __ATOMIC_RELEASE);
+    tl_futex_wake_all(&tl_gates.wake, false);
+}
+
+/* Nothing can put right bytes where the GPU waits for them. */
+static void give_up(struct tl_arena *arena) {
+    fprintf(stderr, "tierline: the job's weights cannot be had, its results are void: %s\n",
+            tierline_last_error());
+    atomic_store(&tl_gates.failed, ABI_LAUNCH_FAILED);
+    tierline_word_publish(&arena->control->published, ENDED_WORD);
+}
+
+static uint32_t word(const uint32_t *at) {
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+
+static bool orphaned(const tierline_client *client, uint64_t job) {
+    return atomic_load(&tl_gates.orphaned) && client->job.number == job && client->job.granted &&
+           !atomic_load(&tl_gates.stopping);
+}
+
+/* Fetches and publishes the next extent for which work on the GPU waits. 0 or a code. */
+static int publish_next(tierline_client *client, uint32_t index, uint32_t next, uint8_t *buffer) {
+    struct tl_arena *arena = &client->arenas[index];
+    uint32_t extent = arena->stream_extent[next];
+    tl_lock_acquire(&client->lock);
+    int code = tl_fetch_bytes(client, index, extent, buffer);
+    tl_lock_release(&client->lock);
+    code = code == 0 ? tl_device_write_slot(arena, next, buffer, arena->lengths[extent]) : code;
+    if (code == 0) {
+        tierline_word_publish(&arena->control->published, next + 1);
+    }
+    return code;
+}
+
+static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
+    struct tl_arena *arena = &client->arenas[index];
+    uint32_t next = word(&arena->control->published);
+    for (uint64_t quiet_ns = 0; quiet_ns < SETTLE_NS; quiet_ns += PERIOD_NS) {
+        pause_ns(PERIOD_NS);
+        uint32_t now = word(&arena->control->published);
+        quiet_ns = now == next ? quiet_ns : 0;
+        next = now;
+    }
+    uint8_t *buffer = malloc(arena->extent_bytes);
+    int code = buffer != NULL ? 0 : tl_fail(TIERLINE_E_NO_MEMORY, "out of memory");
+    if (code == 0 && !tl_cuda_enter(arena->on_device.context)) {
+        code = tl_fail(TIERLINE_E_SYSTEM, "the arena's CUDA context is gone");
+    } else if (code == 0) {
+        while (code == 0 && next < atomic_load(&tl_gates.highest) && orphaned(client, job)) {
+            bool room = next < arena->ring_slots || (int32_t)(word(&arena->control->consumed) -
+                                                              (next - arena->ring_slots + 1)) >= 0;
+            if (!room) {
+                pause_ns(PERIOD_NS / 10);
+                continue;
+            }
+            code = publish_next(client, index, next, buffer);
+            next += code == 0;
+        }
+        tl_cuda_leave();
+    }
+    free(buffer);
+    if (code != 0) {
+        give_up(arena);
+    }
+    tl_lock_acquire(&client->lock);
+    if (client->job.number == job) {
+        tl_job_acknowledge(client);
+    }
+    tl_lock_release(&client->lock);
+}
+
+/* Listens to the agent. Returns the job that runs, 0 if none does. */
+static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) {
+    tl_lock_acquire(&client->lock);
+    struct tl_job *job = &client->job;
+    uint64_t number = job->granted ? job->number : 0;
+    if (number != 0) {
+        tl_look(client);
+        int code = tl_ensure_connected(client);
+        number = job->granted ? job->number : 0;
+        if (code == 0) {
+            tl_heed_revocation(client);
+        } else if (number != 0 && job->arena != TIERLINE_NO_ARENA) {
+            struct tl_arena *of = &client->arenas[job->arena];
+            if (word(&of->control->published) < atomic_load(&tl_gates.highest)) {
+                give_up(of);
+            }
+        }
+    }
+    *arena = job->arena;
+    *revoked = number != 0 && job->revoked && !job->acknowledged;
+    tl_lock_release(&client->lock);
+    return number;
+}
+
+/* Ends an implicit job if no call has come since `begun`, and none is under way on the GPU. */
+static void end_if_idle(tierline_client *client, uint32_t begun) {
+    tl_lock_acquire(&tl_gates.lock);
+    if (tl_gates.implicit && tl_gates.job != 0 && atomic_load(&tl_gates.begun) == begun &&
+        !gate_capturing() && tl_gates_idle(client)) {
+        tl_gates_end_locked(client, tl_gates.job, 0);
+    }
+    tl_lock_release(&tl_gates.lock);
+}
+
+static void *watch(void *context) {
+    tierline_client *client = context;
+    uint32_t begun = 0;
+    while (!atomic_load(&tl_gates.stopping)) {
+        uint32_t seen = __atomic_load_n(&tl_gates.wake, __ATOMIC_ACQUIRE);
+        uint32_t arena = TIERLINE_NO_ARENA;
+        bool revoked = false;
+        uint64_t job = listen(client, &arena, &revoked);
+        if (revoked && arena != TIERLINE_NO_ARENA) {
+            stand_in(client, job, arena);
+        }
+        uint32_t now = atomic_load(&tl_gates.begun);
+        if (job != 0 && now == begun) {
+            end_if_idle(client, begun);
+        }
+        begun = now;
+        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : TL_FOREVER, false);
+    }
+    return NULL;
+}
+
+int tl_monitor_start(void) {
+    if (tl_gates.watching) {
+        return 0;
+    }
+    atomic_store(&tl_gates.stopping, false);
+    /* The program's signals are for its own threads. */
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&tl_gates.monitor, NULL, watch, tl_gates.client);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    tl_gates.watching = failed == 0;
+    return failed == 0 ? 0 : tl_fail(TIERLINE_E_SYSTEM, "starting the thread that watches jobs");
+}
+
+void tl_monitor_stop(void) {
+    if (tl_gates.watching) {
+        atomic_store(&tl_gates.stopping, true);
+        tl_monitor_wake();
+        pthread_join(tl_gates.monitor, NULL);
+        tl_gates.watching = false;
+    }
+}

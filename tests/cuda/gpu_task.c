@@ -1,0 +1,356 @@
+/* What a task on a GPU does with its weights. One scenario, named by the first argument, a process;
+ * the second is the agent's socket, the third the number of extents. */
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_kit.h"
+
+static struct task task;
+static const char *socket_path;
+static uint32_t extents;
+static CUcontext context;
+
+static void load_all(void) {
+    context = use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+}
+
+/* One pass in the learned order on one stream. */
+static void pass(CUstream stream) {
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, stream, 0));
+    }
+}
+
+/* Says a word and waits for the answer, so that the test can act. */
+static void say(const char *word) {
+    char line[64];
+    puts(word);
+    fflush(stdout);
+    HOLDS(fgets(line, sizeof line, stdin) != NULL);
+}
+
+static void in_order(void) {
+    load_all();
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(stream);
+        check(&task, 0, task.count, stream);
+        tierline_job_stats stats = end(&task, job);
+        HOLDS(stats.fetched_bytes == 0);
+        HOLDS(stats.streamed_extents > 0 || getenv("ALL_RESIDENT") != NULL);
+    }
+    HOLDS(jobs(&task) == 3);
+}
+
+static void default_streams(void) {
+    load_all();
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        CUstream stream = i == 0 ? NULL : CU_STREAM_PER_THREAD;
+        pass(stream);
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+static void without_a_job(void) {
+    load_all();
+    for (uint64_t i = 1; i <= 3; i++) {
+        clear(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        while (jobs(&task) < i) { /* ends by itself */
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        }
+    }
+    uint64_t job = begin(&task); /* right behind an implicit one */
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    end(&task, job);
+}
+
+static void skipping(void) {
+    load_all();
+    for (uint32_t left_out = 2; left_out < 5; left_out++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            if (w % left_out != 0) {
+                OK(launch(&task, w, w, NULL, 0));
+            }
+        }
+        OK(cuCtxSynchronize());
+        for (uint32_t w = 0; w < task.count; w++) {
+            HOLDS(task.results[w] == (w % left_out != 0 ? expected(&task, w) : 0));
+        }
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+static void passes(void) {
+    load_all();
+    uint64_t job = begin(&task);
+    for (int i = 0; i < 4; i++) {
+        clear(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+    }
+    OK(tierline_rewind(task.client));
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    HOLDS(end(&task, job).fetched_bytes == 0);
+}
+
+static void random_order(void) {
+    load_all();
+    uint64_t state = 7;
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        bool read[MOST_WEIGHTS] = {false};
+        for (int k = 0; k < 40; k++) {
+            state = state * 6364136223846793005U + 1442695040888963407U;
+            uint32_t w = (uint32_t)(state >> 33) % task.count;
+            OK(launch(&task, w, w, NULL, 0));
+            read[w] = true;
+        }
+        OK(cuCtxSynchronize());
+        for (uint32_t w = 0; w < task.count; w++) {
+            HOLDS(!read[w] || task.results[w] == expected(&task, w));
+        }
+        end(&task, job);
+    }
+}
+
+static void several_streams(void) {
+    load_all();
+    CUstream streams[3];
+    for (int s = 0; s < 3; s++) {
+        OK(cuStreamCreate(&streams[s], CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < 4; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            /* Some slow, so that another stream is far ahead of it. */
+            OK(launch(&task, w, w, streams[(w + (uint32_t)i) % 3], w % 5 == 0 ? 2000000 : 0));
+        }
+        OK(cuCtxSynchronize());
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+static void streams_that_end(void) {
+    load_all();
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            CUstream stream;
+            OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            OK(launch(&task, w, w, stream, w % 4 == 0 ? 1000000 : 0));
+            OK(cuStreamDestroy(stream));
+        }
+        OK(cuCtxSynchronize());
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+struct worker {
+    uint32_t number;
+    pthread_t thread;
+};
+
+static void *work(void *argument) {
+    const struct worker *worker = argument;
+    OK(cuCtxSetCurrent(context));
+    CUstream stream = CU_STREAM_PER_THREAD;
+    if (worker->number > 0) {
+        OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < 3; i++) {
+        for (uint32_t w = worker->number; w < task.count; w += 4) {
+            OK(launch(&task, w, w, stream, 0));
+        }
+    }
+    OK(cuStreamSynchronize(stream));
+    return NULL;
+}
+
+static void threads(void) {
+    load_all();
+    for (int explicit = 0; explicit < 2; explicit ++) {
+        clear(&task);
+        uint64_t job = explicit ? begin(&task) : 0;
+        struct worker workers[4];
+        for (uint32_t i = 0; i < 4; i++) {
+            workers[i].number = i;
+            OK(pthread_create(&workers[i].thread, NULL, work, &workers[i]));
+        }
+        for (int i = 0; i < 4; i++) {
+            OK(pthread_join(workers[i].thread, NULL));
+        }
+        check(&task, 0, task.count, NULL);
+        if (explicit) {
+            end(&task, job);
+        }
+    }
+}
+
+static void copies(void) {
+    load_all();
+    uint8_t *copy = malloc(task.weight_bytes);
+    HOLDS(copy != NULL);
+    for (int explicit = 0; explicit < 2; explicit ++) {
+        uint64_t job = explicit ? begin(&task) : 0;
+        memset(copy, 0, task.weight_bytes);
+        for (uint32_t w = 0; w < task.count; w++) {
+            const struct weight *weight = &task.weights[w];
+            OK(cuMemcpyDtoH(copy + weight->offset, weight->address, weight->bytes));
+        }
+        HOLDS(memcmp(copy, task.content, task.weight_bytes) == 0);
+        if (explicit) {
+            end(&task, job);
+        }
+    }
+    /* All of it at once is more than the ring holds. */
+    memset(copy, 0, task.weight_bytes);
+    OK(cuMemcpyDtoH(copy, task.weights[0].address, task.weight_bytes));
+    HOLDS(memcmp(copy, task.content, task.weight_bytes) == 0);
+    free(copy);
+}
+
+static void out_of_reach(void) {
+    load_all();
+    uint64_t one = expected(&task, 0);
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(NULL);
+        OK(launch_pair(&task, 0, task.count - 1, 100, NULL));
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        HOLDS(task.results[100] != 0 && task.results[100] != one);
+        end(&task, job);
+    }
+}
+
+static void two_arenas(void) {
+    extents /= 2;
+    load_all();
+    struct task other;
+    load_another(&other, &task, 1, extents, 2);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        clear(&other);
+        pass(NULL);
+        for (uint32_t w = 0; w < other.count; w++) {
+            OK(launch(&other, w, w, NULL, 0));
+        }
+        check(&task, 0, task.count, NULL);
+        check(&other, 0, other.count, NULL);
+    }
+    uint64_t job = begin(&task);
+    pass(NULL);
+    OK(launch(&other, 1, 1, NULL, 0));
+    check(&task, 0, task.count, NULL);
+    check(&other, 1, 2, NULL);
+    end(&task, job);
+    OK(tierline_free(task.client, 1));
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+}
+
+static void forking(void) {
+    load_all();
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        uint64_t job;
+        _exit(tierline_job_begin(task.client, 0, 0, 0, 1, &job) == TIERLINE_E_FORKED ? 0 : 1);
+    }
+    int status = 1;
+    HOLDS(waitpid(child, &status, 0) == child && status == 0);
+    clear(&task);
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+}
+
+static void closing(void) {
+    for (int i = 0; i < 2; i++) {
+        load_all();
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        tierline_close(task.client);
+        free(task.content);
+        OK(launch(&task, 0, 0, NULL, 0) == CUDA_SUCCESS ? 1 : 0); /* the addresses are gone */
+    }
+}
+
+static void agent_killed(void) {
+    load_all();
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            OK(launch(&task, w, w, NULL, 20000000));
+        }
+        say("streaming");
+        check(&task, 0, task.count, NULL);
+        end(&task, job);
+        say("between");
+    }
+    clear(&task);
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } scenarios[] = {
+        {"in_order", in_order},
+        {"default_streams", default_streams},
+        {"without_a_job", without_a_job},
+        {"skipping", skipping},
+        {"passes", passes},
+        {"random_order", random_order},
+        {"several_streams", several_streams},
+        {"streams_that_end", streams_that_end},
+        {"threads", threads},
+        {"copies", copies},
+        {"out_of_reach", out_of_reach},
+        {"two_arenas", two_arenas},
+        {"forking", forking},
+        {"agent_killed", agent_killed},
+    };
+    (void)closing;
+    HOLDS(argc == 4);
+    socket_path = argv[2];
+    extents = (uint32_t)strtoul(argv[3], NULL, 10);
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        if (strcmp(scenarios[i].name, argv[1]) == 0) {
+            scenarios[i].run();
+            if (task.client != NULL) {
+                tierline_close(task.client);
+                free(task.content);
+            }
+            puts("held");
+            return 0;
+        }
+    }
+    fprintf(stderr, "there is no scenario '%s'\n", argv[1]);
+    return 2;
+}

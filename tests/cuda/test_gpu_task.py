@@ -1,0 +1,122 @@
+"""Tasks on a simulated GPU, streamed by the real agent: C programs with the library preloaded.
+
+The programs check every byte that their kernels read (gpu_kit.h); here are the plans under which
+they run, and what befalls the agent meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.agent.agent_process import AgentProcess
+from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
+from tests.interposer.test_interposer import build, library, preload
+from tests.native_builds import FLAVOURS, simulated_machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+HERE = Path(__file__).parent
+EXTENTS = 12
+PATIENCE_S = 60
+SCENARIOS = re.findall(r'^ {8}\{"(\w+)", \1\}', (HERE / "gpu_task.c").read_text(), re.MULTILINE)
+WITH_AGENT_ALIVE = [name for name in SCENARIOS if name != "agent_killed"]
+PLANS = {
+    "all streamed": gpu_plan(EXTENTS, ring=4),
+    "some resident": gpu_plan(EXTENTS, ring=3, resident=(0, 3, 4, 9)),
+    "the smallest ring": gpu_plan(EXTENTS, ring=3),
+}
+
+
+@pytest.fixture(scope="module")
+def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    folder = tmp_path_factory.mktemp("agent")
+    with simulated_machine() as machine, gpu_agent(folder, machine, fast_extents=40) as process:
+        yield process
+
+
+@pytest.fixture
+def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
+    """An agent without tasks that served other tests before."""
+    yield agent_of_module
+    agent_of_module.forget_tasks()
+
+
+class Task:
+    """One running scenario."""
+
+    def __init__(self, agent: AgentProcess, flavour: str, name: str) -> None:
+        folder = build(flavour) / "interposer-tests"
+        self.process = subprocess.Popen(
+            [
+                str(folder / "cuda-tests" / "gpu_task"),
+                name,
+                str(agent.run_dir / "tasks" / "vision" / "tierline.sock"),
+                str(EXTENTS),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **agent.environment,
+                "LD_LIBRARY_PATH": str(folder / "simcuda"),
+                "LD_PRELOAD": preload(flavour, library(flavour)),
+                "ASAN_OPTIONS": "detect_leaks=0",
+                "TSAN_OPTIONS": "halt_on_error=1",
+            },
+        )
+
+    def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().strip()
+        assert said == word, (said, self.process.communicate(timeout=PATIENCE_S))
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go on\n")
+        self.process.stdin.flush()
+
+    def held(self) -> str:
+        """Wait for the end; every claim held. Returns what it complained of."""
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail(f"it hangs: {self.process.communicate()}")
+        assert self.process.returncode == 0, (out, err)
+        assert out.endswith("held\n")
+        return err
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", WITH_AGENT_ALIVE)
+def test_scenario(agent: AgentProcess, name: str, plan: str) -> None:
+    agent.register("vision", PLANS[plan])
+    assert Task(agent, "plain", name).held() == ""
+
+
+@pytest.mark.parametrize("flavour", [flavour for flavour in FLAVOURS if flavour != "plain"])
+@pytest.mark.parametrize("name", WITH_AGENT_ALIVE)
+def test_scenario_under_sanitizers(agent: AgentProcess, name: str, flavour: str) -> None:
+    agent.register("vision", PLANS["some resident"])
+    Task(agent, flavour, name).held()
+
+
+def test_the_agent_is_killed_in_mid_job_and_between_jobs(tmp_path: Path) -> None:
+    with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
+        agent.register("vision", PLANS["all streamed"])
+        task = Task(agent, "plain", "agent_killed")
+        for _ in range(2):
+            task.wait_for("streaming")
+            agent.kill()
+            task.go_on()
+            agent.start()
+            task.wait_for("between")
+            agent.kill()
+            agent.start()
+            task.go_on()
+        task.held()
