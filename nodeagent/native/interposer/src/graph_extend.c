@@ -228,7 +228,9 @@ static bool pair_nodes(struct extension *x, const struct graph_view *view, void 
     for (uint32_t v = 0; whole && v < view->node_count; v++) {
         whole = add_pair(x, view->nodes[v], twins[v]) && pair_child(x, view->nodes[v], twins[v], 1);
     }
-    qsort(x->pairs, x->pair_count, sizeof *x->pairs, by_node);
+    if (x->pair_count > 0) {
+        qsort(x->pairs, x->pair_count, sizeof *x->pairs, by_node);
+    }
     return whole;
 }
 

@@ -69,6 +69,7 @@ static int with_twin(struct request *request, graphs_real *real, void *graph,
     return result;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter) the driver writes there */
 int handle_instantiate(enum hook hook, void **exec, void *graph, void **error_node, char *log,
                        size_t log_bytes) {
     struct request request = {.next = driver_next((int)hook),
@@ -90,6 +91,7 @@ int handle_instantiate_params(enum hook hook, void **exec, void *graph, void *pa
     return with_gates(&request, instantiate_params, graph);
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter) the driver writes there */
 int handle_update_v1(enum hook hook, void *exec, void *graph, void **error_node, int *result) {
     struct request request = {.next = driver_next((int)hook),
                               .changed = exec,

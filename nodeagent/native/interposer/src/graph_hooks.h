@@ -8,5 +8,5 @@ int handle_instantiate(enum hook hook, void **exec, void *graph, void **error_no
                        size_t log_bytes);
 int handle_instantiate_flags(enum hook hook, void **exec, void *graph, unsigned long long flags);
 int handle_instantiate_params(enum hook hook, void **exec, void *graph, void *parameters);
-int handle_update_v1(enum hook hook, void *exec, void *graph, void **error_node, int *update);
+int handle_update_v1(enum hook hook, void *exec, void *graph, void **error_node, int *result);
 int handle_update(enum hook hook, void *exec, void *graph, void *result);

@@ -196,7 +196,8 @@ static bool place_write(struct planner *p, uint32_t last, uint32_t value, uint32
 static bool place_writes(struct planner *p) {
     uint32_t released = 0;
     uint32_t first_open = 0;
-    bool whole = true;
+    p->writes = calloc((size_t)p->reader_count + 1, sizeof *p->writes);
+    bool whole = p->writes != NULL;
     for (uint32_t k = 0; whole && k < p->reader_count; k++) {
         bool more = k + 1 < p->reader_count;
         uint32_t needs = more ? p->readers[k + 1].needs : 0;
@@ -311,15 +312,13 @@ static bool make_room(struct planner *p, uint32_t extents) {
     size_t nodes = (size_t)q->node_count + 1;
     p->is_private = calloc((size_t)extents + 1, sizeof *p->is_private);
     p->readers = calloc(nodes, sizeof *p->readers);
-    p->writes = calloc(nodes, sizeof *p->writes);
     p->behind = malloc(nodes * sizeof *p->behind);
     p->before = malloc(nodes * sizeof *p->before);
     p->last_of_chain = malloc(nodes * sizeof *p->last_of_chain);
     p->plan->gates = calloc(2 * nodes, sizeof *p->plan->gates);
     p->plan->replaced = calloc((size_t)q->edge_count + 1, sizeof *p->plan->replaced);
-    if (p->is_private == NULL || p->readers == NULL || p->writes == NULL || p->behind == NULL ||
-        p->before == NULL || p->last_of_chain == NULL || p->plan->gates == NULL ||
-        p->plan->replaced == NULL) {
+    if (p->is_private == NULL || p->readers == NULL || p->behind == NULL || p->before == NULL ||
+        p->last_of_chain == NULL || p->plan->gates == NULL || p->plan->replaced == NULL) {
         return false;
     }
     memset(p->behind, 0xff, nodes * sizeof *p->behind);

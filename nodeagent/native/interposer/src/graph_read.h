@@ -41,8 +41,7 @@ void view_free(struct graph_view *view);
 /* The readers of one kernel node; of a copy; of a child graph. NULL when memory is short. */
 struct graph_reader *reader_of_kernel(const void *node, uint32_t top,
                                       const struct abi_kernel_node *parameters, bool has_kernel);
-struct graph_reader *reader_of_copy(const void *node, uint32_t top,
-                                    const struct abi_copy3d *parameters);
+struct graph_reader *reader_of_copy(const void *node, uint32_t top, const struct abi_copy3d *copy);
 struct graph_reader *readers_of_child(void *graph, uint32_t top);
 void readers_free(struct graph_reader *reader);
 

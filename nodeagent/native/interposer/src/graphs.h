@@ -14,13 +14,13 @@ typedef int graphs_real(void *request, void *graph);
 
 /* Instantiates a graph with gates if it needs some and can have them, else as it is. `exec` is
  * where the executable stands after success. */
-int graphs_instantiate(void *graph, void **exec, graphs_real *real, void *request);
+int graphs_instantiate(void *described, void **exec, graphs_real *real, void *request);
 
 /* Nodes that a failed update named, to be turned into the program's; NULL where there is none. */
 struct graphs_wrong {
     void **node, **from_node;
 };
-int graphs_update(void *exec, void *graph, graphs_real *real, void *request,
+int graphs_update(void *exec, void *described, graphs_real *real, void *request,
                   struct graphs_wrong wrong);
 
 /* The node by which the driver knows a node of the program's graph in an executable. The calls
