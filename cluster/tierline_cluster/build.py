@@ -111,20 +111,20 @@ def _run(
     )
     count, next_report = 0, time.monotonic() + _REPORT_S
     assert process.stdout is not None  # noqa: S101 - it was asked for
-    try:
-        for line in process.stdout:
-            log.write(line)
-            count += 1
-            if time.monotonic() >= next_report:
-                next_report = time.monotonic() + _REPORT_S
-                passed_s = time.monotonic() - began
-                _say(f"{build.name} {build.version}: {count} packages in {passed_s:.0f} s")
-        log.flush()
-        return process.wait()
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    with process:
+        try:
+            for line in process.stdout:
+                log.write(line)
+                count += 1
+                if time.monotonic() >= next_report:
+                    next_report = time.monotonic() + _REPORT_S
+                    passed_s = time.monotonic() - began
+                    _say(f"{build.name} {build.version}: {count} packages in {passed_s:.0f} s")
+            return process.wait()
+        finally:
+            log.flush()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _forget_older(build: Build) -> None:

@@ -1,0 +1,113 @@
+"""Builds are complete or absent, whatever interrupts them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tierline_cluster import build as building
+from tierline_cluster import versions
+from tierline_cluster.build import built, programs
+from tierline_cluster.errors import ClusterError
+from tierline_cluster.versions import Build
+
+HELLO = Build(
+    "hello", "v1", (("build", "-trimpath", "-o", "{out}/hello", "."),), links=(("hi", "hello"),)
+)
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """A folder of sources and a cache of its own; writes the program."""
+    folder = tmp_path / "sources" / "hello"
+    folder.mkdir(parents=True)
+    (folder / "go.mod").write_text("module hello\n\ngo 1.26\n")
+    monkeypatch.setattr(versions, "SOURCES", tmp_path / "sources")
+    monkeypatch.setattr(building, "SOURCES", tmp_path / "sources")
+    monkeypatch.setattr(building, "CACHE", tmp_path / "cache")
+
+    def write(text: str) -> None:
+        (folder / "main.go").write_text(text)
+
+    write('package main\n\nfunc main() { println("hello") }\n')
+    return write
+
+
+def test_a_program_is_built_once(source: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ClusterError, match=r"hello v1 is not built .* run: make kubernetes"):
+        built(HELLO)
+    folder = programs(HELLO)
+    said = subprocess.run([folder / "hi"], capture_output=True, text=True, check=True).stderr
+    assert said == "hello\n"
+    assert "hello v1: built in" in capsys.readouterr().err
+
+    assert programs(HELLO) == built(HELLO) == folder
+    assert capsys.readouterr().err == ""
+
+
+def test_another_source_is_another_build_and_the_old_one_goes(source: Write) -> None:
+    before = programs(HELLO)
+    source('package main\n\nfunc main() { println("changed") }\n')
+    after = programs(HELLO)
+
+    assert after != before
+    assert not before.exists()
+
+
+def test_a_build_that_fails_says_why_and_leaves_nothing(source: Write, tmp_path: Path) -> None:
+    source("package main\n\nfunc main() { nonsense }\n")
+    with pytest.raises(ClusterError, match="undefined: nonsense"):
+        programs(HELLO)
+    source("package main\n\nfunc main() {}\n")
+
+    assert programs(HELLO).parent == tmp_path / "cache"
+    assert not list((tmp_path / "cache").glob("building-*"))
+
+
+def test_what_a_killed_build_left_is_not_taken_for_a_build(source: Write, tmp_path: Path) -> None:
+    partial = tmp_path / "cache" / "building-hello-v1-0"
+    partial.mkdir(parents=True)
+    (partial / "hello").write_text("half")
+
+    assert (programs(HELLO) / "hello").stat().st_size > 1000
+    assert not partial.exists()
+
+
+@pytest.mark.slow
+def test_a_build_that_is_killed_leaves_no_compiler_and_no_program(
+    source: Write, tmp_path: Path
+) -> None:
+    # A program that imports much takes long enough to be killed at its first sign of life.
+    source('package main\n\nimport _ "net/http"\n\nfunc main() {}\n')
+    script = (
+        "from pathlib import Path\n"
+        "from tierline_cluster import build, versions\n"
+        f"versions.SOURCES = build.SOURCES = Path({str(tmp_path / 'sources')!r})\n"
+        f"build.CACHE = Path({str(tmp_path / 'cache')!r})\n"
+        f"build.programs(versions.{HELLO!r})\n"
+    )
+    environment = os.environ | {
+        "PYTHONPATH": str(versions.REPOSITORY / "cluster"),
+        "GOCACHE": str(tmp_path / "go"),
+    }
+    builder = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    partial = tmp_path / "cache"
+    while not list(partial.glob("building-*")):
+        assert builder.poll() is None
+    builder.send_signal(signal.SIGINT)
+    assert builder.wait(60) != 0
+
+    assert not [p for p in partial.glob("hello-*") if p.is_dir()]
+    assert (programs(HELLO) / "hello").exists()
