@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.bench import preemption
 from tests.bench.admission import Cell, examine
 from tests.simulation.attack import attack, machine_of, sim_tasks, witness
 from tests.simulation.device import Releases, SimTask, simulate
@@ -18,6 +19,7 @@ from tests.unit.planning.shapes import device, layout_of, random_layout, task
 
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.pipeline import LinkRate, Pipeline, RingTooSmall
 from tierline_operator.planning.planner import plan
@@ -71,6 +73,18 @@ def test_forty_random_sets() -> None:
     refused = [outcome for outcome in seen if outcome.simulated_refusal]
     assert len(refused) > 5
     assert all(not outcome.held_in_simulation for outcome in refused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduling", [Scheduling.LAYER_PREEMPTIVE, Scheduling.RING_KEEPING])
+def test_tight_preemptive_sets_hold_under_attack(scheduling: Scheduling) -> None:
+    figures = preemption.Tight()
+    preemption.examine(preemption.drawn(5, 0.4), scheduling, 5, figures)
+    assert figures.sets == 1
+    assert figures.runs > 30
+    assert figures.preemptions > 100
+    assert figures.rings_lost > 20
+    assert figures.missed_runs == figures.broken_bounds == 0
 
 
 def test_t1_a_plan_admitted_without_blocking_misses() -> None:
@@ -140,6 +154,8 @@ def test_t10_self_pushing_misses_in_a_later_job() -> None:
     assert seen.misses > 0
     first_jobs = simulate(sims, Releases([1.0, 1.0, 1.0]), until_s=1.02)
     assert first_jobs.misses == 0
+    tasks = [SporadicTask(str(i), s.period_s, s.deadline_s, s.full_s) for i, s in enumerate(sims)]
+    assert not np_edf(tasks).ok
 
 
 def test_t12_a_set_that_fits_to_the_nanosecond_is_admitted_and_holds() -> None:
