@@ -52,7 +52,7 @@ class Execution:
                     {
                         "TIERLINE_SOCKET": socket,
                         "TIERLINE_REQUIRED": "1",
-                        **self._agent.place.environment(),
+                        **self._agent.place.environment(task),
                     },
                 )
             )

@@ -14,7 +14,6 @@ from tierline_api.memtask import MemTask
 from tierline_cli import profiling
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.place import Place
-from tierline_cli.programs import program_of
 from tierline_cli.results import JobLog, unreferenced_inputs
 
 OnJob = Callable[[str, int], None]
@@ -85,5 +84,5 @@ class Measurements:
 
     def _observe(self, task: MemTask, jobs: int, on_job: OnJob) -> profiling.Observation:
         return profiling.observe(
-            program_of(task), self.place, self.work_dir, jobs, lambda done: on_job(task.name, done)
+            task, self.place, self.work_dir, jobs, lambda done: on_job(task.name, done)
         )

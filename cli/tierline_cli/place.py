@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
 
@@ -22,7 +23,7 @@ class Place:
     kind: str = "cpu"
     """`cpu` or `cuda`."""
     gpu: int = 0
-    """The CUDA driver's number of the GPU."""
+    """The GPU's number, by bus."""
 
     @property
     def extent_bytes(self) -> int:
@@ -34,7 +35,7 @@ class Place:
         """The agent's settings for it, sizes left out."""
         return {"kind": "cuda", "index": self.gpu} if self.kind == "cuda" else {"kind": "cpu"}
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, task: MemTask) -> dict[str, str]:
         """What a task's program needs to run on it."""
         if self.kind == "cpu":
             return {}
@@ -42,6 +43,7 @@ class Place:
         own = str(library_path())
         return {
             "TIERLINE_DEVICE": "cuda",
+            "TIERLINE_EXECUTION": task.spec.device.execution.value,
             "LD_PRELOAD": f"{own}:{others}" if others else own,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": str(self.gpu),

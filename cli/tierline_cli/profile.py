@@ -15,7 +15,6 @@ from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.live import console
 from tierline_cli.options import files_argument, gpu_option
 from tierline_cli.place import Place
-from tierline_cli.programs import program_of
 
 
 @click.command(name="profile")
@@ -47,7 +46,7 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
                 place = Place(task.spec.device.kind.value, gpu)
                 bar = progress.add_task(f"profiling {task.name}", total=jobs)
                 seen = profiling.observe(
-                    program_of(task),
+                    task,
                     place,
                     work_dir,
                     jobs,

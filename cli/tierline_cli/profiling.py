@@ -17,7 +17,7 @@ from tierline_api.memtask import MemTask
 from tierline_api.metadata import ObjectMeta
 from tierline_cli.errors import CommandError
 from tierline_cli.place import Place
-from tierline_cli.programs import Program, ProgramSpec, describe_end
+from tierline_cli.programs import Program, describe_end, program_of
 
 _TIMEOUT_S = 600.0
 _POLL_S = 0.1
@@ -51,13 +51,14 @@ class Observation:
 
 
 def observe(
-    spec: ProgramSpec, place: Place, work_dir: Path, jobs: int, on_job: Callable[[int], None]
+    task: MemTask, place: Place, work_dir: Path, jobs: int, on_job: Callable[[int], None]
 ) -> Observation:
     """Run the program of a task unmanaged for `jobs` jobs; `on_job` hears how many are done.
 
     Raises:
         CommandError: it failed, or showed no model that could be profiled.
     """
+    spec = program_of(task)
     lines_path = work_dir / f"{spec.task}.observed.jsonl"
     lines_path.unlink(missing_ok=True)
     program = Program(
@@ -66,7 +67,7 @@ def observe(
         {
             "TIERLINE_OBSERVE": str(lines_path),
             "TIERLINE_OBSERVE_JOBS": str(jobs),
-            **place.environment(),
+            **place.environment(task),
         },
     )
     deadline = time.monotonic() + _TIMEOUT_S

@@ -44,11 +44,17 @@ class _Captured:
 
 
 class _Graphs:
-    """The graphs of one module. No container that a repeated job would put back as it was."""
+    """The graphs of one module. No container that a repeated job would put back as it was.
+
+    A copy of the module, or one that was pickled, starts without any.
+    """
 
     def __init__(self) -> None:
         self.by_shape: dict[object, _Captured] = {}
         self.refused = False
+
+    def __reduce__(self) -> tuple[type[_Graphs], tuple[()]]:
+        return _Graphs, ()
 
 
 class Captured(torch.nn.Module):

@@ -20,16 +20,19 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from tierline_torch.calls import Invoke, current, invoking, plain
+from tierline_torch.captured import Captured
 from tierline_torch.errors import TierlineError
 from tierline_torch.jobs import Backend, Reportable, Site, Window
 from tierline_torch.lessons import FirstRun, learn, members
 from tierline_torch.structures import digest
 from tierline_torch.survey import ModuleSurvey, Survey
+
+_CAPTURED = "_tierline_captured"
 
 
 class Process:
@@ -48,6 +51,7 @@ class Process:
         self._backend: Backend | None = None
         self._absent = not (os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"))
         self._connecting = threading.Lock()
+        self._captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], Site]] = {}
         self._blocks: dict[str, Site] = {}
         self._claimed: dict[int, weakref.ref[torch.nn.Parameter]] = {}
@@ -103,6 +107,16 @@ class Process:
         gone = weakref.ref(module, lambda _: self._modules.pop(key, None))
         self._modules[key] = (gone, site)
         return site
+
+    def as_run(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module that runs for an outermost one: itself, or its captured graphs."""
+        if not self._captures or isinstance(module, Captured):
+            return module
+        # Kept in the module, so that the two go together; no submodule of it.
+        known = vars(module).get(_CAPTURED)
+        if known is None:
+            known = vars(module)[_CAPTURED] = Captured(module)
+        return cast("Captured", known)
 
     def block(self, name: str) -> Site:
         """The site of an explicit job's name."""
@@ -165,6 +179,7 @@ class Job:
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run an outermost forward of an explicit job."""
+        module = self._process.as_run(module)
         output = self.forward(module, args, kwargs)
         if self._backend.wants_witness:
             self.witness(args, kwargs, output)
@@ -270,6 +285,8 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """Run a module call that no other encloses in this thread: a job, if it is one."""
     here = process()
     backend = here.backend
+    if backend is not None:
+        module = here.as_run(module)
     if backend is None or id(module) in here.running:
         # A part of the job in progress, called from a thread of the job's making: were it to wait
         # for its own job's end, neither would go on.
