@@ -543,6 +543,19 @@ static bool graph_words(uint32_t index, uint64_t *published, uint64_t *consumed)
     return arena->state == TL_ARENA_SEALED;
 }
 
+static uint32_t graph_ring(uint32_t index) {
+    return tl_gates.client->arenas[index].ring_slots;
+}
+
+static bool graph_span(uint32_t index, uint64_t generation, uint32_t weight, uint32_t *first,
+                       uint32_t *past) {
+    const struct tl_watched *watched = tl_watch_find(generation, weight);
+    struct tl_span span = span_of(index, generation, &weight, 1);
+    *first = span.lowest;
+    *past = span.needs;
+    return watched != NULL && watched->arena == index;
+}
+
 static void graph_start(uint32_t index, uint64_t generation, const uint32_t *weights,
                         uint32_t count, struct tl_cursor *cursor) {
     tl_order_find(&tl_gates.client->arenas[index], span_of(index, generation, weights, count),
@@ -618,6 +631,8 @@ static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void 
 
 static const struct tl_graph_gates graphs = {.arena = graph_arena,
                                              .words = graph_words,
+                                             .ring = graph_ring,
+                                             .span = graph_span,
                                              .start = graph_start,
                                              .need = graph_need,
                                              .launch = graph_launch};

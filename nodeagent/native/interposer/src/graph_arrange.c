@@ -243,9 +243,12 @@ static void follow_order(struct arranger *a) {
             started = true;
         }
         struct tl_need need = {0};
+        uint32_t before = cursor.layer;
         bool known =
-            a->gates->need(a->made->arena, a->made->generation, weights, count, &cursor, &need);
-        a->nodes[v].releases = known ? (need.streamed ? need.releases : 0) : past;
+            a->gates->need(a->made->arena, a->made->generation, weights, count, &cursor, &need) &&
+            need.streamed && cursor.layer != before;
+        /* What the order does not know is given back when the graph itself reads it no more. */
+        a->nodes[v].releases = known ? need.releases : past;
     }
     a->made->layer = cursor.layer;
 }
