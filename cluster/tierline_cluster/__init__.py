@@ -1,14 +1,18 @@
 """A real Kubernetes on one machine, for tests and for newcomers.
 
-Built from Go modules once and cached; started and removed again within seconds. Only Python's own
-library, Go at build time, and `openssl` are needed for the control plane, which any user may run;
-a node needs root, containerd's `runc` and the CNI plugins. Nothing of Tierline is imported here.
+Built from Go modules once and cached; started and removed again within seconds. Nothing of Tierline
+is imported here, and nothing but Python's own library: the control plane needs `openssl` and runs
+as any user; a node needs root, runc and the CNI plugins.
 
-    folder      what it does
-    versions    the pinned releases, and what each build makes
-    build       builds them once into .cache/cluster
-    processes   starts daemons, waits for them, ends them, recognises them later
-    certificates  one authority, certificates, kubeconfigs
-    control_plane etcd, kube-apiserver, and on wish controllers and scheduler
-    api         requests to an API server, in plain JSON
+    versions       the pinned releases, and what each build makes
+    build          builds them once into .cache/cluster
+    processes      starts daemons, waits for them, ends them, recognises them later
+    certificates   one authority, certificates, kubeconfigs
+    control_plane  etcd, kube-apiserver, and on wish controllers and scheduler
+    api            requests to an API server, in plain JSON
+    bridge         the network of pods
+    cgroups        one control group for all processes of a cluster
+    images         container images from files
+    node           containerd and kubelet
+    cluster        all of it, up and down
 """
