@@ -79,7 +79,7 @@ def test_forty_random_sets() -> None:
 @pytest.mark.parametrize("scheduling", [Scheduling.LAYER_PREEMPTIVE, Scheduling.RING_KEEPING])
 def test_tight_preemptive_sets_hold_under_attack(scheduling: Scheduling) -> None:
     figures = preemption.Tight()
-    preemption.examine(preemption.drawn(5, 0.4), scheduling, 5, figures)
+    preemption.examine(preemption.drawn(6, 0.4), scheduling, 6, figures)
     assert figures.sets == 1
     assert figures.runs > 30
     assert figures.preemptions > 100
