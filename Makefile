@@ -10,7 +10,7 @@ CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
 .PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench gpu-wheels gpu-test gpu-bench clean
 help: ## show what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 venv: $(STAMP) ## make .venv with tierline and everything its tests need
 

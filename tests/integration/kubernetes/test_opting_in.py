@@ -140,14 +140,54 @@ def test_an_annotation_in_the_wrong_place_is_warned_of(
     assert "write it into the pods' template: spec.template.metadata.annotations" in warning
 
 
-def test_no_scheduler_allocates_a_device_by_itself(opting_in: ControlPlane) -> None:
-    device_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "tierline.io"},
-    }
-    (selector,) = opting_in.api.get(device_class)["spec"]["selectors"]
-    assert selector == {"cel": {"expression": "false"}}
+def test_the_scheduler_allocates_no_device_by_itself(
+    opting_in: ControlPlane, anything: str
+) -> None:
+    api = opting_in.api
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-of-claims"}}
+    room = {"cpu": "8", "memory": "8Gi", "pods": "8"}
+    api.apply(node)
+    api.merge(node, {"status": {"capacity": room, "allocatable": room}}, subresource="status")
+    api.apply(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": "node-of-claims"},
+            "spec": {
+                "driver": "tierline.io",
+                "nodeName": "node-of-claims",
+                "pool": {"name": "node-of-claims", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "cpu", "allowMultipleAllocations": True}],
+            },
+        }
+    )
+    request = {"name": "device", "exactly": {"deviceClassName": "tierline.io"}}
+    api.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "mine", "namespace": anything},
+            "spec": {"devices": {"requests": [request]}},
+        }
+    )
+    claiming = pod(
+        container(resources={"claims": [{"name": "mine"}]}),
+        annotations={},
+        resourceClaims=[{"name": "mine", "resourceClaimName": "mine"}],
+        tolerations=[{"operator": "Exists"}],
+        nodeSelector={"kubernetes.io/hostname": "node-of-claims"},
+    )
+    api.merge(node, {"metadata": {"labels": {"kubernetes.io/hostname": "node-of-claims"}}})
+    api.create(copied(claiming, anything))
+
+    waiting = api.wait(
+        copied(claiming, anything),
+        lambda found: "allocate" in str(found["status"].get("conditions")),
+    )
+    (condition,) = waiting["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert "cannot allocate all claims" in condition["message"]
+    api.delete(node)
 
 
 def test_the_server_finds_nothing_wrong_in_the_policies(opting_in: ControlPlane) -> None:
