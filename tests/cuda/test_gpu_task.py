@@ -22,8 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 EXTENTS = 12
 PATIENCE_S = 60
-SCENARIOS = re.findall(r'^ {8}\{"(\w+)", \1\}', (HERE / "gpu_task.c").read_text(), re.MULTILINE)
-WITH_AGENT_ALIVE = [name for name in SCENARIOS if name != "agent_killed"]
+PROGRAMS = ("gpu_task", "gpu_graphs")
+SCENARIOS = [
+    (program, name)
+    for program in PROGRAMS
+    for name in re.findall(
+        r'^ {8}\{"(\w+)", \1\}', (HERE / f"{program}.c").read_text(), re.MULTILINE
+    )
+]
+WITH_AGENT_ALIVE = [scenario for scenario in SCENARIOS if scenario[1] != "agent_killed"]
 PLANS = {
     "all streamed": gpu_plan(EXTENTS, ring=4),
     "some resident": gpu_plan(EXTENTS, ring=3, resident=(0, 3, 4, 9)),
@@ -48,11 +55,11 @@ def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
 class Task:
     """One running scenario."""
 
-    def __init__(self, agent: AgentProcess, flavour: str, name: str) -> None:
+    def __init__(self, agent: AgentProcess, flavour: str, program: str, name: str) -> None:
         folder = build(flavour) / "interposer-tests"
         self.process = subprocess.Popen(
             [
-                str(folder / "cuda-tests" / "gpu_task"),
+                str(folder / "cuda-tests" / program),
                 name,
                 str(agent.run_dir / "tasks" / "vision" / "tierline.sock"),
                 str(EXTENTS),
@@ -93,23 +100,26 @@ class Task:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("name", WITH_AGENT_ALIVE)
-def test_scenario(agent: AgentProcess, name: str, plan: str) -> None:
+@pytest.mark.parametrize(("program", "name"), WITH_AGENT_ALIVE)
+def test_scenario(agent: AgentProcess, program: str, name: str, plan: str) -> None:
     agent.register("vision", PLANS[plan])
-    assert Task(agent, "plain", name).held() == ""
+    assert Task(agent, "plain", program, name).held() == ""
 
 
 @pytest.mark.parametrize("flavour", [flavour for flavour in FLAVOURS if flavour != "plain"])
-@pytest.mark.parametrize("name", WITH_AGENT_ALIVE)
-def test_scenario_under_sanitizers(agent: AgentProcess, name: str, flavour: str) -> None:
+@pytest.mark.parametrize(("program", "name"), WITH_AGENT_ALIVE)
+def test_scenario_under_sanitizers(
+    agent: AgentProcess, program: str, name: str, flavour: str
+) -> None:
     agent.register("vision", PLANS["some resident"])
-    Task(agent, flavour, name).held()
+    Task(agent, flavour, program, name).held()
 
 
-def test_the_agent_is_killed_in_mid_job_and_between_jobs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_agent_is_killed_in_mid_job_and_between_jobs(program: str, tmp_path: Path) -> None:
     with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
         agent.register("vision", PLANS["all streamed"])
-        task = Task(agent, "plain", "agent_killed")
+        task = Task(agent, "plain", program, "agent_killed")
         for _ in range(2):
             task.wait_for("streaming")
             agent.kill()

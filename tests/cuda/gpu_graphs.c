@@ -1,0 +1,297 @@
+/* What a task on a GPU does with graphs whose weights stream. One scenario, named by the first
+ * argument, a process; the second is the agent's socket, the third the number of extents. */
+#include <string.h>
+
+#include "gpu_kit.h"
+
+enum { ZERO = 200 }; /* a slot that nothing writes to */
+
+static struct task task;
+static const char *socket_path;
+static uint32_t extents;
+static CUstream stream;
+
+static void load_all(void) {
+    use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+}
+
+/* Says a word and waits for the answer, so that the test can act. */
+static void say(const char *word) {
+    char line[64];
+    puts(word);
+    fflush(stdout);
+    HOLDS(fgets(line, sizeof line, stdin) != NULL);
+}
+
+static CUgraphExec instantiate(CUgraph graph) {
+    CUgraphExec exec;
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    return exec;
+}
+
+static CUgraphExec capture(const uint32_t *order, uint32_t count, uint64_t duration_ns) {
+    CUgraph graph;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (uint32_t i = 0; i < count; i++) {
+        OK(launch(&task, order[i], order[i], stream, duration_ns));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    return instantiate(graph);
+}
+
+static uint32_t forwards[MOST_WEIGHTS];
+
+static CUgraphExec capture_all(uint64_t duration_ns) {
+    for (uint32_t w = 0; w < task.count; w++) {
+        forwards[w] = w;
+    }
+    return capture(forwards, task.count, duration_ns);
+}
+
+static bool streams(void) {
+    return getenv("ALL_RESIDENT") == NULL;
+}
+
+/* Launched again and again in a job: each pass reads the arena from the start. */
+static void captured(void) {
+    load_all();
+    CUgraphExec exec = capture_all(0);
+    for (int i = 0; i < 3; i++) {
+        uint64_t job = begin(&task);
+        for (int pass = 0; pass < 3; pass++) {
+            clear(&task);
+            OK(cuGraphLaunch(exec, stream));
+            check(&task, 0, task.count, stream);
+        }
+        tierline_job_stats stats = end(&task, job);
+        HOLDS(stats.fetched_bytes == 0);
+        HOLDS(stats.streamed_extents > 0 || !streams());
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
+static void without_a_job(void) {
+    load_all();
+    CUgraphExec exec = capture_all(0);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        OK(cuGraphLaunch(exec, stream));
+        check(&task, 0, task.count, stream);
+    }
+    HOLDS(jobs(&task) > 0);
+    OK(cuGraphExecDestroy(exec));
+}
+
+/* Pieces as graphs, with launches of their own between them, on this stream and on another. */
+static void pieces(void) {
+    load_all();
+    capture_all(0);
+    CUstream other;
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    uint32_t third = task.count / 3;
+    CUgraphExec first = capture(forwards, third, 500000);
+    CUgraphExec last = capture(forwards + third + 3, task.count - third - 3, 0);
+    for (int i = 0; i < 3; i++) {
+        uint64_t job = begin(&task);
+        for (int pass = 0; pass < 2; pass++) {
+            clear(&task);
+            OK(cuGraphLaunch(first, stream));
+            for (uint32_t w = third; w < third + 3; w++) {
+                OK(launch(&task, w, w, i == 1 ? other : stream, 500000));
+            }
+            OK(cuGraphLaunch(last, i == 2 ? other : stream));
+            OK(cuCtxSynchronize());
+            check(&task, 0, task.count, stream);
+        }
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuGraphExecDestroy(first));
+    OK(cuGraphExecDestroy(last));
+}
+
+/* In any order the bytes are right; what the ring cannot hold is fetched. */
+static void shuffled(void) {
+    load_all();
+    uint64_t state = 11;
+    uint32_t order[MOST_WEIGHTS];
+    for (int i = 0; i < 6; i++) {
+        for (uint32_t w = 0; w < task.count; w++) {
+            order[w] = w;
+        }
+        for (uint32_t w = task.count; w > 1; w--) {
+            state = state * 6364136223846793005U + 1442695040888963407U;
+            /* Nearly in order, or not at all. */
+            uint32_t near = i % 2 == 0 && w > 2 ? 2 : w;
+            uint32_t with = w - 1 - (uint32_t)(state >> 33) % near;
+            uint32_t kept = order[w - 1];
+            order[w - 1] = order[with];
+            order[with] = kept;
+        }
+        CUgraphExec exec = capture(order, task.count, 0);
+        uint64_t job = begin(&task);
+        for (int pass = 0; pass < 2; pass++) {
+            clear(&task);
+            OK(cuGraphLaunch(exec, stream));
+            check(&task, 0, task.count, stream);
+        }
+        end(&task, job);
+        clear(&task);
+        OK(cuGraphLaunch(exec, stream)); /* in a job of its own */
+        check(&task, 0, task.count, stream);
+        OK(cuGraphExecDestroy(exec));
+    }
+}
+
+/* Branches that were added backwards and read in turns, with a child graph behind them. */
+static void built(void) {
+    load_all();
+    CUgraph graph;
+    CUgraph inner;
+    CUgraphNode nodes[MOST_WEIGHTS];
+    CUgraphNode child;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphCreate(&inner, 0));
+    uint32_t last = task.count - 1;
+    for (uint32_t w = task.count; w-- > 0;) {
+        uint64_t in = (uint64_t)(uintptr_t)(task.results + ZERO);
+        uint64_t out = (uint64_t)(uintptr_t)(task.results + w);
+        uint64_t duration_ns = w % 5 == 0 ? 1000000 : 0;
+        void *parameters[] = {&task.weights[w].address, &task.weights[w].bytes, &in, &out,
+                              &duration_ns};
+        CUDA_KERNEL_NODE_PARAMS node = {.func = task.hash,
+                                        .gridDimX = 1,
+                                        .gridDimY = 1,
+                                        .gridDimZ = 1,
+                                        .blockDimX = 1,
+                                        .blockDimY = 1,
+                                        .blockDimZ = 1,
+                                        .kernelParams = parameters};
+        OK(cuGraphAddKernelNode(&nodes[w], w == last ? inner : graph, NULL, 0, &node));
+        if (w + 2 < last) {
+            OK(cuGraphAddDependencies(graph, &nodes[w], &nodes[w + 2], NULL, 1));
+        }
+    }
+    OK(cuGraphAddChildGraphNode(&child, graph, &nodes[last - 1], 1, inner));
+    OK(cuGraphAddDependencies(graph, &nodes[last - 2], &child, NULL, 1));
+    OK(cuGraphDestroy(inner));
+    CUgraphExec exec = instantiate(graph);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
+/* One stream's capture forks into another and joins it again. */
+static void forked(void) {
+    load_all();
+    CUstream side;
+    CUevent fork;
+    CUevent join;
+    CUgraph graph;
+    OK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    OK(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    OK(launch(&task, 0, 0, stream, 0));
+    OK(cuEventRecord(fork, stream));
+    OK(cuStreamWaitEvent(side, fork, 0));
+    for (uint32_t w = 1; w < task.count; w++) {
+        OK(launch(&task, w, w, w % 3 == 0 ? side : stream, w % 4 == 0 ? 1000000 : 0));
+    }
+    OK(cuEventRecord(join, side));
+    OK(cuStreamWaitEvent(stream, join, 0));
+    OK(cuStreamEndCapture(stream, &graph));
+    CUgraphExec exec = instantiate(graph);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
+/* Before its weights were sealed: it has no gates. */
+static void sealed_later(void) {
+    extents /= 2;
+    load_all();
+    CUgraphExec exec = capture_all(0);
+    struct task other;
+    load_another(&other, &task, 1, extents, 2); /* all weights are watched anew */
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    /* A job that streams the other arena. */
+    clear(&task);
+    uint64_t job = begin(&other);
+    OK(cuGraphLaunch(exec, stream));
+    OK(launch(&other, 1, 1, stream, 0));
+    check(&task, 0, task.count, stream);
+    check(&other, 1, 2, stream);
+    end(&other, job);
+    /* The other arena goes, and is watched no more. */
+    OK(tierline_free(task.client, 1));
+    clear(&task);
+    job = begin(&task);
+    OK(cuGraphLaunch(exec, stream));
+    check(&task, 0, task.count, stream);
+    HOLDS(end(&task, job).fetched_bytes == 0);
+    OK(cuGraphExecDestroy(exec));
+}
+
+static void agent_killed(void) {
+    load_all();
+    CUgraphExec exec = capture_all(20000000);
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        say("streaming");
+        check(&task, 0, task.count, stream);
+        end(&task, job);
+        say("between");
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } scenarios[] = {
+        {"captured", captured},
+        {"without_a_job", without_a_job},
+        {"pieces", pieces},
+        {"shuffled", shuffled},
+        {"built", built},
+        {"forked", forked},
+        {"sealed_later", sealed_later},
+        {"agent_killed", agent_killed},
+    };
+    HOLDS(argc == 4);
+    socket_path = argv[2];
+    extents = (uint32_t)strtoul(argv[3], NULL, 10);
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        if (strcmp(scenarios[i].name, argv[1]) == 0) {
+            scenarios[i].run();
+            tierline_close(task.client);
+            free(task.content);
+            puts("held");
+            return 0;
+        }
+    }
+    fprintf(stderr, "there is no scenario '%s'\n", argv[1]);
+    return 2;
+}
