@@ -60,6 +60,9 @@ class Arena:
             self.contents.pinned_bytes,
             max((last - first + 1 for first, last in spans), default=0),
         )
+        if self._kind == "cuda":
+            placed = self.contents.placed
+            self._client.weights(self.number, [(at, one.size_bytes) for one, at in placed])
         for extent, piece in self.contents.pieces(self._extent_bytes):
             self._client.store(self.number, extent, piece.data)
         self._client.seal(self.number, spans)

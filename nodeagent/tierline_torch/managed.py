@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tierline_client import Client, ClientError, ErrorCode, LayerProfile, NoticeKind
+from tierline_client import Client, ClientError, Device, ErrorCode, LayerProfile, NoticeKind
 from tierline_torch.arena import Arena
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
@@ -61,7 +61,8 @@ class Manager:
     def connect(cls, process: Process, socket_path: str, survey: Survey) -> Manager:
         """Connect to the agent. Raises TierlineError."""
         try:
-            return cls(process, Client(socket_path, _program()), survey)
+            device = Device.CUDA if survey.kind == "cuda" else Device.CPU
+            return cls(process, Client(socket_path, _program(), device), survey)
         except (ClientError, OSError) as error:
             raise TierlineError(
                 f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
