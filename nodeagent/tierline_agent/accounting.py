@@ -119,12 +119,20 @@ class FastMemory:
     workspace_bytes: int = 0
     unmanaged: dict[tuple[str, int], int] = field(default_factory=dict)
     """By task and client: weights that stay where the framework put them."""
+    unswappable: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By task and client: what cannot move, as reported last."""
     peak_bytes: int = 0
 
     @property
     def used_bytes(self) -> int:
         """In use now."""
-        return self.extent_bytes + self.workspace_bytes + sum(self.unmanaged.values())
+        others = sum(self.unmanaged.values()) + self.unswappable_bytes
+        return self.extent_bytes + self.workspace_bytes + others
+
+    @property
+    def unswappable_bytes(self) -> int:
+        """In use now and unable to move."""
+        return sum(self.unswappable.values())
 
     def set_extents(self, size_bytes: int) -> None:
         """So many bytes of extents exist."""
@@ -142,9 +150,15 @@ class FastMemory:
         self.unmanaged[key] = self.unmanaged.get(key, 0) + size_bytes
         self._observe()
 
+    def set_unswappable(self, task: str, client: int, size_bytes: int) -> None:
+        """A client reports how many bytes it has by now that cannot move."""
+        self.unswappable[task, client] = size_bytes
+        self._observe()
+
     def forget_client(self, task: str, client: int) -> None:
         """The client is gone, and its memory with it."""
         self.unmanaged.pop((task, client), None)
+        self.unswappable.pop((task, client), None)
 
     def _observe(self) -> None:
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)

@@ -94,6 +94,12 @@ class Metrics:
             ["device"],
             registry=registry,
         )
+        self.context_bytes = Gauge(
+            "tierline_device_context_bytes",
+            "Device memory that each process on a device costs beside what it allocates.",
+            ["device"],
+            registry=registry,
+        )
         self.jobs = Counter(
             "tierline_jobs_total", "Jobs that ended, warm-up apart.", ["task"], registry=registry
         )
@@ -129,7 +135,7 @@ class Metrics:
         )
         self.fast_bytes = Gauge(
             "tierline_fast_memory_bytes",
-            "Fast memory: used now, the peak, the limit.",
+            "Fast memory: used now, the peak, the limit; of the used, what cannot move.",
             ["device", "kind"],
             registry=registry,
         )

@@ -1,9 +1,10 @@
 """Measuring links at the start, through the path that jobs use.
 
-Content is stored, and read back through the link into an extent of the device with its digest
+Content is stored, and read back through the link into extents of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
 flight as always, and more content than caches hold; content of next to nothing, as many behind each
-other as a job has, gives the overhead of one transfer in a row.
+other as a job has, gives the overhead of one transfer in a row. A GPU reads them by a stream, as
+for a job whose client has consumed everything beforehand.
 
 The content is the same at every start, so that it is found again in the store rather than added;
 no reference is kept, so that it goes when its place is needed.
@@ -16,20 +17,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 from typing import Any
 
 from tierline_agent import state
-from tierline_agent.devices.base import Device, Extent
+from tierline_agent.devices.base import Device, Extent, StreamOrder
+from tierline_agent.errors import StreamFailed
 from tierline_agent.link_meter import WINDOW_TRANSFERS, LinkRate
 from tierline_agent.links import Link
 from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 from tierline_agent.sessions.loading import gather_all
+from tierline_agent.sources import Source
 from tierline_agent.storage import Storage, Stored, Tier
-from tierline_agent.tiers import NoSpace, domain_key
+from tierline_agent.tiers import MediumFailure, NoSpace, domain_key
 from tierline_agent.tiers.memory import scratch
 
 _DOMAIN = "tierline probe"
@@ -39,8 +42,12 @@ _TARGETS = 4 * IN_FLIGHT
 _READ_WINDOWS = 8
 _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
-_SMALL_TRANSFERS = 16
+_SMALL_TRANSFERS = 64
 _SMALL_ROUNDS = 5
+
+
+Reads = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Brings the contents of these digests into fast memory, as a job would."""
 
 
 async def measure(storage: Storage, device: Device, name: str) -> None:
@@ -49,24 +56,78 @@ async def measure(storage: Storage, device: Device, name: str) -> None:
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
     extents = [device.create_extent() for _ in range(_TARGETS)]
-    idle: SimpleQueue[Extent] = SimpleQueue()
     try:
-        for extent in extents:
-            idle.put(extent)
         for tier in storage.tiers.values():
-            if tier.reads[name].rate() is None:  # else it is another device's link too
-                await _measure_tier(storage, tier, device, name, idle)
+            if tier.reads[name].rate() is not None:  # it is another device's link too
+                continue
+
+            def source(digest: bytes, tier: Tier = tier) -> Source:
+                return storage.source(name, _DOMAIN, Stored(tier, digest, 0), "the probe")
+
+            way = _by_stream if device.copies_itself else _by_links
+            await _measure_tier(tier, tier.reads[name], device, way(device, extents, source))
     finally:
         for extent in extents:
             device.destroy_extent(extent)
 
 
-async def _measure_tier(
-    storage: Storage, tier: Tier, device: Device, name: str, idle: SimpleQueue[Extent]
-) -> None:
-    read = tier.reads[name]
+def _by_links(
+    device: Device, extents: Sequence[Extent], source: Callable[[bytes], Source]
+) -> Reads:
+    """Reads by the workers of the link, as the host's stream has them done."""
+    idle: SimpleQueue[Extent] = SimpleQueue()
+    for extent in extents:
+        idle.put(extent)
+
+    def load(wanted: Source) -> Callable[[], int]:
+        def work() -> int:
+            into = idle.get()  # there are more than a link has in flight
+            try:
+                return device.load(into, wanted)
+            finally:
+                idle.put(into)
+
+        return work
+
+    async def read(digests: Sequence[bytes]) -> None:
+        sources = [source(digest) for digest in digests]
+        await gather_all(_ran(one.link, load(one)) for one in sources)
+
+    return read
+
+
+def _by_stream(
+    device: Device, extents: Sequence[Extent], source: Callable[[bytes], Source]
+) -> Reads:
+    """Reads by a stream of the device."""
+
+    async def read(digests: Sequence[bytes]) -> None:
+        failures: list[StreamFailed] = []
+        words = device.create_words()
+        words.interrupt()  # nothing waits for a client
+        try:
+            stream = device.open_stream(
+                StreamOrder(
+                    sources=[source(digest) for digest in digests],
+                    ring=extents,
+                    words=words,
+                    deadline_ns=BACKGROUND_NS,
+                    published=0,
+                    on_finished=lambda _stream: None,
+                    on_failure=lambda _stream, failure: failures.append(failure),
+                )
+            )
+            await stream.finished
+        finally:
+            words.close()
+        if failures:
+            raise MediumFailure(f"cannot measure the links: {failures[0]}") from failures[0]
+
+    return read
+
+
+async def _measure_tier(tier: Tier, link: Link, device: Device, read: Reads) -> None:
     key = domain_key(_DOMAIN)
-    metered = not device.copies_itself
     small = _content(0, _SMALL_BYTES)
     contents = [
         _content(number, device.extent_bytes)
@@ -81,36 +142,24 @@ async def _measure_tier(
 
         return work
 
-    def load(digest: bytes) -> Callable[[], int]:
-        def work() -> int:
-            into = idle.get()  # there are more than a link has in flight
-            try:
-                source = storage.source(name, _DOMAIN, Stored(tier, digest, 0), "the probe")
-                return device.load(into, source)
-            finally:
-                idle.put(into)
-
-        return work
-
     try:
         tier.write.meter.restart()
         for content in contents:
             await tier.write.run(BACKGROUND_NS, store(content))
-        overhead_s = await _time(tier.write, [store(small)])
-        _plan(tier.write, overhead_s)
+        _plan(tier.write, await _time(_ran(tier.write, store(small))))
         *full, tiny = digests
         overheads = [
-            await _time(read, [load(tiny)] * _SMALL_TRANSFERS, metered=metered)
+            await _time(read([tiny] * _SMALL_TRANSFERS)) / _SMALL_TRANSFERS
             for _ in range(_SMALL_ROUNDS)
         ]
-        await gather_all(_ran(read, load(digest), metered=metered) for digest in full)
-        read.meter.restart()
+        await read(full)
+        link.meter.restart()
         began = time.monotonic()
         for _ in range(_READ_WINDOWS):
-            await gather_all(_ran(read, load(digest), metered=metered) for digest in full)
+            await read(full)
             if time.monotonic() - began > _LONGEST_S:
                 break
-        _plan(read, statistics.median(overheads))
+        _plan(link, statistics.median(overheads))
     except NoSpace:
         return
     finally:
@@ -118,15 +167,15 @@ async def _measure_tier(
             tier.store.release(digest)
 
 
-async def _ran(link: Link, work: Callable[[], int], *, metered: bool = True) -> None:
-    await link.run(BACKGROUND_NS, work, metered=metered)
+async def _ran(link: Link, work: Callable[[], int]) -> None:
+    await link.run(BACKGROUND_NS, work)
 
 
-async def _time(link: Link, transfers: list[Callable[[], int]], *, metered: bool = True) -> float:
-    """Seconds that each of these transfers adds when they run one behind the other."""
+async def _time(work: Awaitable[None]) -> float:
+    """Seconds that some work takes."""
     began = time.monotonic()
-    await gather_all(_ran(link, work, metered=metered) for work in transfers)
-    return (time.monotonic() - began) / len(transfers)
+    await work
+    return time.monotonic() - began
 
 
 def _plan(link: Link, overhead_s: float) -> None:

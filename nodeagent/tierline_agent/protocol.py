@@ -82,12 +82,13 @@ class DescriptorKind(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a client reports about itself."""
+    """What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move."""
 
     STAYS_RESIDENT = 1
     LEFT_MANAGEMENT = 2
     ORDER_CHANGED = 3
     OVER_WORKSPACE = 4
+    UNSWAPPABLE = 5
 
 
 class ErrorCode(enum.IntEnum):
@@ -1087,7 +1088,7 @@ class Notice:
     text: str
 
     def _payload(self) -> bytes:
-        if not 1 <= self.kind <= 4:
+        if not 1 <= self.kind <= 5:
             raise _malformed("Notice.kind is not a known value")
         return self._FIXED.pack(
             self.kind,
@@ -1101,7 +1102,7 @@ class Notice:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Notice has a wrong length")
         kind, reserved, size_bytes, text = cls._FIXED.unpack(payload)
-        if not 1 <= kind <= 4:
+        if not 1 <= kind <= 5:
             raise _malformed("Notice.kind is not a known value")
         if reserved != 0x0:
             raise _malformed("Notice.reserved is not 0x0")
@@ -1334,10 +1335,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The stream was ended, the flag words were zeroed, and it has begun again at the first streamed extent..
-
-
-    """
+    """The flag words are zero, and the stream has begun again at the first streamed extent."""
 
     TYPE: ClassVar[int] = 32
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")

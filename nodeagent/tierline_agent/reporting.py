@@ -144,6 +144,8 @@ def _describe_unit(node: Node, unit: Unit) -> dict[str, Any]:
         "lost": device.lost,
         "extent_bytes": device.extent_bytes,
         "memory_bytes": device.memory_bytes,
+        "context_bytes": device.context_bytes,
+        "unswappable_bytes": memory.unswappable_bytes,
         "fast_limit_bytes": memory.limit_bytes,
         "fast_used_bytes": memory.used_bytes,
         "fast_peak_bytes": memory.peak_bytes,
@@ -240,6 +242,8 @@ def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
         metrics.fast_bytes.labels(name, "used").set(unit.memory.used_bytes)
         metrics.fast_bytes.labels(name, "peak").set(unit.memory.peak_bytes)
         metrics.fast_bytes.labels(name, "limit").set(unit.memory.limit_bytes)
+        metrics.fast_bytes.labels(name, "unswappable").set(unit.memory.unswappable_bytes)
+        metrics.context_bytes.labels(name).set(unit.device.context_bytes)
     for tier in node.storage.tiers.values():
         statistics = tier.store.statistics()
         metrics.tier_used_bytes.labels(tier.name).set(statistics.stored_bytes)

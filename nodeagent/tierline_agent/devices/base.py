@@ -180,6 +180,11 @@ class Device(Protocol):
         ...
 
     @property
+    def context_bytes(self) -> int:
+        """Device memory that each process on it costs beside what it allocates; 0 on the host."""
+        ...
+
+    @property
     def lost(self) -> bool:
         """Whether it cannot be used at the moment."""
         ...

@@ -84,6 +84,7 @@ class CpuDevice:
     uuid = ""
     copies_itself = False
     lost = False
+    context_bytes = 0
 
     def __init__(self, extent_bytes: int, fast_bytes: int) -> None:
         self.on_lost: Callable[[str], None] | None = None

@@ -330,8 +330,11 @@ class Jobs:
         _log.warning("%s reports %s: %s", client, kind.name.lower(), message.text)
         size_bytes = min(message.size_bytes, _LATEST_NS)
         client.task.add_notice(kind.name.lower(), size_bytes, message.text)
+        memory, whose = client.unit.memory, (client.task.name, client.token)
         if kind in _STATES_THAT_HOLD_MEMORY:
-            client.unit.memory.add_unmanaged(client.task.name, client.token, size_bytes)
+            memory.add_unmanaged(*whose, size_bytes)
+        elif kind is NoticeKind.UNSWAPPABLE:
+            memory.set_unswappable(*whose, size_bytes)
 
     def stats(self, sequence: int, _message: Stats) -> None:
         """The task's counters."""

@@ -11,7 +11,7 @@ granularity of device memory.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,14 @@ def gpu_agent(
     machine: Path,
     fast_extents: int = 24,
     gpu: dict[str, str] | None = None,
+    tiers: Collection[str] = ("dram",),
     **settings: Any,
 ) -> Iterator[AgentProcess]:
-    """An agent of one GPU and the tiers dram (mapped), pmem (mapped) and nvme (a file)."""
-    tiers = [
+    """An agent of one GPU, with some of the tiers dram, pmem (both mapped) and nvme (a file).
+
+    `gpu` are settings of the simulated driver, `settings` those of the agent.
+    """
+    known = [
         {"name": "dram", "path": str(machine / "dram"), "size_bytes": 96 << 20},
         {"name": "pmem", "path": str(machine / "pmem"), "size_bytes": 48 << 20},
         {"name": "nvme", "path": str(folder / "nvme"), "size_bytes": 48 << 20},
@@ -67,7 +71,8 @@ def gpu_agent(
     process = AgentProcess(
         folder,
         environment=gpu_environment(machine, **(gpu or {})),
-        **{"device": device, "tiers": tiers, **settings},
+        tiers=[tier for tier in known if tier["name"] in tiers],
+        **{"device": device, **settings},
     )
     process.start()
     try:

@@ -165,7 +165,7 @@ def two_gpus(tmp_path: Path, machine: Path) -> Iterator[AgentProcess]:
     devices = [{"kind": "cuda", "index": index, **size} for index in range(2)]
     with gpu_agent(
         *(tmp_path, machine),
-        gpu={"DEVICES": "2"},
+        gpu={"DEVICES": "2", "CONTEXT": "4Mi"},
         device=None,
         devices=devices,
         metrics_port=0,
@@ -198,6 +198,7 @@ def test_two_gpus_stream_at_once(two_gpus: AgentProcess) -> None:
     listed = agent.call("node")["node"]["status"]["links"]
     links = {(link["name"], link["device"]) for link in listed}
     assert {("h2d", "gpu-0"), ("h2d", "gpu-1")} <= links
+    assert {device["context_bytes"] for device in agent.snapshot()["devices"]} == {4 << 20}
 
 
 def test_a_lost_gpu_costs_only_its_own_tasks(two_gpus: AgentProcess, machine: Path) -> None:
@@ -232,3 +233,18 @@ def test_a_lost_gpu_costs_only_its_own_tasks(two_gpus: AgentProcess, machine: Pa
         assert left.do("job") == left.expected
         assert right.do("job") == right.expected
     assert 'tierline_device_losses_total{device="gpu-0"} 1.0' in metrics(agent)
+
+
+def test_an_illegal_access_of_the_agent_costs_a_reload(agent: AgentProcess, machine: Path) -> None:
+    agent.register("vision", gpu_plan(9, ring=3, resident=(2,)))
+    vision = agent.program("vision", 1, 9, GPU_PROGRAM)
+    assert vision.do("job") == vision.expected
+    (machine / "faults").write_text("call cuMemcpyHtoDAsync 3 ILLEGAL_ADDRESS\n")
+    vision.tell("job")
+    wait_until(lambda: 'losses_total{device="gpu-0"} 1.0' in metrics(agent), "the loss is noticed")
+    vision.kill()
+    wait_until(lambda: not agent.snapshot()["devices"][0]["lost"], "the GPU works again")
+    vision = agent.program("vision", 1, 9, GPU_PROGRAM)
+    for _ in range(3):
+        assert vision.do("job") == vision.expected
+    assert agent.extents() == {"free": 0, "resident": 1, "ring": 3, "draining": 0}

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
     folder = tmp_path_factory.mktemp("gpu-agent")
-    with simulated_machine() as machine, gpu_agent(folder, machine) as process:
+    tiers = ("dram", "pmem", "nvme")
+    with simulated_machine() as machine, gpu_agent(folder, machine, tiers=tiers) as process:
         yield process
 
 

@@ -58,3 +58,13 @@ def test_the_peak_is_of_the_sum() -> None:
     assert (memory.used_bytes, memory.peak_bytes) == (45, 60)
     memory.forget_client("t", 1)
     assert memory.used_bytes == 40
+
+
+def test_what_cannot_move_counts_as_it_was_reported_last() -> None:
+    memory = FastMemory(limit_bytes=100)
+    memory.set_unswappable("t", 1, 30)
+    memory.set_unswappable("t", 2, 4)
+    memory.set_unswappable("t", 1, 10)
+    assert (memory.unswappable_bytes, memory.used_bytes, memory.peak_bytes) == (14, 14, 34)
+    memory.forget_client("t", 1)
+    assert memory.unswappable_bytes == 4

@@ -44,12 +44,13 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_STAGING = 3,
 };
 
-/* What a client reports about itself. */
+/* What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move. */
 enum tlp_notice_kind {
     TLP_NOTICE_KIND_STAYS_RESIDENT = 1,
     TLP_NOTICE_KIND_LEFT_MANAGEMENT = 2,
     TLP_NOTICE_KIND_ORDER_CHANGED = 3,
     TLP_NOTICE_KIND_OVER_WORKSPACE = 4,
+    TLP_NOTICE_KIND_UNSWAPPABLE = 5,
 };
 
 /* Why a request failed. The first three close the connection. */
@@ -374,8 +375,7 @@ struct tlp_rewind {
     uint64_t job;
 };
 
-/* The stream was ended, the flag words were zeroed, and it has begun again at the first
- * streamed extent. */
+/* The flag words are zero, and the stream has begun again at the first streamed extent. */
 struct tlp_rewound {
     uint64_t job;
 };

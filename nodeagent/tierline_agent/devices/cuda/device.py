@@ -20,7 +20,7 @@ from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.copies import CopyLane
 from tierline_agent.devices.cuda.driver import DeviceLost
-from tierline_agent.devices.cuda.inventory import Gpu
+from tierline_agent.devices.cuda.inventory import Gpu, used_bytes
 from tierline_agent.devices.cuda.kept import KeptCalls
 from tierline_agent.devices.cuda.loads import Loader
 from tierline_agent.devices.cuda.memory import CudaExtent, DeviceMemory
@@ -67,7 +67,9 @@ class CudaDevice:
         self.on_lost: Callable[[str], None] | None = None
         self._losing = threading.Lock()
         self._kept = KeptCalls()
+        before = used_bytes(gpu)
         self._context = Context(gpu.ordinal, self._kept)
+        self.context_bytes = _grown(before, used_bytes(gpu))
         self._media = PinnedMedia(self._context)
         self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
         self._stream: CudaStream | None = None
@@ -216,6 +218,11 @@ class CudaDevice:
     def _link_is_free(self) -> bool:
         stream = self._stream
         return stream is None or stream.waits_for_client()
+
+
+def _grown(before: int | None, after: int | None) -> int:
+    """What this process's own context took; others may come and go in between."""
+    return max(0, after - before) if before is not None and after is not None else 0
 
 
 def _extent(extent: Extent) -> CudaExtent:

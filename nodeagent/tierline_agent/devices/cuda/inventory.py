@@ -56,6 +56,21 @@ def find_gpu(gpus: list[Gpu], index: int | None, name: str | None) -> Gpu:
     return gpus[ordinal]
 
 
+def used_bytes(gpu: Gpu) -> int | None:
+    """Memory of a GPU that all processes together use now; None if NVML does not tell."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def _describe(ordinal: int, names: dict[bytes, str]) -> Gpu:
     attempt = f"learn about GPU {ordinal}"
     device = call(attempt, driver.cuDeviceGet, ordinal)
