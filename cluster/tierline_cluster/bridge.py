@@ -32,12 +32,21 @@ def free_network() -> IPv4Network:
 
 
 def add(name: str, interface: IPv4Interface) -> None:
-    """Make the bridge `name` with the address and network of `interface`, and bring it up."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, _ADD_BRIDGE, name.encode() + b"\0")
-        fcntl.ioctl(control, _SET_ADDRESS, _address(name, interface.ip))
-        fcntl.ioctl(control, _SET_NETMASK, _address(name, interface.netmask))
-        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sH22x", name.encode(), _UP))
+    """Make the bridge `name` with the address and network of `interface`, and bring it up.
+
+    Raises ClusterError.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _ADD_BRIDGE, name.encode() + b"\0")
+            fcntl.ioctl(control, _SET_ADDRESS, _address(name, interface.ip))
+            fcntl.ioctl(control, _SET_NETMASK, _address(name, interface.netmask))
+            fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sH22x", name.encode(), _UP))
+    except OSError as error:
+        raise ClusterError(
+            f"cannot make the network bridge {name}: {error}; a node needs root and a kernel with"
+            " bridges"
+        ) from error
 
 
 def remove(name: str) -> None:

@@ -7,6 +7,7 @@ cluster, also those whose parents have gone: what is in it is ours, and nothing 
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +27,21 @@ def create(name: str) -> None:
                     # A group of v1 takes no process before these are set.
                     (group / key).write_text(inherited.read_text())
         if not _is_v1():
-            controllers = (root / "cgroup.controllers").read_text().split()
-            for group in (root, root / name):
-                control = group / "cgroup.subtree_control"
-                control.write_text(" ".join(f"+{word}" for word in controllers))
+            _hand_down(root, root / name)
+
+
+def _hand_down(*groups: Path) -> None:
+    """Let what lies below `groups` use their controllers, as v2 asks."""
+    controllers = (groups[0] / "cgroup.controllers").read_text(encoding="ascii").split()
+    for group in groups:
+        try:
+            control = group / "cgroup.subtree_control"
+            control.write_text(" ".join(f"+{word}" for word in controllers), encoding="ascii")
+        except OSError as error:
+            raise ClusterError(
+                f"cannot use the control groups below {group}: {error}; run it on the machine"
+                " itself, not in a container"
+            ) from error
 
 
 def entering(name: str) -> list[str]:
@@ -44,7 +56,7 @@ def kill_all(name: str, patience_s: float = 20.0) -> None:
     deadline = time.monotonic() + patience_s
     while pids := _pids(name):
         for pid in pids:
-            _kill(pid)
+            _kill(pid, name)
         if time.monotonic() > deadline:
             raise ClusterError(f"cannot end the processes {sorted(pids)}: they ignore SIGKILL")
         time.sleep(0.02)
@@ -80,14 +92,17 @@ def _remove_soon(group: Path, patience_s: float = 5.0) -> None:
             return
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, name: str) -> None:
+    """Kill the process `pid` if it is in the group `name`."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except ProcessLookupError:
+        # The number may have become another process's since it was listed; the descriptor cannot.
+        if f"/{name}" in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii"):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except (ProcessLookupError, FileNotFoundError):
         pass
     finally:
         os.close(descriptor)
@@ -97,8 +112,9 @@ def _pids(name: str) -> set[int]:
     pids: set[int] = set()
     for root in _hierarchies():
         for folder, _, _ in os.walk(root / name):
-            listed = Path(folder, "cgroup.procs").read_text(encoding="ascii").split()
-            pids.update(int(pid) for pid in listed)
+            with suppress(OSError):  # a pod's group may go while it is being read
+                listed = Path(folder, "cgroup.procs").read_text(encoding="ascii").split()
+                pids.update(int(pid) for pid in listed)
     return pids - {0}
 
 
