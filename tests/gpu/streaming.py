@@ -195,6 +195,7 @@ def main() -> None:
     parser.add_argument("--share", nargs="+", type=float, default=[0.0, 0.25, 0.5, 1.0])
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--extent-mib", type=int, default=32)
+    parser.add_argument("--host-gib", type=int, default=20, help="pinned memory")
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
     extent_bytes = arguments.extent_mib << 20
@@ -205,7 +206,7 @@ def main() -> None:
         f"{'compute':>10}{'limit':>10}{'job p50':>10}{'worst':>10}{'ratio':>8}  outputs"
     )
     rows: list[Row] = []
-    with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
+    with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
         for model in arguments.model:
             for mode in arguments.mode:
                 bare = run_task(model, mode, arguments.jobs)
