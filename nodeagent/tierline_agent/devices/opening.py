@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from tierline_agent.config import DeviceSettings
 from tierline_agent.devices.base import Device
 from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.errors import ConfigError
 
 
 def open_devices(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
     """Open devices; by their names on this node: cpu, gpu-0 for the driver's first GPU.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: there is no such device, or it has less memory.
         OSError: one cannot be used.
     """
     gpus = [one for one in settings if one.kind == "cuda"]
@@ -36,5 +37,10 @@ def _open_gpus(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
     opened: dict[str, Device] = {}
     for one in settings:
         gpu = find_gpu(known, one.index, one.uuid)
+        if one.fast_bytes > gpu.memory_bytes:
+            raise ConfigError(
+                f"cannot use {one.fast_bytes} bytes of {gpu.product} {gpu.uuid}: it has "
+                f"{gpu.memory_bytes}; configure less as device.fast_bytes"
+            )
         opened[f"gpu-{gpu.ordinal}"] = CudaDevice(gpu, one.extent_bytes, one.fast_bytes)
     return opened

@@ -25,6 +25,7 @@ back only when its copy has ended.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections import deque
@@ -41,6 +42,7 @@ from tierline_agent.devices.cuda.words import CudaWords
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links import Transfer
 from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
+from tierline_agent.sources import Lender
 from tierline_agent.streaming import explain
 from tierline_agent.tiers import TierError
 
@@ -104,7 +106,7 @@ class CudaStream:
         self._loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         self._changed = threading.Condition()
-        self._next = order.published
+        self._next = self._looked = order.published
         self._flight: deque[_InFlight] = deque()
         self._prepared: dict[int, _Prepared] = {}
         self._cancelled = False
@@ -184,41 +186,37 @@ class CudaStream:
             duration_ns = lane.take(ended.copy)
             source = order.sources[ended.number]
             self.streamed_bytes += ended.size_bytes
-            if ended.buffer is not None:
-                self._supplies.buffers.append(ended.buffer)
-            elif source.lender is not None:
-                source.lender.take_back()
+            self._give_back(ended.number, ended.buffer)
+            if ended.buffer is None:
                 source.link.account(ended.size_bytes, duration_ns)
             if order.on_placed is not None:
                 order.on_placed(ended.size_bytes, time.monotonic() - ended.asked_s)
 
+    def _give_back(self, number: int, buffer: Buffer | None) -> None:
+        """The bytes of an extent are not copied from any more."""
+        lender = self._order.sources[number].lender
+        if buffer is not None:
+            self._supplies.buffers.append(buffer)
+        elif lender is not None:
+            lender.take_back()
+
     # -- ahead of their turn
 
     def _prepare(self) -> None:
-        """Have the next extents read or verified; locked."""
+        """Look at each extent once, some way ahead: have it read or verified if need be; locked."""
         last = min(self._next + self._depth, len(self._order.sources))
-        for number in range(self._next, last):
-            if number in self._prepared:
-                continue
-            source = self._order.sources[number]
-            if source.lender is not None:
-                if len(self._prepared) >= _VERIFIED_AHEAD or self._is_lendable(number):
-                    continue
-                self._submit(number, source.lender.verify, None)
-            elif self._supplies.buffers:
+        while self._looked < last:
+            source = self._order.sources[self._looked]
+            if source.lender is None:
+                if not self._supplies.buffers:
+                    return
                 buffer = self._supplies.buffers.pop()
-                self._submit(number, lambda s=source, b=buffer: s.read(b.view), buffer)  # type: ignore[misc]
-            else:
-                return
-
-    def _is_lendable(self, number: int) -> bool:
-        source = self._order.sources[number]
-        try:
-            return source.lender is not None and source.lender.ready()
-        except TierError as error:
-            if number == self._next:  # what is before it may still arrive
-                self._fail(explain(source, error))
-            return True
+                self._submit(self._looked, functools.partial(source.read, buffer.view), buffer)
+            elif not _is_ready(source.lender):
+                if len(self._prepared) >= _VERIFIED_AHEAD:
+                    return
+                self._submit(self._looked, source.lender.verify, None)
+            self._looked += 1
 
     def _submit(self, number: int, work: Callable[[], int], buffer: Buffer | None) -> None:
         source = self._order.sources[number]
@@ -253,45 +251,46 @@ class CudaStream:
     # -- in their turn
 
     def _enqueue(self) -> None:
-        while (
-            self._next < len(self._order.sources)
-            and len(self._flight) < self._depth
-            and not self._failed
-        ):
-            if not self._enqueue_next():
+        while self._next < self._looked and len(self._flight) < self._depth and not self._failed:
+            ready = self._take_ready(self._next)
+            if ready is None:
                 return
+            try:
+                self._enqueue_one(self._next, *ready)
+            except BaseException:
+                self._give_back(self._next, ready[-1])
+                raise
             self._next += 1
 
-    def _enqueue_next(self) -> bool:
-        """Enqueue the next extent, if its bytes are at hand."""
-        number = self._next
-        source = self._order.sources[number]
+    def _take_ready(self, number: int) -> tuple[int, int, float, Buffer | None] | None:
+        """An extent's address and bytes, since when it was asked for, its buffer; None: not yet."""
         prepared = self._prepared.get(number)
         if prepared is not None:
             if prepared.size_bytes is None or prepared.buffer is None:
-                return False
+                return None
             del self._prepared[number]
-            size_bytes, address, asked_s = (
-                prepared.size_bytes,
-                prepared.buffer.address,
-                prepared.asked_s,
-            )
-            buffer: Buffer | None = prepared.buffer
-        elif source.lender is not None and self._is_lendable(number) and not self._failed:
+            buffer = prepared.buffer
+            return buffer.address, prepared.size_bytes, prepared.asked_s, buffer
+        source = self._order.sources[number]
+        if source.lender is None:  # what was read was given up: the stream fails
+            return None
+        try:
             place = source.lender.lend()
-            size_bytes, address = place.length, self._supplies.media.address_of(place)
-            buffer, asked_s = None, time.monotonic()
-        else:
-            return False
-        lane = self._supplies.lane
-        needed = consumed_needed(number, len(self._ring))
+        except TierError as error:
+            self._fail(explain(source, error))
+            return None
+        return self._supplies.media.address_of(place), place.length, time.monotonic(), None
+
+    def _enqueue_one(
+        self, number: int, address: int, size_bytes: int, asked_s: float, buffer: Buffer | None
+    ) -> None:
+        lane, slots = self._supplies.lane, len(self._ring)
+        needed = consumed_needed(number, slots)
         if needed > 0:
             lane.wait(self.words.consumed_address, needed)
-        slot = self._ring[slot_of(number, len(self._ring))]
         publish = (self.words.published_address, number + 1)
-        copy = lane.copy(slot.address, address, size_bytes, publish)
+        copy = lane.copy(self._ring[slot_of(number, slots)].address, address, size_bytes, publish)
         self._flight.append(_InFlight(number, copy, size_bytes, asked_s, buffer))
-        return True
 
     # -- the end
 
@@ -305,11 +304,7 @@ class CudaStream:
         """The context is gone, and with it all that was enqueued."""
         while self._flight:
             ended = self._flight.popleft()
-            source = self._order.sources[ended.number]
-            if ended.buffer is not None:
-                self._supplies.buffers.append(ended.buffer)
-            elif source.lender is not None:
-                source.lender.take_back()
+            self._give_back(ended.number, ended.buffer)
         failure = StreamFailed(f"cannot stream: {error}", corrupt=False)
         failure.__cause__ = error
         self._fail(failure)
@@ -324,3 +319,11 @@ class CudaStream:
     def _finish(self) -> None:
         self.finished.set_result(None)
         self._order.on_finished(self)
+
+
+def _is_ready(lender: Lender) -> bool:
+    """Whether content can be copied as it lies; what is wrong with it is found in its turn."""
+    try:
+        return lender.ready()
+    except TierError:
+        return True
