@@ -54,3 +54,14 @@ def test_a_link_that_stays_slow_has_drifted_until_it_recovers() -> None:
         drifted.append(meter.drifted)
     assert drifted == [False, True, False]
     assert meter.worst_bytes_per_s == pytest.approx(0.5e6)
+
+
+def test_what_a_device_moves_by_itself_counts_its_own_time() -> None:
+    meter = LinkMeter()
+    for _ in range(2 * WINDOW_TRANSFERS):
+        meter.moved(1000, MS)
+    assert meter.median_bytes_per_s == pytest.approx(1e6)
+    assert (meter.bytes_total, meter.busy_ns(0)) == (
+        2000 * WINDOW_TRANSFERS,
+        2 * WINDOW_TRANSFERS * MS,
+    )

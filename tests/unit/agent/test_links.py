@@ -119,3 +119,22 @@ async def test_who_stops_waiting_waits_for_what_is_in_flight(link: Link) -> None
     gate.go.set()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+@in_loop
+async def test_only_the_links_own_part_of_a_transfer_is_measured(link: Link) -> None:
+    def work() -> int:
+        link.measure(lambda: 30)
+        return 70  # moved by somebody else
+
+    assert await link.run(0, work, metered=False) == 70
+    assert (link.meter.transfers_total, link.meter.bytes_total) == (1, 30)
+    link.account(5, 1000)
+    assert (link.meter.transfers_total, link.meter.bytes_total) == (2, 35)
+
+    def fails() -> int:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await link.run(0, lambda: link.measure(fails), metered=False)
+    assert link.meter.errors_total == 1
