@@ -9,25 +9,22 @@ from dataclasses import fields
 import click
 import kopf
 
-from tierline_operator import logs, main, settings
+from tierline_operator import main, settings
 from tierline_operator.settings import Settings
 
-
-def _options(command: click.Command) -> click.Command:
-    """One option a setting; the environment says the same under TIERLINE_OPERATOR_…."""
-    for setting in fields(Settings):
-        command.params.append(
-            click.Option(
-                [f"--{setting.name.replace('_', '-')}"],
-                envvar=settings.name_of(setting.name),
-                show_envvar=True,
-                metavar=str(setting.type).upper(),
-            )
-        )
-    return command
+_OPTIONS: list[click.Parameter] = [
+    click.Option(
+        [f"--{setting.name.replace('_', '-')}"],
+        envvar=settings.name_of(setting.name),
+        show_envvar=True,
+        metavar=str(setting.type).upper(),
+    )
+    for setting in fields(Settings)
+]
+"""One option a setting; the environment says the same under TIERLINE_OPERATOR_…."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(params=_OPTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 def run(**given: str | None) -> None:
     """Run the Tierline operator: admit MemTasks, place their pods, allocate their claims.
 
@@ -53,6 +50,4 @@ def run(**given: str | None) -> None:
 
 
 if __name__ == "__main__":
-    _options(run)
-    logs.configure("text", "info")
     run()

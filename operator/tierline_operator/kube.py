@@ -3,12 +3,13 @@ none of its models, which would check every object of a watch a second time.
 
 Every refusal is one of the errors below, chained to nothing the caller must know:
 `KubeError` ← `Conflict` (someone changed the object first: read it again) and `NotFound`;
-`Unreachable` (no answer: try again later).
+`Unreachable` (no answer: try again later); `NoCluster` (nothing says where it is).
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -49,6 +50,10 @@ class Unreachable(Exception):  # noqa: N818 - a state, not a mistake
     """The API server did not answer; the request may or may not have been carried out."""
 
 
+class NoCluster(Exception):  # noqa: N818 - a state, not a mistake
+    """Nothing says where the API server is."""
+
+
 @dataclass(frozen=True)
 class Resource:
     """A kind as addresses name it."""
@@ -84,7 +89,15 @@ class Kube:
         try:
             config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException:
-            await config.load_kube_config(client_configuration=configuration)
+            try:
+                await config.load_kube_config(
+                    config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
+                )
+            except config.ConfigException as error:
+                raise NoCluster(
+                    "cannot find a cluster: this is no pod with a service account, and KUBECONFIG "
+                    f"names no usable file ({error}); set KUBECONFIG"
+                ) from error
         self._client = client.ApiClient(configuration)
         return self
 

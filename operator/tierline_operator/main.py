@@ -21,7 +21,7 @@ import kopf
 from tierline_api.device import DeviceKind
 from tierline_operator import logs, metrics, settings
 from tierline_operator.engine import Engine
-from tierline_operator.kube import Kube, Resource
+from tierline_operator.kube import Kube, NoCluster, Resource
 from tierline_operator.leader import Leadership, NoLongerLeader
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
@@ -95,8 +95,18 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
             settings.watching.label_selectors[key] = resource.selector
     if chosen.metrics_port:
         metrics.serve(chosen.metrics_port)
-    memo.operator = Operator(chosen)
-    await memo.operator.start()
+    operator = Operator(chosen)
+    try:
+        await operator.start()
+    except NoCluster as error:
+        raise kopf.PermanentError(f"cannot start: {error}") from error
+    memo.operator = operator
+
+
+@kopf.on.login()
+def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    """Watch as whom the operator writes: its service account, or the user of KUBECONFIG."""
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
 
 @kopf.on.cleanup()

@@ -60,7 +60,7 @@ def status_of(
     running = verdict.phase == Phase.ADMITTED and ready.status == _TRUE
     first = verdict.seats[0] if verdict.seats else None
     plan = plan_of(first.plan) if first and first.plan else None
-    return MemTaskStatus(
+    status = MemTaskStatus(
         observed_generation=generation,
         phase=Phase.RUNNING if running else verdict.phase,
         reason=(ready if running else _deciding(verdict)).reason.value,
@@ -75,6 +75,8 @@ def status_of(
         observed=seen,
         tiers=_tiers(plan),
     )
+    # As it reads back: times are written in whole nanoseconds.
+    return MemTaskStatus.from_api(status.to_api())
 
 
 def _deciding(verdict: Verdict) -> Said:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.operator.running import Operator, User, prepare, until
+from tests.integration.operator.running import Nursery, Operator, User, prepare, until
 
 from tierline_cluster.control_plane import ControlPlane
 
@@ -42,10 +42,18 @@ def user(prepared: ControlPlane) -> Iterator[User]:
         )
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts operators."""
+    started = Nursery()
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def operator(prepared: ControlPlane, tmp_path: Path) -> Iterator[Operator]:
+def operator(prepared: ControlPlane, nursery: Nursery, tmp_path: Path) -> Iterator[Operator]:
     """A running operator that leads."""
-    running = Operator(prepared, tmp_path, "alone").start()
+    running = Operator(prepared, nursery, tmp_path, "alone").start()
     try:
         until("the operator leads", running.leads)
         yield running

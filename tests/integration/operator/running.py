@@ -22,7 +22,7 @@ from tierline_api.memtask import MemTask
 from tierline_api.optin import GATE, POD_CLAIM, TASK
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
-from tierline_cluster.processes import free_port
+from tierline_cluster.versions import REPOSITORY
 
 SYSTEM = "tierline-system"
 USER = "system:serviceaccount:tierline-system:tierline-operator"
@@ -46,22 +46,53 @@ def prepare(plane: ControlPlane) -> None:
         plane.api.apply(manifest)
 
 
+class Nursery:
+    """Starts operators (nursery.py)."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.operator.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            start_new_session=True,
+        )
+
+    def start(self, environment: dict[str, str], log: Path) -> int:
+        """Start one; returns its process id."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {"environment": environment, "log": str(log)}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Start no more."""
+        with self._process:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+
 @dataclass
 class Operator:
     """An operator process."""
 
     plane: ControlPlane
+    nursery: Nursery
     folder: Path
     name: str
     settings: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
+    kubeconfig: Path | None = None
+    """Another way to the API server than straight to it."""
+    pid: int | None = None
 
     def start(self) -> Operator:
         """Start it; it seeks the lead."""
-        self.metrics_port = free_port()
         given = {
             "IDENTITY": self.name,
-            "METRICS_PORT": str(self.metrics_port),
+            "METRICS_PORT": "0",
             "HEALTH_PORT": "0",
             "LOG_FORMAT": "text",
             **QUICK,
@@ -69,24 +100,29 @@ class Operator:
         }
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("TIERLINE_")},
-            "KUBECONFIG": str(self.plane.kubeconfig_for(USER)),
+            "KUBECONFIG": str(self.kubeconfig or self.plane.kubeconfig_for(USER)),
             **{f"TIERLINE_OPERATOR_{name}": value for name, value in given.items()},
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tierline_operator"],
-                env=environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self.log.touch()
+        self.pid = self.nursery.start(environment, self.log)
         return self
 
     @property
     def log(self) -> Path:
         """Where it writes."""
         return self.folder / f"{self.name}.log"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is there."""
+        if self.pid is None:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
 
     def kill(self) -> None:
         """End it at once, as a lost machine does."""
@@ -98,23 +134,23 @@ class Operator:
 
     def pause(self) -> None:
         """Stop it where it stands."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGCONT)
+        assert self.pid is not None
+        os.kill(self.pid, signal.SIGCONT)
 
-    def wait(self, timeout_s: float = 30) -> int:
-        """Wait for its end; returns its exit code."""
-        assert self.process is not None
-        return self.process.wait(timeout_s)
+    def wait(self) -> None:
+        """Wait for its end."""
+        until(f"{self.name} ends", lambda: not self.runs)
+        self.pid = None
 
     def _end(self, how: signal.Signals) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(how)
-            self.process.wait(30)
+        if self.pid is not None and self.runs:
+            os.kill(self.pid, how)
+            self.wait()
 
     def leads(self) -> bool:
         """Whether the Lease is its own."""

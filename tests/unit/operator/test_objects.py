@@ -1,0 +1,277 @@
+"""What is read from the API server, and what is written for a task: pure, object by object."""
+
+import json
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.unit.placement.fleets import MIB, claim, fleet, node, profile, task
+
+from tierline_api.memtask import MemTask
+from tierline_api.memtask_status import MemTaskStatus, Observed, Phase
+from tierline_api.plan import Plan
+from tierline_api.realtime import Criticality
+from tierline_operator import logs
+from tierline_operator.inline import InlineError, memtask_of
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, TaskKey
+from tierline_operator.reading import Unreadable, claim_of, meta_of, model_of, pod_of
+from tierline_operator.resources import CLAIM, MEMTASK
+from tierline_operator.status import status_of
+from tierline_operator.view import View
+from tierline_operator.writing import (
+    allocation_patch,
+    claim_notes,
+    deployment,
+    gate_removal,
+    notes_patch,
+)
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
+OWNER = {"kind": "Pod", "name": "p", "uid": "u", "controller": True, "apiVersion": "v1"}
+
+
+def body(name: str, version: int = 1, **more: Any) -> dict[str, Any]:
+    """An object with metadata."""
+    metadata = {
+        "name": name,
+        "namespace": "default",
+        "uid": "7f6f1ea5-7e1f-4f0a-9a55-0c9c2c7e0001",
+        "resourceVersion": str(version),
+        "creationTimestamp": "2026-11-21T00:00:00Z",
+        "ownerReferences": [OWNER],
+    }
+    return {"metadata": metadata | more.pop("metadata", {}), **more}
+
+
+def allocated(name: str, version: int = 1, **annotations: str) -> dict[str, Any]:
+    """A claim on node a."""
+    result = {"driver": "tierline.io", "pool": "a", "device": "cpu0", "shareID": "s"}
+    return body(
+        name,
+        version,
+        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations},
+        status={
+            "allocation": {
+                "allocationTimestamp": "2026-11-21T01:00:00Z",
+                "devices": {"results": [result]},
+            }
+        },
+    )
+
+
+def pod(*, gates: list[str] | None = None, **annotations: str) -> dict[str, Any]:
+    """A pod that opted in."""
+    return body(
+        "p",
+        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations},
+        spec={"schedulingGates": [{"name": gate} for gate in gates or []]},
+    )
+
+
+def seated() -> tuple[Fleet, Seat]:
+    """A fleet with a task, and the seat of its pod."""
+    made = fleet(node("a", fast_mib=24), profile("m"), task("m"), claim("c", "m"))
+    seat = made.seat_of(ClaimKey("default", "c"))
+    assert seat is not None
+    return made, seat
+
+
+def test_a_claim_as_the_operator_left_it() -> None:
+    known = claim_of(allocated("c", **{"tierline.io/order": "7"}))
+
+    assert known.claim.place == DeviceKey("a", "cpu0")
+    assert (known.claim.order, known.claim.pod, known.claim.task) == (7, "p", "m")
+    assert not known.claim.profiling
+
+
+@pytest.mark.parametrize("order", ["", "-1", "seven", "٣"])
+def test_an_order_that_somebody_wrote_is_not_believed(order: str) -> None:
+    assert claim_of(allocated("c", **{"tierline.io/order": order})).claim.order is None
+
+
+def test_a_claim_of_another_driver_is_not_ours() -> None:
+    foreign = allocated("c")
+    foreign["status"]["allocation"]["devices"]["results"][0]["driver"] = "gpu.example.com"
+
+    assert claim_of(foreign).claim.place is None
+
+
+def test_what_an_agent_measured_is_read_and_nonsense_is_not() -> None:
+    found = allocated("c")
+    found["status"]["devices"] = [{"driver": "tierline.io", "data": {"observed": {"jobs": 3}}}]
+    assert claim_of(found).observed == Observed(jobs=3)
+
+    found["status"]["devices"][0]["data"]["observed"] = {"jobs": "many"}
+    assert claim_of(found).observed is None
+
+
+def test_an_object_of_another_release_is_named_not_raised(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strange = body("m", apiVersion="tierline.io/v1alpha1", kind="MemTask", spec={"new": 1})
+    with pytest.raises(Unreadable, match="spec"):
+        model_of(MemTask, strange)
+
+    assert View(Fleet()).take(MEMTASK, strange) == set()
+    assert "is left alone" in caplog.text
+
+
+def test_an_older_state_that_arrives_late_changes_nothing() -> None:
+    view = View(Fleet())
+    view.take(CLAIM, allocated("c", version=12))
+
+    pending = body("c", version=9, metadata={"labels": {"tierline.io/task": "m"}})
+    assert view.take(CLAIM, pending) == set()
+    assert view.claims[ClaimKey("default", "c")].claim.place is not None
+    assert view.take(CLAIM, pending, gone=True) == set()
+
+    assert view.take(CLAIM, allocated("c", version=13), gone=True) == {TaskKey("default", "m")}
+    assert view.claims == {}
+
+
+def test_what_is_written_into_a_claim_is_written_once() -> None:
+    _, seat = seated()
+    open_claim = body("c", metadata={"labels": {"tierline.io/task": "m"}, "annotations": {}})
+
+    patch = notes_patch(claim_of(open_claim), seat)
+
+    assert patch is not None
+    assert patch["metadata"]["labels"] == {"tierline.io/node": "a"}
+    plan = Plan.from_api(json.loads(patch["metadata"]["annotations"]["tierline.io/plan"]))
+    assert plan.extent_bytes == MIB
+    open_claim["metadata"]["labels"] |= patch["metadata"]["labels"]
+    open_claim["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+    open_claim["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
+    assert notes_patch(claim_of(open_claim), seat) is None
+
+
+def test_an_allocation_is_fenced_and_has_its_time() -> None:
+    _, seat = seated()
+    known = claim_of(body("c", 41, metadata={"labels": {"tierline.io/task": "m"}}))
+
+    patch = allocation_patch(known, seat, "2026-11-21T12:00:00Z")
+
+    assert patch["metadata"]["resourceVersion"] == "41"
+    assert patch["status"]["allocation"]["allocationTimestamp"] == "2026-11-21T12:00:00Z"
+    assert patch == allocation_patch(known, seat, "2026-11-21T12:00:00Z"), "also the share's id"
+
+
+def test_a_gate_is_removed_only_from_the_pod_that_was_seen() -> None:
+    known = pod_of(pod(gates=["other.io/gate", "tierline.io/admission"]))
+
+    *tests, removal = gate_removal(known)
+    assert removal == {"op": "remove", "path": "/spec/schedulingGates/1"}
+    assert {test["path"] for test in tests} == {"/metadata/uid", "/metadata/resourceVersion"}
+    assert pod_of(pod()).gate is None
+
+
+def test_a_deployment_opts_its_pods_in_and_keeps_what_the_user_wrote() -> None:
+    manifest = task("m").to_api()
+    manifest["spec"]["template"] = {
+        "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {"containers": [{"name": "x", "command": ["y"], "tty": True}]},
+    }
+
+    made = deployment(MemTask.from_api(manifest), meta_of(body("m")))
+
+    template = made["spec"]["template"]
+    assert template["metadata"]["labels"] == {"a": "b", "tierline.io/task": "m"}
+    assert template["metadata"]["annotations"] == {"c": "d", "tierline.io/task": "m"}
+    assert template["spec"]["containers"] == [{"name": "x", "command": ["y"], "tty": True}]
+    assert made["spec"]["selector"] == {"matchLabels": {"tierline.io/task": "m"}}
+
+
+def test_a_status_that_says_nothing_new_equals_the_one_before() -> None:
+    made, _ = seated()
+    verdict = made.verdict(TaskKey("default", "m"))
+    assert verdict is not None
+    first = status_of(task("m"), verdict, [], [], NOW)
+
+    again = status_of(task("m", status=first), verdict, [], [], LATER)
+
+    assert again == first
+    assert MemTaskStatus.from_api(first.to_api()) == first
+    assert first.phase == Phase.ADMITTED
+    assert first.fast_memory_bytes is not None
+    assert sum(tier.bytes for tier in first.tiers) == 64 * MIB
+
+
+def test_best_effort_is_promised_nothing() -> None:
+    made = fleet(node("a"), profile("m"), task("m", criticality=Criticality.BEST_EFFORT))
+    verdict = made.verdict(TaskKey("default", "m"))
+    assert verdict is not None
+
+    status = status_of(task("m"), verdict, [], [], NOW)
+
+    assert status.predicted is not None
+    assert status.predicted.response_time_s is None
+
+
+def test_what_several_pods_measured_is_added_up() -> None:
+    made, _ = seated()
+    verdict = made.verdict(TaskKey("default", "m"))
+    assert verdict is not None
+    measured = [
+        Observed(jobs=10, misses=1, response_time_worst_s=0.2, streamed_bytes_per_job=100),
+        Observed(jobs=30, misses=0, response_time_worst_s=0.1, streamed_bytes_per_job=200),
+    ]
+
+    seen = status_of(task("m"), verdict, [], measured, NOW).observed
+
+    assert seen is not None
+    assert (seen.jobs, seen.misses) == (40, 1)
+    assert (seen.response_time_worst_s, seen.streamed_bytes_per_job) == (0.2, 175)
+
+
+INLINE = {"tierline.io/period": "50ms", "tierline.io/budget": "1Gi", "tierline.io/device": "cpu"}
+
+
+def test_inline_annotations_mean_a_task() -> None:
+    known = pod_of(pod(**INLINE, **{"tierline.io/tiers": "dram, nvme"}))
+
+    made = memtask_of(known, OWNER)
+
+    read = MemTask.from_api(made)
+    assert read.spec.realtime.period_s == 0.05
+    assert [tier.value for tier in read.spec.swap.tiers] == ["dram", "nvme"]
+    assert made["metadata"]["ownerReferences"] == [OWNER]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"tierline.io/budget": None}, "tierline.io/budget is missing; with tierline.io/period"),
+        ({"tierline.io/period": "50"}, "tierline.io/period: '50' has no unit; write 50ms"),
+        ({"tierline.io/tiers": "dram,tape"}, "tierline.io/tiers: 'tape' is not valid"),
+        ({"tierline.io/device": "tpu"}, "tierline.io/device: 'tpu' is not valid"),
+        ({"tierline.io/deadline": "60ms"}, "tierline.io/deadline: the deadline 60ms is longer"),
+        ({"tierline.io/policy": "Lazy"}, "tierline.io/policy: 'Lazy' is not valid"),
+        ({"tierline.io/reserved": "2Gi"}, "tierline.io/reserved: the reserved 2Gi exceed"),
+    ],
+)
+def test_a_wrong_annotation_is_named(annotations: dict[str, str | None], said: str) -> None:
+    given = {k: v for k, v in (INLINE | annotations).items() if v is not None}
+
+    with pytest.raises(InlineError) as refused:
+        memtask_of(pod_of(pod(**given)), OWNER)
+
+    assert said in str(refused.value)
+
+
+def test_a_lost_seat_keeps_what_it_was_granted_readable() -> None:
+    _, seat = seated()
+    seat.plan = None
+
+    assert set(claim_notes(seat)) == {"tierline.io/standing", "tierline.io/order"}
+
+
+def test_log_lines_are_one_json_object_each() -> None:
+    record = logging.LogRecord("x", logging.INFO, "f", 1, "allocated %s", ("c",), None)
+    record.task = TaskKey("ns", "m")
+
+    line = json.loads(logs.JsonLines().format(record))
+
+    assert (line["level"], line["message"], line["task"]) == ("info", "allocated c", "ns/m")

@@ -1,0 +1,40 @@
+"""The operator's settings: typed, and loud about what makes no sense."""
+
+import pytest
+
+from tierline_operator import settings
+
+
+def test_the_environment_sets_them() -> None:
+    read = settings.read(
+        {
+            "TIERLINE_OPERATOR_NAMESPACE": "tier",
+            "TIERLINE_OPERATOR_RESYNC_S": "60",
+            "TIERLINE_OPERATOR_METRICS_PORT": "0",
+            "PATH": "/bin",
+        }
+    )
+
+    assert (read.namespace, read.resync_s, read.metrics_port) == ("tier", 60.0, 0)
+    assert read.lease_duration_s == 15.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        pytest.param("RESNC_S", "60", "is no setting of the operator; remove it", id="misspelt"),
+        pytest.param("RESYNC_S", "often", "is 'often'; write a number", id="no number"),
+        pytest.param("METRICS_PORT", "1.5", "is '1.5'; write a number", id="no whole number"),
+        pytest.param("RENEW_DEADLINE_S", "20", "must rise in this order", id="renews too late"),
+        pytest.param("LOG_FORMAT", "xml", "write one of json, text", id="unknown format"),
+        pytest.param("LOG_LEVEL", "loud", "debug, info, warning, error", id="unknown level"),
+        pytest.param("CPU_MARGIN", "0.9", "write at least 1", id="margin below 1"),
+        pytest.param("CUDA_MARGIN", "nan", "write at least 1", id="margin of nothing"),
+        pytest.param("WRITES_AT_ONCE", "0", "write a positive number", id="no writes"),
+    ],
+)
+def test_what_makes_no_sense_is_named(name: str, value: str, said: str) -> None:
+    with pytest.raises(settings.SettingsError, match="TIERLINE_OPERATOR_") as refused:
+        settings.read({f"TIERLINE_OPERATOR_{name}": value})
+
+    assert said in str(refused.value)
