@@ -42,14 +42,17 @@ def draw(seen: Seen, tasks: Sequence[str], links: Sequence[str], path: Path) -> 
 
     spans = seen.spans[:_SHOWN_SPANS]
     figure, axes = plt.subplots(figsize=(11, 1.5 + 0.6 * len(tasks)), layout="constrained")
+    rows = (
+        ("compute", 0.0, "tab:blue", "layers"),
+        ("copy", 0.4, "tab:orange", f"copies over {', '.join(links)}"),
+    )
     for number, name in enumerate(tasks):
-        for what, offset, colour in (("compute", 0.0, "tab:blue"), ("copy", 0.4, "tab:orange")):
+        for what, offset, colour, label in rows:
             bars = [
                 (span.start_s * 1e3, (span.end_s - span.start_s) * 1e3)
                 for span in spans
                 if span.task == number and span.what == what
             ]
-            label = f"{what}{'s over ' + ', '.join(links) if what == 'copy' else ''}"
             axes.broken_barh(
                 bars, (number + offset, 0.35), color=colour, label=label if not number else None
             )
