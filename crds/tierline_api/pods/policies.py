@@ -14,8 +14,6 @@ from .refusals import REFUSALS, is_name
 from .view import ANNOTATIONS_CEL, MEANT_CEL, Manifest
 
 API: Final = "admissionregistration.k8s.io/v1"
-_ANNOTATIONS_OF: Final = "{of}.metadata.?annotations.orValue({{}})"
-_CARRIES: Final = _ANNOTATIONS_OF + ".exists(k, k.startsWith('tierline.io/'))"
 _WORKLOADS: Final = (
     ("apps", "v1", ("deployments", "statefulsets", "daemonsets", "replicasets")),
     ("batch", "v1", ("jobs",)),
@@ -67,6 +65,14 @@ def requests(
     }
 
 
+def _annotations(of: str) -> str:
+    """Return CEL: the annotations of what lies at `of`, none if it is not there.
+
+    This is asked of every pod and workload of the cluster, so that it must not fail on any.
+    """
+    return f"{of.replace('.', '.?')}.?metadata.?annotations.orValue({{}})"
+
+
 def _device_class() -> Manifest:
     """Return the DeviceClass: no device matches, so that only the operator ever allocates one."""
     return {
@@ -88,7 +94,7 @@ def _variables(of: str) -> list[Manifest]:
 
 
 def _mutating() -> Iterator[Manifest]:
-    opted_in = f"'{TASK}' in {_ANNOTATIONS_OF.format(of='object')}"
+    opted_in = f"'{TASK}' in {_annotations('object')}"
     # Patches may not mix types, and what an object holds has none until it is said.
     task = {"name": "task", "expression": f"string(object.metadata.annotations['{TASK}'])"}
     spec = {
@@ -120,10 +126,11 @@ def _validating(
     operations: tuple[str, ...],
 ) -> Iterator[Manifest]:
     """Yield the policy of all refusals, for pods that lie at `of`."""
+    carries = f"{_annotations(of)}.exists(k, k.startsWith('tierline.io/'))"
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests(resources, operations),
-        "matchConditions": [{"name": "opted-in", "expression": _CARRIES.format(of=of)}],
+        "matchConditions": [{"name": "opted-in", "expression": carries}],
         "variables": _variables(of),
         "validations": [
             {"expression": refusal.cel, "message": refusal.message, "reason": "Invalid"}
@@ -137,7 +144,7 @@ def _validating(
 def _fixed_task() -> Iterator[Manifest]:
     """Yield the policy by which a pod keeps the task that it was made with."""
     name = "tierline-pod-task"
-    old, new = (f"{_ANNOTATIONS_OF.format(of=of)}[?'{TASK}']" for of in ("oldObject", "object"))
+    old, new = (f"{_annotations(of)}[?'{TASK}']" for of in ("oldObject", "object"))
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests((("", "v1", ("pods",)),), ("UPDATE",)),
@@ -158,7 +165,7 @@ def _misplaced() -> Iterator[Manifest]:
     """Yield the policy that warns of the annotation on a workload instead of on its pods."""
     name = "tierline-misplaced"
     template = ".".join(("object", *TEMPLATES["Deployment"]))
-    own, pods = (_ANNOTATIONS_OF.format(of=of) for of in ("object", template))
+    own, pods = (_annotations(of) for of in ("object", template))
     spec = {
         "failurePolicy": "Ignore",
         "matchConstraints": requests(_WORKLOADS, ("CREATE", "UPDATE")),

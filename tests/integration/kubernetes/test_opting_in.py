@@ -75,6 +75,77 @@ def test_a_pod_without_the_annotation_is_not_touched(opting_in: ControlPlane, ro
     assert made["spec"]["containers"][0]["resources"] == {}
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "CronJob", "Job"])
+def test_workloads_without_any_metadata_are_not_touched(
+    opting_in: ControlPlane, anything: str, kind: str
+) -> None:
+    plain = copied(templated("CronJob" if kind == "CronJob" else "Deployment", pod()), anything)
+    template = plain["spec"]["template" if kind != "CronJob" else "jobTemplate"]
+    template.get("metadata", {}).pop("annotations", None)
+    if kind == "CronJob":
+        del template["spec"]["template"]["metadata"]
+    if kind == "Job":
+        del template["metadata"]
+        template["spec"]["restartPolicy"] = "Never"
+        plain |= {"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": template}}
+    admitted(opting_in, plain)
+
+    assert opting_in.api.warnings == ()
+
+
+def test_a_container_that_another_policy_adds_gets_the_library_as_well(
+    opting_in: ControlPlane, anything: str
+) -> None:
+    api = opting_in.api
+    api_version = "admissionregistration.k8s.io/v1"
+    mesh = "{'name': 'mesh', 'image': 'example.local/mesh:1'}"
+    add = f"[JSONPatch{{op: 'add', path: '/spec/containers/-', value: {mesh}}}]"
+    wanted = "object.metadata.?labels.orValue({}).exists(k, k == 'mesh')"
+    unmeshed = "!object.spec.containers.exists(c, c.name == 'mesh')"
+    policy = {
+        "apiVersion": api_version,
+        "kind": "MutatingAdmissionPolicy",
+        # Later in the alphabet than Tierline's, and so after it.
+        "metadata": {"name": "zz-mesh"},
+        "spec": {
+            "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["pods"],
+                    }
+                ]
+            },
+            "matchConditions": [
+                {"name": "wanted", "expression": wanted},
+                {"name": "unmeshed", "expression": unmeshed},
+            ],
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": add}}],
+        },
+    }
+    binding = {
+        "apiVersion": api_version,
+        "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": {"name": "zz-mesh"},
+        "spec": {"policyName": "zz-mesh"},
+    }
+    api.apply(policy)
+    api.apply(binding)
+    meshed = copied(pod(labels={"mesh": "yes"}), anything)
+
+    def containers() -> Any:
+        return admitted(opting_in, meshed)["spec"]["containers"]
+
+    api.wait(binding, lambda _: len(containers()) == 2)
+    assert [c["env"] for c in containers()] == [[{"name": "LD_PRELOAD", "value": LIBRARY}]] * 2
+    assert [c["resources"]["claims"] for c in containers()] == [[{"name": "tierline"}]] * 2
+    api.delete(binding)
+    api.delete(policy)
+
+
 def test_what_is_added_reads_as_expected(opting_in: ControlPlane, robots: str) -> None:
     own = container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}])
     made = admitted(opting_in, copied(pod(own), robots))
