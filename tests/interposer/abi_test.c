@@ -110,6 +110,8 @@ SAME_PLACE(struct abi_any_node, as.allocation.bytes, CUgraphNodeParams, alloc.by
 SAME_PLACE(struct abi_any_node, as.child_graph, CUgraphNodeParams, graph.graph);
 SAME_PLACE(struct abi_external_memory, bytes, CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size);
 SAME_SIZE(struct abi_edge, CUgraphEdgeData);
+SAME_PLACE(struct abi_edge, from_port, CUgraphEdgeData, from_port);
+SAME_PLACE(struct abi_edge, type, CUgraphEdgeData, type);
 _Static_assert((int)ABI_NVML_NO_FUNCTION == (int)NVML_ERROR_FUNCTION_NOT_FOUND, "value");
 SAME_SIZE(struct abi_nvml_memory, nvmlMemory_t);
 SAME_PLACE(struct abi_nvml_memory, free, nvmlMemory_t, free);

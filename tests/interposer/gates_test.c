@@ -490,6 +490,36 @@ static void captured_chain(void) {
     OK(cuStreamDestroy(stream));
 }
 
+/* Kernels that may begin before the one in front of them is through. */
+static void programmatic_edges(void) {
+    CUstream stream;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (uint32_t w = 0; w < WEIGHTS; w++) {
+        CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                       .value.programmaticStreamSerializationAllowed = 1};
+        CUlaunchConfig config = {1, 1, 1, 32, 1, 1, 0, stream, &attribute, w % 3 != 0};
+        struct parameters p;
+        OK(cuLaunchKernelEx(&config, gemm, parameters_of(&p, w, w, w + 1), NULL));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    CUgraphNode from[WEIGHTS];
+    CUgraphNode to[WEIGHTS];
+    size_t edges = WEIGHTS;
+    FAILS(cuGraphGetEdges(graph, from, to, NULL, &edges), CUDA_ERROR_LOSSY_QUERY);
+    CUgraphExec exec = instantiate(graph);
+    for (int i = 0; i < 2; i++) {
+        run_graph(exec, stream);
+        CHECK(step(WEIGHTS) == expected(in_order, WEIGHTS));
+    }
+    EQUAL(job.fetched, 0);
+    CHECK(gates_added() > 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+}
+
 static void nothing_streamed(void) {
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -806,6 +836,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } scenarios[] = {
         {"captured_chain", captured_chain},
+        {"programmatic_edges", programmatic_edges},
         {"nothing_streamed", nothing_streamed},
         {"any_order", any_order},
         {"built_branches", built_branches},

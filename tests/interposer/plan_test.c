@@ -2,6 +2,7 @@
  *
  * The model runs the extended graph beside an agent that streams through a ring of slots. Anything
  * that can happen next may happen: a node starts or ends, a copy starts or ends, a word is written.
+ * Behind an early edge a node may start, and end, as soon as the other one has started.
  * Small graphs are run through every schedule, large ones through random ones. Checked all the way:
  * a node reads only what is in place and stays in place, `consumed` only grows, a wait is reached
  * only when the graph has given back all that the wait can hang on, nothing ever hangs, and what
@@ -35,6 +36,7 @@ struct graph {
     struct plan_node nodes[MOST_NODES];
     struct plan_span spans[MOST_SPANS];
     struct plan_edge edges[MOST_EDGES];
+    bool early[MOST_EDGES];
     uint32_t span_count;
 };
 
@@ -48,8 +50,11 @@ static uint32_t draw(uint32_t below) {
 static struct graph *graph_new(uint32_t ring) {
     struct graph *graph = calloc(1, sizeof *graph);
     CHECK(graph != NULL);
-    graph->question = (struct plan_question){
-        .ring = ring, .nodes = graph->nodes, .spans = graph->spans, .edges = graph->edges};
+    graph->question = (struct plan_question){.ring = ring,
+                                             .nodes = graph->nodes,
+                                             .spans = graph->spans,
+                                             .edges = graph->edges,
+                                             .early = graph->early};
     return graph;
 }
 
@@ -107,6 +112,7 @@ struct model {
     const struct graph_plan *plan;
     uint32_t node_count, all, edge_count, extents;
     struct plan_edge *edges; /* of the extended graph */
+    bool *early;
     bool *is_private;
 };
 
@@ -124,13 +130,15 @@ static struct model model_new(const struct graph *graph, const struct graph_plan
                           .node_count = q->node_count,
                           .all = q->node_count + plan->gate_count,
                           .edges = calloc(q->edge_count + plan->added_count + 1, sizeof(*q->edges)),
+                          .early = calloc(q->edge_count + plan->added_count + 1, sizeof(bool)),
                           .is_private = calloc(MOST_EXTENTS, sizeof(bool))};
-    CHECK(model.edges != NULL && model.is_private != NULL);
+    CHECK(model.edges != NULL && model.early != NULL && model.is_private != NULL);
     uint32_t replaced = 0;
     for (uint32_t e = 0; e < q->edge_count; e++) {
         if (replaced < plan->replaced_count && plan->replaced[replaced] == e) {
             replaced++;
         } else {
+            model.early[model.edge_count] = q->early[e];
             model.edges[model.edge_count++] = q->edges[e];
         }
     }
@@ -155,6 +163,7 @@ static struct model model_new(const struct graph *graph, const struct graph_plan
 
 static void model_free(struct model *model) {
     free(model->edges);
+    free(model->early);
     free(model->is_private);
 }
 
@@ -189,14 +198,19 @@ static bool possible(const struct model *model, const struct state *state, uint3
             state->published >= model->plan->gates[at - model->node_count].wait);
 }
 
-static void end(const struct model *model, struct state *state, uint32_t at) {
-    state->status[at] = DONE;
-    state->left--;
+/* What hangs on an early edge from a node that starts, or on another edge from one that ends. */
+static void let_follow(const struct model *model, struct state *state, uint32_t at, bool early) {
     for (uint32_t e = 0; e < model->edge_count; e++) {
-        if (model->edges[e].from == at) {
+        if (model->edges[e].from == at && model->early[e] == early) {
             state->missing[model->edges[e].to]--;
         }
     }
+}
+
+static void end(const struct model *model, struct state *state, uint32_t at) {
+    state->status[at] = DONE;
+    state->left--;
+    let_follow(model, state, at, false);
 }
 
 static void begin_gate(const struct model *model, struct state *state, uint32_t at) {
@@ -225,6 +239,7 @@ static void begin_node(const struct model *model, struct state *state, uint32_t 
         }
     }
     state->status[at] = BUSY;
+    let_follow(model, state, at, true);
 }
 
 static void happen(const struct model *model, struct state *state, uint32_t at) {
@@ -525,6 +540,10 @@ static struct graph *random_graph(uint32_t most_nodes, uint32_t extents, uint32_
             add_edge(graph, draw(2) == 0 ? v - 1 : v - 1 - draw(near), v);
         }
     }
+    bool any_early = draw(3) == 0;
+    for (uint32_t e = 0; e < graph->question.edge_count; e++) {
+        graph->early[e] = any_early && draw(2) == 0;
+    }
     return graph;
 }
 
@@ -549,6 +568,18 @@ static void shuffle_nodes(struct graph *graph) {
         graph->edges[e].from = names[graph->edges[e].from];
         graph->edges[e].to = names[graph->edges[e].to];
     }
+}
+
+/* A kernel that may still run when the next one, which does not wait for it, is through. */
+static void early_edges(void) {
+    struct graph *graph = chain(1, (const uint32_t[]){0, 0, NONE, 1, 1, 2}, 6);
+    for (uint32_t e = 0; e < graph->question.edge_count; e++) {
+        graph->early[e] = true;
+    }
+    struct graph_plan *plan = run_case(graph, 8);
+    CHECK(plan->private_count == 0 && plan->consumed == 3);
+    plan_free(plan);
+    free(graph);
 }
 
 static void random_small_graphs(void) {
@@ -607,6 +638,7 @@ int main(void) {
         {"a_reversed_order_is_private_but_for_a_ring", a_reversed_order_is_private_but_for_a_ring},
         {"branches_follow_the_stream", branches_follow_the_stream},
         {"a_circle_is_refused", a_circle_is_refused},
+        {"early_edges", early_edges},
         {"random_small_graphs", random_small_graphs},
         {"random_large_graphs", random_large_graphs},
     };

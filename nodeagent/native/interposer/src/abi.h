@@ -221,9 +221,15 @@ struct abi_update_result {
     void *node, *from_node;
 };
 
+/* CUgraphEdgeData. */
 struct abi_edge {
-    unsigned char bytes[8];
+    unsigned char from_port, to_port, type, reserved[5];
 };
+
+/* Whether the upper node may still run when the lower one begins. */
+static inline bool abi_edge_is_early(const struct abi_edge *edge) {
+    return edge->from_port != 0 || edge->type != 0;
+}
 
 static inline bool abi_on_device(const void *allocation) {
     const struct abi_allocation *a = allocation;

@@ -129,6 +129,7 @@ struct arranger {
     const struct graph_view *view;
     const struct graph_names *names;
     struct arrangement *made;
+    bool *early;
     struct lying *lying;
     uint32_t lying_count;
     struct plan_node *nodes;
@@ -174,8 +175,14 @@ static bool ask_question(struct arranger *a) {
     uint32_t count = a->view->node_count;
     a->nodes = calloc((size_t)count + 1, sizeof *a->nodes);
     a->spans = calloc((size_t)graph_names_total(a->names) + 1, sizeof *a->spans);
-    if (a->nodes == NULL || a->spans == NULL) {
+    a->early = calloc((size_t)a->view->edge_count + 1, sizeof *a->early);
+    if (a->nodes == NULL || a->spans == NULL || a->early == NULL) {
         return false;
+    }
+    bool any_early = false;
+    for (uint32_t e = 0; e < a->view->edge_count; e++) {
+        a->early[e] = abi_edge_is_early(&a->view->edge_data[e]);
+        any_early = any_early || a->early[e];
     }
     uint32_t filled = 0;
     for (uint32_t v = 0; v < count; v++) {
@@ -194,7 +201,8 @@ static bool ask_question(struct arranger *a) {
                                          .ring = a->gates->ring(a->made->arena),
                                          .nodes = a->nodes,
                                          .spans = a->spans,
-                                         .edges = a->view->edges};
+                                         .edges = a->view->edges,
+                                         .early = any_early ? a->early : NULL};
     return a->question.ring > 0 && order_nodes(&a->question, &a->order);
 }
 
@@ -274,6 +282,7 @@ struct arrangement *arrange(const struct tl_graph_gates *gates, const struct gra
     free(a.lying);
     free(a.nodes);
     free(a.spans);
+    free(a.early);
     if (!whole || a.made->plan == NULL) {
         arrangement_free(a.made);
         return NULL;

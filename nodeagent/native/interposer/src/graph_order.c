@@ -110,8 +110,17 @@ static void find_dues(const struct plan_question *q, const struct graph_order *o
     }
 }
 
-static void find_chains(uint32_t count, struct graph_order *order, bool *continued) {
-    for (uint32_t i = 0; i < count; i++) {
+static bool is_early(const struct plan_question *q, uint32_t from, uint32_t to) {
+    for (uint32_t e = 0; q->early != NULL && e < q->edge_count; e++) {
+        if (q->early[e] && q->edges[e].from == from && q->edges[e].to == to) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void find_chains(const struct plan_question *q, struct graph_order *order, bool *continued) {
+    for (uint32_t i = 0; i < q->node_count; i++) {
         uint32_t v = order->nodes[i];
         order->places[v] = i;
         uint32_t from = UINT32_MAX;
@@ -123,6 +132,7 @@ static void find_chains(uint32_t count, struct graph_order *order, bool *continu
         } else {
             order->chains[v] = order->chains[from];
             continued[from] = true;
+            order->early[from] = is_early(q, from, v);
         }
     }
 }
@@ -137,15 +147,16 @@ bool order_nodes(const struct plan_question *question, struct graph_order *order
                                   .in_begin = calloc(room, sizeof *order->in_begin),
                                   .in_from = calloc(edges, sizeof *order->in_from),
                                   .out_begin = calloc(room, sizeof *order->out_begin),
-                                  .out_to = calloc(edges, sizeof *order->out_to)};
+                                  .out_to = calloc(edges, sizeof *order->out_to),
+                                  .early = calloc(room, sizeof *order->early)};
     uint32_t *due = calloc(room, sizeof *due);
     uint32_t *missing = calloc(room, sizeof *missing);
     bool *continued = calloc(room, sizeof *continued);
     struct heap heap = {.due = due, .nodes = calloc(room, sizeof *heap.nodes)};
     bool whole = order->nodes != NULL && order->places != NULL && order->chains != NULL &&
                  order->in_begin != NULL && order->in_from != NULL && order->out_begin != NULL &&
-                 order->out_to != NULL && due != NULL && missing != NULL && continued != NULL &&
-                 heap.nodes != NULL;
+                 order->out_to != NULL && order->early != NULL && due != NULL && missing != NULL &&
+                 continued != NULL && heap.nodes != NULL;
     if (whole) {
         sort_edges(question, order);
         whole = run_through(count, order, &heap, missing);
@@ -153,7 +164,7 @@ bool order_nodes(const struct plan_question *question, struct graph_order *order
     if (whole) {
         find_dues(question, order, due);
         whole = run_through(count, order, &heap, missing);
-        find_chains(count, order, continued);
+        find_chains(question, order, continued);
     }
     free(due);
     free(missing);
@@ -173,5 +184,6 @@ void order_free(struct graph_order *order) {
     free(order->in_from);
     free(order->out_begin);
     free(order->out_to);
+    free(order->early);
     *order = (struct graph_order){0};
 }

@@ -13,6 +13,7 @@ struct graph_order {
     uint32_t *chains;             /* nodes of one chain follow each other along edges */
     uint32_t *in_begin, *in_from; /* of node v: in_from[in_begin[v]] up to [in_begin[v + 1]] */
     uint32_t *out_begin, *out_to;
+    bool *early; /* of each node: the next one of its chain may begin before it is through */
     uint32_t chain_count;
 };
 

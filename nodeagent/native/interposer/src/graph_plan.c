@@ -31,7 +31,7 @@ struct reader {
     uint32_t node;
     uint32_t low, needs; /* of its extents that are not private: [low, needs) */
     uint32_t lowest;     /* the earliest extent that it or a later reader reads */
-    bool covered;        /* by the writes so far */
+    uint32_t covered;    /* by which write, counted from 1 */
 };
 
 struct write {
@@ -138,35 +138,42 @@ static bool follows(const struct planner *p, uint32_t node, const struct write *
 
 /* ---- writes */
 
-/* Marks, by chain, the last of the readers up to `last` that a write must follow; says how many
- * chains there are. */
+/* Marks, by chain, the last of the readers up to `last` that the next write must follow; says how
+ * many chains there are. */
 static uint32_t cover(struct planner *p, uint32_t last, uint32_t value, uint32_t *first_open) {
     uint32_t chains = 0;
     for (uint32_t k = *first_open; k <= last; k++) {
         struct reader *reader = &p->readers[k];
-        if (reader->covered || (k != last && reader->low >= value)) {
+        if (reader->covered > 0 || (k != last && reader->low >= value)) {
             continue;
         }
-        reader->covered = true;
+        reader->covered = p->write_count + 1;
         uint32_t *mark = &p->last_of_chain[p->order.chains[reader->node]];
         chains += *mark == NONE;
         *mark = reader->node;
     }
-    while (*first_open <= last && p->readers[*first_open].covered) {
+    while (*first_open <= last && p->readers[*first_open].covered > 0) {
         ++*first_open;
     }
     return chains;
 }
 
-/* The marked readers' edges to a write that is a branch; clears the marks. */
-static bool join_readers(struct planner *p, uint32_t begin, uint32_t last, uint32_t gate) {
+/* Edges to a write from the readers that it must follow, but for the one behind which it stands in
+ * the chain: the last ones of their chains, and those that are not through when the next one of the
+ * chain is. Clears the marks. */
+static bool join_readers(struct planner *p, uint32_t begin, uint32_t last,
+                         const struct write *write) {
     bool whole = true;
-    for (uint32_t k = begin; k <= last; k++) {
+    for (uint32_t k = begin; whole && k <= last; k++) {
         uint32_t node = p->readers[k].node;
+        if (p->readers[k].covered != p->write_count) {
+            continue;
+        }
         uint32_t *mark = &p->last_of_chain[p->order.chains[node]];
-        if (*mark == node) {
-            *mark = NONE;
-            whole = whole && (gate == NONE || add_edge(p, node, gate_node(p, gate)));
+        bool is_last = *mark == node;
+        *mark = is_last ? NONE : *mark;
+        if (node != write->after && (is_last || p->order.early[node])) {
+            whole = add_edge(p, node, gate_node(p, write->gate));
         }
     }
     return whole;
@@ -185,11 +192,12 @@ static bool place_write(struct planner *p, uint32_t last, uint32_t value, uint32
     }
     uint32_t gate = add_gate(p, (struct plan_gate){.write = value});
     bool in_chain = chains == 1 && ordered;
-    p->writes[p->write_count++] = (struct write){value, gate, in_chain ? node : NONE};
+    struct write *write = &p->writes[p->write_count++];
+    *write = (struct write){value, gate, in_chain ? node : NONE};
     if (in_chain) {
         p->behind[node] = gate;
     }
-    return join_readers(p, begin, last, in_chain ? NONE : gate) &&
+    return join_readers(p, begin, last, write) &&
            (ordered || add_edge(p, gate_node(p, previous->gate), gate_node(p, gate)));
 }
 

@@ -31,6 +31,8 @@ struct plan_question {
     const struct plan_node *nodes;
     const struct plan_span *spans;
     const struct plan_edge *edges; /* no circle */
+    const bool
+        *early; /* of each edge: its end may begin before its origin is through; NULL: none */
 };
 
 /* A node to be added: `consumed` is written, then `published` is waited for. 0: not. */
