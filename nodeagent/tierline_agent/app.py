@@ -25,7 +25,7 @@ from tierline_agent import admin, probe, reporting
 from tierline_agent.accounting import FastMemory, JobLog
 from tierline_agent.config import AgentConfig
 from tierline_agent.devices.base import Device, Identity
-from tierline_agent.devices.opening import open_devices
+from tierline_agent.devices.opening import open_devices, watch_errors
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
@@ -83,6 +83,7 @@ async def run(config: AgentConfig) -> None:
         undo.callback(admin_server.close)
         losses = Losses(node, server)
         undo.callback(losses.close)
+        undo.callback(watch_errors(devices, losses.hardware_error))
         gauges = node.loop.create_task(_keep_gauges(node, server, losses))
         undo.callback(gauges.cancel)
         if config.metrics_port is not None:

@@ -40,6 +40,15 @@ class Losses:
         for unit in self._node.units.values():
             unit.device.check()
 
+    def hardware_error(self, name: str, number: int) -> None:
+        """The driver reports an error (Xid) of a device; in any thread."""
+        self._node.loop.call_soon_threadsafe(self._error_reported, self._node.units[name], number)
+
+    def _error_reported(self, unit: Unit, number: int) -> None:
+        _log.warning("%s reports Xid %d", unit.name, number)
+        self._node.metrics.device_errors.labels(unit.name, str(number)).inc()
+        unit.device.check()
+
     def close(self) -> None:
         """Stop recovering."""
         for unit in self._node.units.values():

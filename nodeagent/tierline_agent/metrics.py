@@ -88,6 +88,12 @@ class Metrics:
             ["device"],
             registry=registry,
         )
+        self.device_errors = Counter(
+            "tierline_device_errors_total",
+            "Errors (Xid) that the driver reported of a device.",
+            ["device", "xid"],
+            registry=registry,
+        )
         self.device_up = Gauge(
             "tierline_device_up",
             "1 while a device can be used.",

@@ -6,7 +6,7 @@ NVIDIA's packages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tierline_agent.config import DeviceSettings
 from tierline_agent.devices.base import Device
@@ -27,6 +27,21 @@ def open_devices(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
         if one.kind == "cpu":
             opened["cpu"] = CpuDevice(one.extent_bytes, one.fast_bytes)
     return opened
+
+
+def watch_errors(
+    devices: Mapping[str, Device], on_error: Callable[[str, int], None]
+) -> Callable[[], None]:
+    """Have the hardware's errors reported: the device's name and the error's number, in a thread.
+
+    Returns what ends that.
+    """
+    uuids = {name: device.uuid for name, device in devices.items() if device.uuid}
+    if not uuids:
+        return lambda: None
+    from tierline_agent.devices.cuda.xids import XidWatch  # noqa: PLC0415 - see above
+
+    return XidWatch(uuids, on_error).close
 
 
 def _open_gpus(settings: Sequence[DeviceSettings]) -> dict[str, Device]:

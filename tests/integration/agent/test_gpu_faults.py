@@ -235,6 +235,17 @@ def test_a_lost_gpu_costs_only_its_own_tasks(two_gpus: AgentProcess, machine: Pa
     assert 'tierline_device_losses_total{device="gpu-0"} 1.0' in metrics(agent)
 
 
+def test_errors_that_the_driver_reports_are_counted(two_gpus: AgentProcess, machine: Path) -> None:
+    agent = two_gpus
+    agent.register("left", gpu_plan(9, ring=2), device="0")
+    (machine / "faults").write_text("device 1 xid 13\n")
+    left = on_gpu(agent, 0, "left")  # its calls let the simulated driver read the faults
+    line = 'tierline_device_errors_total{device="gpu-1",xid="13"} 1.0'
+    wait_until(lambda: line in metrics(agent), "the error is counted")
+    assert left.do("job") == left.expected
+    assert not any(device["lost"] for device in agent.snapshot()["devices"])
+
+
 def test_an_illegal_access_of_the_agent_costs_a_reload(agent: AgentProcess, machine: Path) -> None:
     agent.register("vision", gpu_plan(9, ring=3, resident=(2,)))
     vision = agent.program("vision", 1, 9, GPU_PROGRAM)

@@ -28,7 +28,8 @@
  * ILLEGAL_ADDRESS and the other sticky errors kill the calling thread's context. device <ordinal>
  * lost|restored   every context of the device, in every process, answers
  *                                    CUDA_ERROR_DEVICE_UNAVAILABLE; new ones can be made when
- * restored link <engine> <ordinal> <thousandths> speed of h2d, d2h, d2d, peer or compute of a
+ * restored device <ordinal> xid <code>  NVML reports this error of the device, once
+ * link <engine> <ordinal> <thousandths> speed of h2d, d2h, d2d, peer or compute of a
  * device, for all processes
  *
  * Kernels: an image that begins with the text of SIMCUDA_IMAGE, given to cuModuleLoadData or

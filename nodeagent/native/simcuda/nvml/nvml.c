@@ -22,6 +22,7 @@ enum {
     NVML_ERROR_INVALID_ARGUMENT = 2,
     NVML_ERROR_NOT_FOUND = 6,
     NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_TIMEOUT = 10,
     NVML_ERROR_GPU_IS_LOST = 15,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999,
@@ -45,6 +46,20 @@ struct nvml_pci {
 /* A handle is the ordinal and one, so that NULL is none. */
 typedef void *nvml_device;
 
+static const unsigned long long event_xid = 8;
+
+struct nvml_event {
+    nvml_device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+};
+
+/* What somebody waits for: by device, whether, and the last error that was seen. */
+struct nvml_event_set {
+    bool wanted[MAX_DEVICES];
+    uint64_t seen[MAX_DEVICES];
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned initialised;
 static bool joined;
@@ -66,6 +81,12 @@ SIM_EXPORT int nvmlDeviceGetUUID(nvml_device device, char *uuid, unsigned length
 SIM_EXPORT int nvmlDeviceGetPciInfo_v3(nvml_device device, struct nvml_pci *pci);
 SIM_EXPORT int nvmlDeviceGetMemoryInfo(nvml_device device, struct nvml_memory *memory);
 SIM_EXPORT int nvmlDeviceGetMemoryInfo_v2(nvml_device device, struct nvml_memory_v2 *memory);
+SIM_EXPORT int nvmlEventSetCreate(struct nvml_event_set **set);
+SIM_EXPORT int nvmlEventSetFree(struct nvml_event_set *set);
+SIM_EXPORT int nvmlDeviceRegisterEvents(nvml_device device, unsigned long long types,
+                                        struct nvml_event_set *set);
+SIM_EXPORT int nvmlEventSetWait_v2(struct nvml_event_set *set, struct nvml_event *event,
+                                   unsigned timeout_ms);
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
@@ -104,6 +125,8 @@ const char *nvmlErrorString(int result) {
         return "there is no such device";
     case NVML_ERROR_INSUFFICIENT_SIZE:
         return "the caller's buffer is too small";
+    case NVML_ERROR_TIMEOUT:
+        return "nothing happened in time";
     case NVML_ERROR_GPU_IS_LOST:
         return "the device is lost";
     case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
@@ -285,4 +308,63 @@ int nvmlDeviceGetMemoryInfo_v2(nvml_device device, struct nvml_memory_v2 *memory
         memory->used = plain.used;
     }
     return result;
+}
+
+int nvmlEventSetCreate(struct nvml_event_set **set) {
+    int result = ready();
+    if (result != NVML_SUCCESS || set == NULL) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *set = calloc(1, sizeof **set);
+    return *set != NULL ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+}
+
+int nvmlEventSetFree(struct nvml_event_set *set) {
+    free(set);
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(nvml_device device, unsigned long long types,
+                             struct nvml_event_set *set) {
+    int ordinal;
+    int result = ordinal_of(device, &ordinal);
+    if (result != NVML_SUCCESS || set == NULL || types != event_xid) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    set->wanted[ordinal] = true;
+    set->seen[ordinal] = machine_xid(ordinal);
+    return NVML_SUCCESS;
+}
+
+/* The next error that was not seen yet; false if there is none. */
+static bool event_next(struct nvml_event_set *set, struct nvml_event *event) {
+    for (unsigned ordinal = 0; ordinal < machine_config()->devices; ordinal++) {
+        uint64_t now = machine_xid((int)ordinal);
+        if (set->wanted[ordinal] && now != set->seen[ordinal]) {
+            set->seen[ordinal] = now;
+            *event = (struct nvml_event){.device = (nvml_device)(uintptr_t)(ordinal + 1),
+                                         .type = event_xid,
+                                         .data = (uint32_t)now,
+                                         .gpu_instance = UINT32_MAX,
+                                         .compute_instance = UINT32_MAX};
+            return true;
+        }
+    }
+    return false;
+}
+
+int nvmlEventSetWait_v2(struct nvml_event_set *set, struct nvml_event *event, unsigned timeout_ms) {
+    int result = ready();
+    if (result != NVML_SUCCESS || set == NULL || event == NULL) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    const uint64_t pause_ns = 5000000;
+    uint64_t until = machine_now_ns() + (uint64_t)timeout_ms * 1000000U;
+    while (!event_next(set, event)) {
+        if (machine_now_ns() >= until) {
+            return NVML_ERROR_TIMEOUT;
+        }
+        machine_sleep_until(machine_now_ns() + pause_ns);
+    }
+    return NVML_SUCCESS;
 }

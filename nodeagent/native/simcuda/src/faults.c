@@ -58,6 +58,12 @@ static bool parse_link(const char *text) {
 static bool parse_device(const char *text) {
     char what[16];
     unsigned device;
+    unsigned code;
+    if (sscanf(text, "device %u xid %u", &device, &code) == 2 &&
+        device < machine_config()->devices && code != 0) {
+        machine_report_xid((int)device, code);
+        return true;
+    }
     if (sscanf(text, "device %u %15s", &device, what) != 2 || device >= machine_config()->devices) {
         return false;
     }

@@ -25,6 +25,7 @@ struct shared_device {
     _Atomic uint64_t engine_thousandths[ENGINE_COUNT];
     _Atomic uint64_t moved_bytes[ENGINE_COUNT];
     _Atomic uint64_t losses; /* odd while the device is lost */
+    _Atomic uint64_t xid;    /* the code, and in the upper half a count */
 };
 
 struct segment {
@@ -340,6 +341,21 @@ bool machine_is_lost(int device) {
 
 uint64_t machine_loss_generation(int device) {
     return atomic_load(&machine->devices[device].losses);
+}
+
+void machine_report_xid(int device, uint32_t code) {
+    _Atomic uint64_t *word = &machine->devices[device].xid;
+    uint64_t last = atomic_load(word);
+    while ((uint32_t)last != code) {
+        uint64_t next = (((last >> 32) + 1) << 32) | code;
+        if (atomic_compare_exchange_weak(word, &last, next)) {
+            return;
+        }
+    }
+}
+
+uint64_t machine_xid(int device) {
+    return atomic_load(&machine->devices[device].xid);
 }
 
 SIM_EXPORT uint64_t simcuda_moved_bytes(int device, int engine) {

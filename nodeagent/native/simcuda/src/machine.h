@@ -64,5 +64,10 @@ void machine_set_lost(int device, bool lost);
 bool machine_is_lost(int device);
 uint64_t machine_loss_generation(int device);
 
+/* The last error (Xid) that the kernel's side reported of a device, and in the upper half how many
+ * there were. The same error as before is not reported again. */
+void machine_report_xid(int device, uint32_t code);
+uint64_t machine_xid(int device);
+
 uint64_t machine_now_ns(void);
 void machine_sleep_until(uint64_t time_ns);
