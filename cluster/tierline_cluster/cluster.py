@@ -29,6 +29,10 @@ _KUBELET_SETS: Final = (
     *("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"),
     *("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"),
 )
+_OWN: Final = frozenset(
+    {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "logs", "node"}
+)
+"""What a cluster has in its folder."""
 _SYSCTL: Final = Path("/proc/sys")
 
 
@@ -102,6 +106,12 @@ class Cluster:
 
         Nothing happens if there is none.
         """
+        strangers = sorted({path.name for path in self.folder.glob("*")} - _OWN)
+        if strangers:
+            raise ClusterError(
+                f"{self.folder} is no folder of a cluster: it holds {', '.join(strangers[:3])};"
+                " name one that is empty or does not exist"
+            )
         if cgroups.exists(self.group) and os.geteuid() != 0:
             raise ClusterError(f"cannot end the cluster in {self.folder}: only root may; use sudo")
         cgroups.kill_all(self.group)

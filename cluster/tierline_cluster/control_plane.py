@@ -106,10 +106,17 @@ class ControlPlane:
 
     def start(self) -> Self:
         """Start etcd and the API server; returns when it serves. Raises ClusterError."""
-        etcd = f"http://127.0.0.1:{free_port()}"
-        peers = f"http://127.0.0.1:{free_port()}"
+        etcd = f"https://127.0.0.1:{free_port()}"
+        peers = f"https://127.0.0.1:{free_port()}"
+        # An authority of its own: who may write to etcd may do anything, on a node also as root.
+        trusted = Authority(self.folder / "certificates" / "etcd")
+        pair = trusted.issue("etcd", "etcd", addresses=("IP:127.0.0.1",))
         self._start(
             "etcd",
+            *_tls(pair, trusted, "", "trusted-ca-file"),
+            *_tls(pair, trusted, "peer-", "trusted-ca-file"),
+            "--client-cert-auth",
+            "--peer-client-cert-auth",
             f"--data-dir={self.folder / 'etcd'}",
             f"--listen-client-urls={etcd}",
             f"--advertise-client-urls={etcd}",
@@ -118,7 +125,8 @@ class ControlPlane:
             f"--initial-cluster=default={peers}",
             "--unsafe-no-fsync",
         )
-        self._start("kube-apiserver", *self._apiserver_flags(etcd))
+        store = (f"--etcd-servers={etcd}", *_tls(pair, trusted, "etcd-", "cafile"))
+        self._start("kube-apiserver", *store, *self._apiserver_flags())
         wait_until("the API server does not serve", self._ready, self.daemons)
         return self
 
@@ -170,7 +178,7 @@ class ControlPlane:
         except (OSError, HTTPException, ApiError):
             return False
 
-    def _apiserver_flags(self, etcd: str) -> list[str]:
+    def _apiserver_flags(self) -> list[str]:
         address, port = self.network.address, self._port
         names = ["DNS:localhost", "DNS:kubernetes.default.svc", "IP:127.0.0.1"]
         names += [f"IP:{address}"] if address != "127.0.0.1" else []
@@ -178,7 +186,6 @@ class ControlPlane:
         kubelets = self.certificate_for("kube-apiserver-kubelet-client", ("system:masters",))
         key = self.authority.service_account_key()
         return [
-            f"--etcd-servers={etcd}",
             f"--bind-address={address}",
             f"--advertise-address={address}",
             f"--secure-port={port}",
@@ -197,3 +204,13 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--allow-privileged",
         ]
+
+
+def _tls(pair: Certificate, trusted: Authority, of: str, authority: str) -> list[str]:
+    """Return the flags by which a program shows `pair` and trusts what `trusted` signed."""
+    word = "certfile" if authority == "cafile" else "cert-file"
+    return [
+        f"--{of}{authority}={trusted.certificate}",
+        f"--{of}{word}={pair.certificate}",
+        f"--{of}{word.replace('cert', 'key')}={pair.key}",
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from tests.e2e.conftest import FOLDER, Running, phase, pod
 
 from tierline_cluster.build import ProgramFolders
 from tierline_cluster.cluster import Cluster
+from tierline_cluster.errors import ClusterError
 from tierline_cluster.node import FIXED
 
 pytestmark = pytest.mark.e2e
@@ -72,7 +72,8 @@ def test_nothing_is_left_of_a_cluster_in_which_a_pod_still_ran(
 
 def test_what_a_crash_left_is_removed_by_the_next_start(programs: ProgramFolders) -> None:
     broken = Cluster(FOLDER.with_name("e2e-broken"))
-    shutil.copytree(Path(__file__).parent, broken.folder, dirs_exist_ok=True)
+    (broken.folder / "etcd").mkdir(parents=True, exist_ok=True)
+    (broken.folder / "etcd" / "member").write_text("of another cluster")
     without_node = ProgramFolders(programs.kubernetes, Path("/nowhere"))
     with pytest.raises(FileNotFoundError):
         broken.up(without_node)
@@ -81,3 +82,15 @@ def test_what_a_crash_left_is_removed_by_the_next_start(programs: ProgramFolders
     broken.down()
     assert mentions(broken.folder) == []
     assert not broken.folder.exists()
+
+
+def test_a_folder_with_other_things_is_not_touched(
+    programs: ProgramFolders, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    mistaken = Cluster(tmp_path)
+    for act in (mistaken.down, lambda: mistaken.up(programs)):
+        with pytest.raises(ClusterError, match=r"is no folder of a cluster: it holds thesis\.txt"):
+            act()
+
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

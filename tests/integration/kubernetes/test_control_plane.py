@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -76,6 +78,21 @@ def may_list(reader: Api, namespace: str) -> bool:
     except ApiError:
         return False
     return True
+
+
+def test_no_user_of_the_api_server_can_reach_etcd(api_server: ControlPlane) -> None:
+    admin = api_server.certificate_for("admin", ("system:masters",))
+    arguments = Path(f"/proc/{api_server.daemons[0].pid}/cmdline").read_text().split("\0")
+    flags = dict(argument.partition("=")[::2] for argument in arguments)
+    context = ssl.create_default_context(cafile=flags["--trusted-ca-file"])
+    for pair in (None, admin):
+        if pair is not None:
+            context.load_cert_chain(pair.certificate, pair.key)
+        with pytest.raises(OSError, match=r"SSL|TLS|reset|EOF"):
+            urlopen(f"{flags['--listen-client-urls']}/version", context=context)  # noqa: S310
+    context.load_cert_chain(flags["--cert-file"], flags["--key-file"])
+    with urlopen(f"{flags['--listen-client-urls']}/version", context=context) as answer:  # noqa: S310
+        assert b"etcdserver" in answer.read()
 
 
 def test_an_api_server_that_cannot_start_shows_its_log(
