@@ -489,14 +489,14 @@ static void end(struct tierline_call *call) {
     if (call->held == PASSING) {
         atomic_fetch_sub(&tl_gates.passing, 1);
     } else {
+        /* A failure here costs room in the ring, and shows at the next call. */
         if (behind.stream != NULL) {
-            /* A failure costs room in the ring, and shows at the next call. */
-            tl_stream_after(behind.stream);
             if (behind.releases > tl_gates.cursor.consumed &&
                 tl_stream_give_back(behind.stream, behind.consumed, behind.releases) ==
                     ABI_SUCCESS) {
                 tl_gates.cursor.consumed = behind.releases;
             }
+            tl_stream_after(behind.stream);
         }
         tl_lock_release(&tl_gates.lock);
     }
@@ -612,6 +612,8 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
     }
     if (result == ABI_SUCCESS) {
         tl_stream_reads(stream, plan->lowest);
+        behind.stream = stream;
+        behind.releases = 0;
         tl_stream_waited(stream, plan->needs);
         tl_gates.cursor.layer = plan->layer;
         tl_gates.cursor.consumed =

@@ -10,8 +10,8 @@
  * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
  * issued.
  *
- * Invariant: it takes the gates' lock only to end an implicit job. Whoever holds that lock may be
- * waiting for the GPU, which may be waiting for the monitor.
+ * Invariant: it never waits for the gates' lock. Whoever holds that may be waiting for the GPU,
+ * which may be waiting for the monitor.
  */
 #include "cuda.h"
 #include "device_memory.h"
@@ -131,7 +131,9 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
 
 /* Ends an implicit job if no call has come since `begun`, and none is under way on the GPU. */
 static void end_if_idle(tierline_client *client, uint32_t begun) {
-    tl_lock_acquire(&tl_gates.lock);
+    if (!tl_lock_try(&tl_gates.lock)) {
+        return; /* somebody calls */
+    }
     if (tl_gates.implicit && tl_gates.job != 0 && atomic_load(&tl_gates.begun) == begun &&
         !gate_capturing() && tl_gates_idle(client)) {
         tl_gates_end_locked(client, tl_gates.job, 0);

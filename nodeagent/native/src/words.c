@@ -33,10 +33,14 @@ void tl_futex_wake_all(const uint32_t *word, bool shared) {
     syscall(SYS_futex, word, operation, INT_MAX, NULL, NULL, 0);
 }
 
-void tl_lock_acquire(struct tl_lock *lock) {
+bool tl_lock_try(struct tl_lock *lock) {
     uint32_t seen = 0;
-    if (__atomic_compare_exchange_n(&lock->word, &seen, 1, false, __ATOMIC_ACQUIRE,
-                                    __ATOMIC_RELAXED)) {
+    return __atomic_compare_exchange_n(&lock->word, &seen, 1, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
+void tl_lock_acquire(struct tl_lock *lock) {
+    if (tl_lock_try(lock)) {
         return;
     }
     while (__atomic_exchange_n(&lock->word, 2, __ATOMIC_ACQUIRE) != 0) {

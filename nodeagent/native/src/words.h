@@ -22,6 +22,7 @@ struct tl_lock {
     uint32_t word;
 };
 void tl_lock_acquire(struct tl_lock *lock);
+bool tl_lock_try(struct tl_lock *lock);
 void tl_lock_release(struct tl_lock *lock);
 
 /* A change counter: read `count`, drop the lock, wait for another count. */
