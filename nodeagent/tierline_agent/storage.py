@@ -188,10 +188,10 @@ class Storage:
             None if medium is None else Lender(store, medium, digest, key),
         )
 
-    def mapped_media(self) -> list[MappedMedium]:
-        """The media from which a device can copy by itself."""
-        media = (tier.store.mapped for tier in self.tiers.values())
-        return [medium for medium in media if medium is not None]
+    def mapped_media(self) -> dict[MappedMedium, int]:
+        """The media from which a device can copy by itself, and where each one's content begins."""
+        stores = [tier.store for tier in self.tiers.values()]
+        return {one.mapped: one.content_offset for one in stores if one.mapped is not None}
 
     def find(self, domain: str, digest: bytes) -> Stored:
         """Find content by digest in any tier, and take a reference.

@@ -1,6 +1,7 @@
 /* Copies and fills: the right bytes by every call, the right engine, and what is refused. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "kit.h"
 
@@ -175,6 +176,25 @@ static void unmapped_under_way(void) {
     OK(cuMemRelease(handle));
 }
 
+/* Two pieces that were pinned one by one are not one piece. */
+static void across_pieces(void) {
+    CUdeviceptr device;
+    char *pieces = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pieces != MAP_FAILED);
+    memset(pieces, 1, 8192);
+    OK(cuMemAlloc(&device, 8192));
+    OK(cuMemHostRegister(pieces, 4096, 0));
+    OK(cuMemHostRegister(pieces + 4096, 4096, 0));
+    OK(cuMemcpyHtoD(device, pieces, 4096));
+    OK(cuMemcpyHtoD(device, pieces + 4096, 4096));
+    FAILS(cuMemcpyHtoD(device, pieces, 8192), CUDA_ERROR_INVALID_VALUE);
+    FAILS(cuMemcpyDtoH(pieces + 1, device, 4096), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemHostUnregister(pieces));
+    OK(cuMemHostUnregister(pieces + 4096));
+    OK(cuMemFree(device));
+    munmap(pieces, 8192);
+}
+
 int main(void) {
     void *memory;
     kit_machine((const char *const[]){"DEVICES=2", "MEMORY=64Mi", "H2D=400Mi", "D2H=400Mi",
@@ -189,6 +209,7 @@ int main(void) {
     fills_of_each_width();
     what_is_no_device_memory_is_refused();
     unmapped_under_way();
+    across_pieces();
     OK(cuMemFreeHost(memory));
     return 0;
 }

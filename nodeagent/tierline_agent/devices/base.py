@@ -24,7 +24,7 @@ All methods may raise OSError. Those that take a descriptor leave it open: the c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -260,8 +260,11 @@ class Device(Protocol):
         """
         ...
 
-    def attach_media(self, media: Iterable[MappedMedium]) -> None:
-        """Prepare to copy from media that are memory, before any load or stream."""
+    def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
+        """Prepare to copy from media that are memory, before any load or stream.
+
+        Given is where on each the content begins, bytes.
+        """
         ...
 
     def open_stream(self, order: StreamOrder) -> Stream:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tierline_agent.devices.base import Extent, StreamOrder
@@ -129,7 +129,7 @@ class CpuDevice:
         """Let the source be read into the extent itself."""
         return self.fill(extent, source.read)
 
-    def attach_media(self, media: Iterable[MappedMedium]) -> None:
+    def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
         """Nothing: links read from every medium."""
 
     def open_stream(self, order: StreamOrder) -> Stream:

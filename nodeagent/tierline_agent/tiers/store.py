@@ -278,6 +278,11 @@ class Store:
         medium = self._volume.medium
         return medium if isinstance(medium, MappedMedium) else None
 
+    @property
+    def content_offset(self) -> int:
+        """Where on the medium the content begins: slots of an extent each, without gaps, bytes."""
+        return self._volume.geometry.data_offset
+
     def may_lend(self, digest: Digest, key: bytes) -> bool:
         """Whether `lend` would have nothing to verify. Raises UnknownExtent or CorruptExtent."""
         with self._changed:

@@ -70,6 +70,11 @@ static bool side_allowed(CUcontext ctx, uint64_t address, uint64_t bytes, bool o
     if (!known) {
         return on_host;
     }
+    struct range first;
+    if (ranges_find(address, &first) && first.kind == RANGE_REGISTERED &&
+        bytes > first.base + first.size - address) {
+        return false; /* as the driver does, also where the next piece is registered too */
+    }
     return ranges_would_allow(address, bytes, ctx->device, writing) ||
            (place != HOST_MEMORY && ranges_would_allow(address, bytes, place, writing));
 }

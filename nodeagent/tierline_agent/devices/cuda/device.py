@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import mmap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -152,10 +152,10 @@ class CudaDevice:
 
     # -- bytes
 
-    def attach_media(self, media: Iterable[MappedMedium]) -> None:
+    def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
         """Map and pin them."""
-        for medium in media:
-            self._media.add(medium)
+        for medium, content_offset in media.items():
+            self._media.add(medium, content_offset)
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into a pinned buffer, and copy that."""
@@ -205,6 +205,7 @@ class CudaDevice:
         ring = [_extent(extent) for extent in order.ring]
         supplies = self._parts.supplies
         self._stream = CudaStream(supplies, order, ring, words, self._depth(order))
+        self._stream.begin()
         self._runner.start(self._stream)
         return self._stream
 

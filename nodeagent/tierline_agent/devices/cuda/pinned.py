@@ -4,6 +4,9 @@ Everything is pinned at the start, in pieces: a pin takes a lock of the whole dr
 hundreds of gigabytes would stall every CUDA call of the node for minutes. Each device pins mappings
 of its own (`MappedMedium.map_again`).
 
+The driver refuses a copy that crosses from one pinned piece into the next. Extents are powers of
+two no larger than a piece, and pieces begin where the content begins: no extent lies across two.
+
 Invariant: what is pinned stays mapped until `close`.
 """
 
@@ -31,28 +34,40 @@ def pin(context: Context, what: str, address: int, size_bytes: int) -> None:
         call(attempt, driver.cuMemHostRegister, address + at, piece, _PORTABLE_OFF)
 
 
+@dataclass(frozen=True)
+class _Mapping:
+    memory: mmap.mmap
+    address: int
+    content_offset: int
+
+
 class PinnedMedia:
     """One device's own mappings of the media that are memory."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._mappings: dict[MappedMedium, tuple[mmap.mmap, int]] = {}
+        self._mappings: dict[MappedMedium, _Mapping] = {}
 
-    def add(self, medium: MappedMedium) -> None:
-        """Map and pin a medium. Raises CudaFailed, TierError."""
-        mapping = medium.map_again()
-        address = address_of(memoryview(mapping))
-        pin(self._context, f"the {medium.kind} tier {medium.path}", address, medium.size_bytes)
-        self._mappings[medium] = (mapping, address)
+    def add(self, medium: MappedMedium, content_offset: int) -> None:
+        """Map a medium, and pin it from where its content begins. Raises CudaFailed, TierError."""
+        memory = medium.map_again()
+        mapping = _Mapping(memory, address_of(memoryview(memory)), content_offset)
+        self._pin(medium, mapping)
+        self._mappings[medium] = mapping
 
     def address_of(self, place: Place) -> int:
         """Where this device finds a place."""
-        return self._mappings[place.medium][1] + place.offset
+        return self._mappings[place.medium].address + place.offset
 
     def pin_again(self) -> None:
         """After the context was made anew. Raises CudaFailed."""
-        for medium, (_, address) in self._mappings.items():
-            pin(self._context, f"the {medium.kind} tier {medium.path}", address, medium.size_bytes)
+        for medium, mapping in self._mappings.items():
+            self._pin(medium, mapping)
+
+    def _pin(self, medium: MappedMedium, mapping: _Mapping) -> None:
+        what = f"the {medium.kind} tier {medium.path}"
+        size_bytes = medium.size_bytes - mapping.content_offset
+        pin(self._context, what, mapping.address + mapping.content_offset, size_bytes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,6 +49,7 @@ from tierline_agent.tiers import TierError
 _LOOK_S = 0.001
 _LOOK_WHILE_ENDING_S = 0.0001
 _VERIFIED_AHEAD = 2 * IN_FLIGHT
+_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,15 @@ class CudaStream:
         self._over = False
 
     # -- for the event loop's thread
+
+    def begin(self) -> None:
+        """Enqueue the first extents now: waking the runner takes as long as copying a small one."""
+        with self._changed:
+            depth, self._depth = self._depth, min(self._depth, _AT_ONCE)
+            try:
+                self._advance()
+            finally:
+                self._depth = depth
 
     def cancel(self, *, resumable: bool = False) -> None:
         """Stop: enqueue nothing more, and let what is enqueued run out."""
