@@ -6,8 +6,7 @@ the others, and if the launches that read it lie close together. Everything else
 the reason: a weight that no launch named may be read through memory that nobody watches.
 
 A launch may seem to name a weight that it does not read: parameters have gaps, and an old address
-may lie in one. So a read that the same launch of another run does not show is no read, as long as
-the weight has others.
+may lie in one. So only what all runs show, in one order, counts as a read.
 
 Weights that are read again while others have begun share a layer: the layer must be there whole.
 
@@ -18,6 +17,7 @@ Invariant: `layers` and `pinned` hold every weight exactly once, and every weigh
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 from tierline_torch.selection import (
     CHANGING,
@@ -25,7 +25,6 @@ from tierline_torch.selection import (
     Layer,
     Selection,
     by_reason,
-    steady_order,
 )
 
 NOT_SEEN = "named by no launch of the first jobs"
@@ -39,22 +38,18 @@ Reads = Sequence[tuple[int, int]]
 
 def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
     """Sort `count` weights by what `runs` (at least one) show."""
-    runs = _without_chance(runs)
-    orders = [list(dict.fromkeys(weight for _, weight in run)) for run in runs]
-    reasons: dict[int, str] = {}
-    for weight in range(count):
-        shown = [weight in order for order in map(set, orders)]
-        if not any(shown):
-            reasons[weight] = NOT_SEEN
-        elif not all(shown):
-            reasons[weight] = CHANGING
-    for run in runs:
-        for weight in _scattered(run):
-            reasons.setdefault(weight, REPEATED)
-    kept = [[weight for weight in order if weight not in reasons] for order in orders]
-    steady = steady_order(kept)
-    reasons.update((weight, CHANGING) for weight in kept[0] if weight not in steady)
-    launches = _by_launch([(at, weight) for at, weight in runs[0] if weight not in reasons])
+    common = list(runs[0])
+    for run in runs[1:]:
+        common = _in_both(common, run)
+    steady = {weight for _, weight in common}
+    shown = {weight for run in runs for _, weight in run}
+    reasons = {
+        weight: CHANGING if weight in shown else NOT_SEEN
+        for weight in range(count)
+        if weight not in steady
+    }
+    reasons.update((weight, REPEATED) for weight in _scattered(common))
+    launches = _by_launch([read for read in common if read[1] not in reasons])
     return Selection(
         layers=tuple(Layer(None, weights) for weights in _layers(launches)),
         pinned=by_reason(reasons),
@@ -62,10 +57,16 @@ def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
     )
 
 
-def _without_chance(runs: Sequence[Reads]) -> list[Reads]:
-    common = set(runs[0]).intersection(*runs[1:])
-    steady = {weight for _, weight in common}
-    return [[read for read in run if read in common or read[1] not in steady] for run in runs]
+def _in_both(first: Reads, second: Reads) -> list[tuple[int, int]]:
+    """The reads of the first that the second shows in the same order."""
+    matcher = SequenceMatcher(
+        a=[weight for _, weight in first], b=[weight for _, weight in second], autojunk=False
+    )
+    return [
+        read
+        for block in matcher.get_matching_blocks()
+        for read in first[block.a : block.a + block.size]
+    ]
 
 
 def _scattered(run: Reads) -> list[int]:

@@ -87,7 +87,7 @@ def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> 
             reasons[weight] = ENCLOSING
     fit = [weight for weight in fit if weight not in reasons]
     orders = [one.order(fit) for one in facts]
-    steady = steady_order(orders)
+    steady = _steady(orders)
     layers: dict[int, list[int]] = {module: [] for module in orders[0] if module in steady}
     for weight in facts[0].readers:
         if weight in reasons:
@@ -162,7 +162,7 @@ def _unfit(weight: int, owners: frozenset[int] | set[int], facts: Sequence[_Fact
     return None
 
 
-def steady_order(orders: Sequence[Sequence[int]]) -> set[int]:
+def _steady(orders: Sequence[Sequence[int]]) -> set[int]:
     """What keeps its order in all runs: what matches the first run's order."""
     steady = list(orders[0])
     for other in orders[1:]:
