@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_agent.policy.leases import Claim, Grant, Keep, Rank, decide
+from tierline_agent.policy.leases import Claim, Grant, Keep, Rank, decide, yields
 
 
 @st.composite
@@ -43,3 +43,17 @@ def test_the_order_in_which_claims_are_looked_at_does_not_matter(
 ) -> None:
     shuffled = sorted(waiting, key=lambda claim: -claim.arrival)
     assert decide(None, waiting) == decide(None, shuffled)
+
+
+@given(claims(), claims())
+def test_a_holder_gives_way_only_to_an_earlier_deadline(
+    holders: list[Claim], waiting: list[Claim]
+) -> None:
+    for holder in holders:
+        earlier = [
+            claim
+            for claim in waiting
+            if claim.rank < holder.rank
+            or (claim.rank == holder.rank and claim.deadline_ns < holder.deadline_ns)
+        ]
+        assert yields(holder, waiting) == bool(earlier)
