@@ -33,6 +33,9 @@ _OWN: Final = frozenset(
     {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "logs", "node"}
 )
 """What a cluster has in its folder."""
+_DEEPEST: Final = "node/kubelet/plugins_registry/gpu.tierline.io-reg.sock"
+_LONGEST_SOCKET: Final = 107
+"""Characters in the path of a Unix socket (unix(7))."""
 _SYSCTL: Final = Path("/proc/sys")
 
 
@@ -55,6 +58,11 @@ class Cluster:
 
         What an earlier cluster in this folder left is removed first.
         """
+        if len(str(self.folder / _DEEPEST)) > _LONGEST_SOCKET:
+            raise ClusterError(
+                f"cannot start a node in {self.folder}: the path is too long for the sockets of"
+                " the kubelet's plugins; choose a shorter one by --folder"
+            )
         if os.geteuid() != 0:
             raise ClusterError("cannot start a node: only root may; run it with sudo")
         self.down()

@@ -9,7 +9,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tierline_cluster.build import ProgramFolders
 from tierline_cluster.certificates import Authority, write_kubeconfig
+from tierline_cluster.cluster import Cluster
+from tierline_cluster.errors import ClusterError
 from tierline_cluster.images import Image
 
 
@@ -40,6 +45,12 @@ def test_a_kubeconfig_names_no_other_file_and_is_private(tmp_path: Path) -> None
 
     assert str(tmp_path) not in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_whose_sockets_could_not_be_named_is_refused(tmp_path: Path) -> None:
+    deep = Cluster(tmp_path / ("deep" * 20))
+    with pytest.raises(ClusterError, match=r"too long for the sockets .* by --folder"):
+        deep.up(ProgramFolders(tmp_path, tmp_path))
 
 
 def read(archive: Path) -> dict[str, bytes]:
