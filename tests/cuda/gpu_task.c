@@ -271,6 +271,26 @@ static void two_arenas(void) {
     check(&task, 0, task.count, NULL);
 }
 
+/* How long launches take, as a profile needs it. */
+static void timed(void) {
+    load_all();
+    tierline_observer_time(true);
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 2000000));
+        OK(launch(&task, w, w, NULL, 0)); /* not the first to read it */
+    }
+    tierline_time times[MOST_WEIGHTS];
+    HOLDS(tierline_observer_times(times, MOST_WEIGHTS) == task.count);
+    for (uint32_t w = 0; w < task.count; w++) {
+        HOLDS(times[w].launch == 2 * w);
+        HOLDS(times[w].end_ns > (w == 0 ? 0 : times[w - 1].end_ns) + 1500000);
+    }
+    end(&task, job);
+    tierline_observer_time(false);
+    HOLDS(tierline_observer_times(NULL, 0) == 0);
+}
+
 static void forking(void) {
     load_all();
     pass(NULL);
@@ -294,7 +314,8 @@ static void closing(void) {
         check(&task, 0, task.count, NULL);
         tierline_close(task.client);
         free(task.content);
-        OK(launch(&task, 0, 0, NULL, 0) == CUDA_SUCCESS ? 1 : 0); /* the addresses are gone */
+        OK(cuMemsetD8((CUdeviceptr)(uintptr_t)task.results, 0, 8)); /* nothing is gated any more */
+        task.client = NULL;
     }
 }
 
@@ -333,10 +354,11 @@ int main(int argc, char **argv) {
         {"copies", copies},
         {"out_of_reach", out_of_reach},
         {"two_arenas", two_arenas},
+        {"timed", timed},
         {"forking", forking},
+        {"closing", closing},
         {"agent_killed", agent_killed},
     };
-    (void)closing;
     HOLDS(argc == 4);
     socket_path = argv[2];
     extents = (uint32_t)strtoul(argv[3], NULL, 10);

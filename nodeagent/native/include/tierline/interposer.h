@@ -106,6 +106,20 @@ uint32_t tierline_observer_reads(tierline_read *out, uint32_t capacity);
 
 void tierline_observer_totals(tierline_observed *out);
 
+/* When a launch, or copy, ended that was the first to read some weight. */
+typedef struct {
+    uint64_t launch; /* as in tierline_read */
+    uint64_t end_ns; /* by the GPU's clock, since just before the first of them began */
+} tierline_time;
+
+/* Whether such launches are timed from now on, by an event behind each; forgets earlier times, as
+ * restart and watch do. */
+void tierline_observer_time(bool wanted);
+
+/* The times, in program order, in the same manner as the reads; at most 65,536 are kept. Waits for
+ * the launches: this one calls the driver, and is not for gates. */
+uint32_t tierline_observer_times(tierline_time *out, uint32_t capacity);
+
 /* A call that is about to reach the driver. Valid only during the gate. */
 struct tierline_call {
     const char *symbol;
@@ -118,7 +132,9 @@ struct tierline_call {
     const uint32_t
         *weights; /* indexes of the watched weights that it names, each once, unordered */
     uint32_t weight_count;
-    uint32_t held;       /* the library's own; 0 for anybody else */
+    uint32_t held; /* the library's own, as the two below; 0 for anybody else */
+    bool timed;
+    uint64_t launch;
     uint64_t generation; /* changes whenever other weights are watched */
 };
 

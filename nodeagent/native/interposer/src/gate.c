@@ -7,6 +7,7 @@
 
 #include "abi.h"
 #include "driver.h"
+#include "timing.h"
 
 /* Two words that launches of any thread must read together: a pair never changes, and lives on
  * because a launch may still be in it. There are as many as calls of tierline_gate_set. */
@@ -32,6 +33,10 @@ int gate_ask(struct tierline_call *call) {
 }
 
 void gate_done(struct tierline_call *call) {
+    if (call->timed) {
+        timing_behind(call);
+        call->timed = false;
+    }
     const struct own_gate *ours = call->held != 0 ? own_gate() : NULL;
     if (ours != NULL) {
         ours->end(call);

@@ -10,6 +10,7 @@
 #include "driver.h"
 #include "gate.h"
 #include "layouts.h"
+#include "timing.h"
 
 enum { MOST_READS = 1 << 20 };
 
@@ -243,6 +244,25 @@ static uint64_t ordinal(void) {
     return totals.launches + totals.copies;
 }
 
+/* After the gate let a call through that runs now: whether it is to be timed. */
+static void time_first_read(struct tierline_call *call, uint64_t found_in) {
+    if (!timing_on() || call->weight_count == 0 || call->captured) {
+        return;
+    }
+    bool first = false;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < call->weight_count && found_in == observer_generation(); i++) {
+        uint32_t weight = call->weights[i];
+        bool counts = shown_count == 0 || weight >= own_count;
+        first = first || (counts && !seen[weight - (shown_count > 0 ? own_count : 0)]);
+    }
+    uint64_t launch = ordinal();
+    pthread_mutex_unlock(&lock);
+    if (first) {
+        timing_before(call, launch);
+    }
+}
+
 int observer_launch(struct tierline_call *call, const void *function, void *const *parameters,
                     void *const *extra) {
     if (!observer_watching()) {
@@ -261,6 +281,7 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
     if (verdict != ABI_SUCCESS) {
         return verdict;
     }
+    time_first_read(call, found_in);
     pthread_mutex_lock(&lock);
     if (found_in == observer_generation()) {
         for (uint32_t i = 0; i < sink.count && !call->captured; i++) {
@@ -301,6 +322,7 @@ static int copy_pieces(struct tierline_call *call, const uint64_t *sources, cons
     call->captured = found > 0 && driver_capturing(call->stream, call->per_thread);
     int verdict = gate_ask(call);
     if (verdict == ABI_SUCCESS && found > 0 && !call->captured) {
+        time_first_read(call, found_in);
         pthread_mutex_lock(&lock);
         if (found_in == observer_generation()) {
             for (uint32_t i = 0; i < found; i++) {
@@ -460,6 +482,7 @@ static int watch(const tierline_weight *weights, uint32_t count, bool by_library
 }
 
 TIERLINE_EXPORT int tierline_observer_watch(const tierline_weight *weights, uint32_t count) {
+    timing_restart();
     pthread_mutex_lock(&lock);
     int result = watch(weights, count, false);
     pthread_mutex_unlock(&lock);
@@ -475,6 +498,7 @@ int observer_watch_own(const tierline_weight *weights, uint32_t count, uint64_t 
 }
 
 TIERLINE_EXPORT void tierline_observer_restart(void) {
+    timing_restart();
     pthread_mutex_lock(&lock);
     restart();
     pthread_mutex_unlock(&lock);
@@ -525,6 +549,7 @@ void observer_fork_after(bool in_child) {
         atomic_fetch_add(&generation, 1);
         atomic_store(&watching, false);
         gate_forget();
+        timing_forget();
     }
     pthread_mutex_unlock(&lock);
 }
