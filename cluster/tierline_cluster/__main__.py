@@ -12,6 +12,7 @@ from typing import Final
 from .build import ProgramFolders, programs
 from .cluster import Cluster
 from .errors import ClusterError
+from .node import SOCKET
 from .versions import CONTAINERD_BUILD, KUBERNETES_BUILD, REPOSITORY
 
 _BUILDS: Final = {build.name: build for build in (KUBERNETES_BUILD, CONTAINERD_BUILD)}
@@ -80,6 +81,8 @@ def _use(cluster: Cluster, folders: ProgramFolders) -> str:
     return (
         f"export KUBECONFIG={cluster.kubeconfig} PATH={folders.kubernetes}:$PATH\n"
         "kubectl get nodes\n"
+        f"# an image of yours, as an archive: {folders.containerd / 'ctr'}"
+        f" --address {cluster.folder / SOCKET} --namespace k8s.io images import FILE\n"
         f"# logs: {cluster.folder / 'logs'}"
     )
 

@@ -21,6 +21,8 @@ from .images import Image
 from .processes import Daemon, start, wait_until
 
 PAUSE: Final = "tierline.local/pause:1"
+SOCKET: Final = "node/containerd.sock"
+"""containerd's socket in a cluster's folder."""
 FIXED: Final = ("/run/containerd", "/var/lib/cni", "/var/log/containers")
 """Folders whose names are built into containerd, the CNI library and the kubelet."""
 _CNI_PLUGINS: Final = "/usr/lib/cni"
@@ -45,7 +47,7 @@ class Node:
         self.folder = plane.folder / "node"
         self.kubelet_root = self.folder / "kubelet"
         """The kubelet's folder: plugins register in `plugins_registry` below it."""
-        self.socket = self.folder / "containerd.sock"
+        self.socket = plane.folder / SOCKET
         self._programs = programs
         self._group = group
         self._bridge = bridge
