@@ -1,5 +1,4 @@
-/* Graphs: captured, built by hand, extended by gates, updated, and launched while others hold a
- * flag. */
+/* Graphs: captured, built by hand, extended by gates, and launched while others hold a flag. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -318,141 +317,6 @@ static void programmatic_edges_are_not_lost(void) {
     OK(cuStreamDestroy(stream));
 }
 
-static void executables_can_be_changed(void) {
-    CUgraph graph;
-    CUgraph clone;
-    CUgraph other;
-    CUgraphNode node;
-    CUgraphNode in_clone;
-    CUgraphNode empty;
-    CUgraphNode child;
-    CUstream stream;
-    uint64_t address = buffer;
-    uint64_t value = 1;
-    uint64_t count = 1;
-    void *pointers[] = {&address, &value, &count};
-    CUDA_KERNEL_NODE_PARAMS params = {fill, 1, 1, 1, 1, 1, 1, 0, pointers, NULL, NULL, NULL};
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
-    value = 100; /* the node has its own copy */
-    CUgraphExec exec = instantiate(graph);
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 1);
-    OK(cuGraphExecKernelNodeSetParams(exec, node, &params));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 100);
-    OK(cuGraphNodeSetEnabled(exec, node, 0));
-    OK(cuMemsetD8(buffer, 0, 8));
-    OK(cuCtxSynchronize());
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 0);
-    OK(cuGraphNodeSetEnabled(exec, node, 1));
-
-    OK(cuGraphClone(&clone, graph));
-    OK(cuGraphNodeFindInClone(&in_clone, node, clone));
-    value = 200;
-    OK(cuGraphKernelNodeSetParams(in_clone, &params));
-    CUgraphExecUpdateResultInfo info;
-    OK(cuGraphExecUpdate(exec, clone, &info));
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 200);
-    OK(cuGraphAddEmptyNode(&empty, clone, &in_clone, 1));
-    FAILS(cuGraphExecUpdate(exec, clone, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
-    CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
-    OK(cuGraphExecDestroy(exec));
-
-    /* A child runs whole between what comes before and after its node. */
-    OK(cuGraphCreate(&other, 0));
-    value = 1;
-    OK(cuGraphAddKernelNode(&node, other, NULL, 0, &params));
-    OK(cuGraphAddChildGraphNode(&child, other, &node, 1, clone));
-    address = buffer + 8;
-    OK(cuGraphAddKernelNode(&node, other, &child, 1, &params));
-    CUgraph inside;
-    OK(cuGraphChildGraphNodeGetGraph(child, &inside));
-    CHECK(inside != clone);
-    FAILS(cuGraphDestroy(inside), CUDA_ERROR_INVALID_VALUE);
-    exec = instantiate(other);
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 200 && device_word(buffer + 8) == 1);
-    OK(cuGraphDestroyNode(child));
-    size_t nodes = 0;
-    size_t edges = 0;
-    OK(cuGraphGetNodes(other, NULL, &nodes));
-    OK(cuGraphGetEdges(other, NULL, NULL, NULL, &edges));
-    CHECK(nodes == 2 && edges == 0);
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphDestroy(graph));
-    OK(cuGraphDestroy(clone));
-    OK(cuGraphDestroy(other));
-    FAILS(cuGraphDestroy(other), CUDA_ERROR_INVALID_VALUE);
-    OK(cuStreamDestroy(stream));
-}
-
-static void events_inside_graphs(void) {
-    CUgraph graph;
-    CUgraphNode record;
-    CUgraphNode wait;
-    CUgraphNode node;
-    CUevent outside;
-    CUevent inside;
-    CUstream stream;
-    CUstream other;
-    kit_set(&flags[0], 0);
-    kit_set(&flags[1], 0);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
-    OK(cuEventCreate(&outside, CU_EVENT_DISABLE_TIMING));
-    OK(cuEventCreate(&inside, CU_EVENT_DISABLE_TIMING));
-    OK(cuGraphCreate(&graph, 0));
-    OK(cuGraphAddEventWaitNode(&wait, graph, NULL, 0, outside));
-    CUDA_HOST_NODE_PARAMS host = {note, &flags[1]};
-    OK(cuGraphAddHostNode(&node, graph, &wait, 1, &host));
-    OK(cuGraphAddEventRecordNode(&record, graph, &node, 1, inside));
-    CUgraphExec exec = instantiate(graph);
-    OK(cuStreamWaitValue32(other, flag(0), 1, 0));
-    OK(cuEventRecord(outside, other));
-    OK(cuGraphLaunch(exec, stream));
-    FAILS(cuEventQuery(inside), CUDA_ERROR_NOT_READY);
-    CHECK(kit_get(&flags[1]) == 0);
-    kit_set(&flags[0], 1);
-    OK(cuEventSynchronize(inside));
-    CHECK(kit_get(&flags[1]) == 1);
-    OK(cuStreamSynchronize(stream));
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphDestroy(graph));
-    OK(cuEventDestroy(outside));
-    OK(cuEventDestroy(inside));
-    OK(cuStreamDestroy(stream));
-    OK(cuStreamDestroy(other));
-}
-
-static void an_executable_may_go_while_it_runs(void) {
-    CUgraph graph;
-    CUstream stream;
-    kit_set(&flags[0], 0);
-    kit_set(&flags[1], 0);
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK(cuStreamWaitValue32(stream, flag(0), 1, 0));
-    OK(cuLaunchHostFunc(stream, note, &flags[1]));
-    OK(cuStreamEndCapture(stream, &graph));
-    CUgraphExec exec = instantiate(graph);
-    OK(cuGraphLaunch(exec, stream));
-    OK(cuGraphExecDestroy(exec));
-    OK(cuGraphDestroy(graph));
-    kit_set(&flags[0], 1);
-    OK(cuStreamSynchronize(stream));
-    CHECK(flags[1] == 1);
-    OK(cuStreamDestroy(stream));
-}
-
 int main(void) {
     kit_machine(NULL);
     kit_device(0);
@@ -469,9 +333,6 @@ int main(void) {
     streams_fork_and_join_in_a_capture();
     what_a_capture_forbids();
     programmatic_edges_are_not_lost();
-    executables_can_be_changed();
-    events_inside_graphs();
-    an_executable_may_go_while_it_runs();
     OK(cuDevicePrimaryCtxRelease(0));
     return 0;
 }
