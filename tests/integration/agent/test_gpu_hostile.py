@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.integration.agent.agent_process import AgentProcess, content
+from tests.integration.agent.agent_process import AgentProcess, content, wait_until
 from tests.integration.agent.gpu_agent import EXTENT_BYTES, GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.integration.agent.gpu_client import CONSUMED_OFFSET, GpuClient
 from tests.integration.agent.raw_client import ClosedError, Lent, RefusedError
@@ -65,6 +65,21 @@ def test_a_job_ends_whatever_its_client_writes(agent: AgentProcess, value: int) 
     finally:
         done.set()
         scribbler.join()
+
+
+def test_a_job_that_stands_still_keeps_nobody_from_leaving(agent: AgentProcess) -> None:
+    """Unpinning memory waits for the device, and the device waits for a client."""
+    agent.register("still", gpu_plan(10, ring=2))
+    agent.register("leaver", gpu_plan(6, ring=2))
+    still, _ = load(agent, "still", 1, 10)
+    leaver, _ = load(agent, "leaver", 2, 6)
+    job = still.begin(0)
+    leaver.ask(p.Free(0), p.Freed)
+    leaver.close()
+    wait_until(lambda: not agent.task("leaver")["clients"], "the agent notices that one left")
+    still.end(job)
+    other = agent.program("leaver", 2, 6, GPU_PROGRAM)
+    assert other.do("job") == other.expected
 
 
 def test_a_rewind_needs_no_consumption(agent: AgentProcess) -> None:

@@ -73,6 +73,7 @@ class CudaDevice:
         self._media = PinnedMedia(self._context)
         self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
         self._stream: CudaStream | None = None
+        self._closed_words: list[CudaWords] = []
         self._parts = self._make_parts()
         self._runner = StreamRunner(f"gpu{gpu.ordinal}")
 
@@ -185,13 +186,13 @@ class CudaDevice:
         """Make a control page."""
         memory = SharedMemory.create("tierline-control", CONTROL_BYTES)
         with self._working():
-            return CudaWords(memory, self._context)
+            return CudaWords(memory, self._context, self._words_closed)
 
     def adopt_words(self, descriptor: int) -> CudaWords:
         """Take back a control page."""
         memory = SharedMemory.adopt(descriptor, CONTROL_BYTES, "a control page")
         with self._working():
-            return CudaWords(memory, self._context)
+            return CudaWords(memory, self._context, self._words_closed)
 
     def create_staging(self, slots: int) -> HostStaging:
         """Make staging memory of `slots` extents, in host memory."""
@@ -202,12 +203,23 @@ class CudaDevice:
         words = order.words
         if not isinstance(words, CudaWords):
             raise TypeError(f"{words!r} are not flag words of a GPU")
+        self._unpin_words()
         ring = [_extent(extent) for extent in order.ring]
         supplies = self._parts.supplies
         self._stream = CudaStream(supplies, order, ring, words, self._depth(order))
         self._stream.begin()
         self._runner.start(self._stream)
         return self._stream
+
+    def _words_closed(self, words: CudaWords) -> None:
+        self._closed_words.append(words)
+        self._unpin_words()
+
+    def _unpin_words(self) -> None:
+        """Not while a stream may wait for its client: the event loop would wait with it."""
+        if self._stream is None or self._stream.over:
+            while self._closed_words:
+                self._closed_words.pop().unpin()
 
     def _depth(self, order: StreamOrder) -> int:
         """Extents to keep enqueued, from the fastest link that the stream has."""

@@ -141,6 +141,12 @@ class CudaStream:
                 self._advance()
             self._changed.notify()
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is enqueued any more."""
+        with self._changed:
+            return self._over
+
     def waits_for_client(self) -> bool:
         """Whether it leaves the link to others: the client has not consumed the next slot yet."""
         with self._changed:

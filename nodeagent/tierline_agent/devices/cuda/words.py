@@ -10,6 +10,7 @@ ends every wait is the largest positive number, not all ones.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.driver import call, driver
@@ -24,8 +25,11 @@ _DEVICEMAP = 0x02
 class CudaWords:
     """The flag words in a control page."""
 
-    def __init__(self, memory: SharedMemory, context: Context) -> None:
-        """Take over the page, also if this raises CudaFailed."""
+    def __init__(
+        self, memory: SharedMemory, context: Context, on_close: Callable[[CudaWords], None]
+    ) -> None:
+        """Take over the page, also if this raises CudaFailed; `on_close` is to call `unpin`."""
+        self._on_close = on_close
         self._memory = memory
         self._context = context
         self._address = memory.address()
@@ -69,7 +73,11 @@ class CudaWords:
         return self._memory.export(writable=True)
 
     def close(self) -> None:
-        """Unpin and unmap the page."""
+        """Give the page back, as soon as the device can unpin it without waiting."""
+        self._on_close(self)
+
+    def unpin(self) -> None:
+        """Unpin and unmap the page. The driver waits until everything that is enqueued has run."""
         self._context.enter()
         driver.cuMemHostUnregister(self._address)
         self._memory.close()
