@@ -7,7 +7,7 @@ for data and when its dispatch ends; who streams takes the ring of its domain, a
 A copy that is under way when its job loses the ring ends all the same, and arrives nowhere.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and one extent of something
-else on each idle link when a streaming job is dispatched.
+else on each idle link when a streaming job starts, or starts again, with an empty ring.
 
 Pure: no clock and no randomness of its own. Not simulated: prefetch of the next job, spills.
 """
@@ -231,11 +231,12 @@ class _Run:
 
     def _begin(self, job: Job) -> None:
         self.phase = "gate"
-        job.started = True
         if not job.model.streams:
             return
         before = self.rings.get(job.model.domain)
-        if before is not None and before is not job:
+        if before is job:
+            return
+        if before is not None:
             self._lose_ring(before)
         self.rings[job.model.domain] = job
         self._occupy_links(job)

@@ -103,7 +103,6 @@ class Job:
         self.arrival_s = arrival_s
         limit = model.deadline_s
         self.deadline_s = float("inf") if limit is None else arrival_s + limit
-        self.started = False
         self.part = 0
         self.layer = 0
         self.epoch = 0
