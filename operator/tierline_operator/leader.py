@@ -96,9 +96,10 @@ class Leadership:
         """Renew or take the Lease; returns whether that worked."""
         begun = time.monotonic()
         try:
-            await self._observe()
-            if not self._may_take():
-                return False
+            if self._renewed_at is None:
+                await self._observe()
+                if not self._may_take():
+                    return False
             await self._write()
         except (KubeError, Unreachable) as error:
             # Someone was faster, or there is no answer: the next try tells.

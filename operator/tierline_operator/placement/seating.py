@@ -125,28 +125,38 @@ class Seating:
             return 0, set()
         if self._profile(entry) is None:
             return self._find_alone(entry)
-        made, changed = 0, set()
+        made = 0
+        changed: set[TaskKey] = set()
         for ledger in self.matching(entry):
-            while ledger.key in entry.untested and entry.missing and made < tries:
+            while ledger.key in entry.untested and made < tries:
                 refusal, planned = self._seat(entry, ledger)
                 made += planned
-                if refusal is None:
-                    changed |= {seat.task for seat in ledger.seats}
+                if refusal is not None:
+                    self._note_refusal(entry, ledger, refusal)
                     continue
-                entry.untested.discard(ledger.key)
-                nearest = entry.refusal
-                if (
-                    nearest is None
-                    or nearest.device in {None, ledger.key}
-                    or refusal.distance < nearest.distance
-                ):
-                    entry.refusal = refusal
-        if made < tries:
+                changed |= {seat.task for seat in ledger.seats}
+                if not entry.missing:
+                    entry.untested.clear()
+            if not entry.untested or made >= tries:
+                break
+        else:
             entry.untested.clear()
         if entry.missing and entry.refusal is None:
             wants = entry.task.spec.device.kind.value
             entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
         return made, changed
+
+    @staticmethod
+    def _note_refusal(entry: Entry, ledger: Ledger, refusal: Refusal) -> None:
+        """Remember where the task came nearest to a place."""
+        entry.untested.discard(ledger.key)
+        nearest = entry.refusal
+        if (
+            nearest is None
+            or nearest.device in {None, ledger.key}
+            or refusal.distance < nearest.distance
+        ):
+            entry.refusal = refusal
 
     def _seat(self, entry: Entry, ledger: Ledger) -> tuple[Refusal | None, int]:
         """Seat it on that device, or say why not; and how many plans that took."""
