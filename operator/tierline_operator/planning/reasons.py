@@ -81,7 +81,9 @@ def deadline_missed(
     late = outcome.kind == "late"
     victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
-    remedy = None if missing_bytes is not None else find_remedy(sporadic, victims, outcome.blocker)
+    # A preemptible task with a longer deadline would charge others more: that proves nothing.
+    may_wait = [index for index in victims if index not in outcome.preemptible]
+    remedy = None if missing_bytes is not None else find_remedy(sporadic, may_wait, outcome.blocker)
     load = sum(task.cost_s / task.period_s for task in sporadic)
     if late:
         what = _late(search.test, sporadic, outcome, victims, search.due)
