@@ -66,6 +66,7 @@ bench: $(STAMP) ## figures: streaming against the link, grants and round trips, 
 	$(BIN)/python -m tests.bench.streaming
 	$(BIN)/python -m tests.bench.messages
 	$(BIN)/python -m tests.bench.admission
+	PYTHONPATH=cluster $(BIN)/python -m tests.bench.operator
 
 # The GPU targets use the machine's own Python with PyTorch for CUDA (PYTHON), and build what is missing beside
 # it into build/gpu-site. For a machine without a network, `make gpu-wheels` elsewhere and take .cache/gpu-wheels along.
