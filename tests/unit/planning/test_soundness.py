@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from tests.bench import preemption
 from tests.bench.admission import Cell, examine
+from tests.simulation import preemptive
 from tests.simulation.attack import attack, machine_of, sim_tasks, witness
 from tests.simulation.device import Releases, SimTask, simulate
 from tests.simulation.engines import DeadlockError, Machine, run_job
+from tests.simulation.mixedsets import EXTENT_BYTES, mixed_device, mixed_set
 from tests.unit.planning.shapes import device, layout_of, random_layout, task
 
 from tierline_api.swap import SwapPolicy
@@ -85,6 +87,35 @@ def test_tight_preemptive_sets_hold_under_attack(scheduling: Scheduling) -> None
     assert figures.preemptions > 100
     assert figures.rings_lost > 20
     assert figures.missed_runs == figures.broken_bounds == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheduling", Scheduling)
+def test_mixed_sets_keep_deadlines_bounds_and_memory(scheduling: Scheduling) -> None:
+    admitted = 0
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        tasks = mixed_set(rng)
+        on = mixed_device(rng, tasks)
+        answer = plan(tasks, on, give_spare=bool(seed % 3), scheduling=scheduling)
+        if isinstance(answer, Infeasible):
+            continue
+        admitted += 1
+        rings = dict.fromkeys((task.domain for task in tasks), 0)
+        for task_, got in zip(tasks, answer.plans, strict=True):
+            rings[task_.domain] = max(rings[task_.domain], got.ring_extents)
+        extents = sum(len(got.resident_extents) for got in answer.plans) + sum(rings.values())
+        needed = extents * EXTENT_BYTES + sum(got.parked_bytes for got in answer.plans)
+        needed += max(got.workspace_bytes for got in answer.plans)
+        assert needed == answer.fast_bytes_used <= on.fast_bytes
+        windows = [min(answer.critical_time_s, 1.0)]
+        seen = preemptive.attack(
+            tasks, answer.plans, on, answer.scheduling, windows, rng, horizon_s=0.5, random_runs=1
+        )
+        assert seen.missed_runs == 0
+        for got, worst in zip(answer.plans, seen.worst_response_s, strict=True):
+            assert got.response_s is None or worst <= got.response_s + 2e-9
+    assert admitted > 4
 
 
 def test_t1_a_plan_admitted_without_blocking_misses() -> None:
