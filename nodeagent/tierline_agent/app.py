@@ -43,6 +43,7 @@ from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
 from tierline_agent.unit import Unit
+from tierline_agent.workspaces import Workspaces
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
@@ -166,7 +167,8 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
         on_placed=lambda _size_bytes, latency_s: metrics.swap_in_s.observe(latency_s),
     )
     undo.callback(executor.close)
-    return Unit(name, device, pool, memory, leases, mark, executor)
+    workspaces = Workspaces(device, pool)
+    return Unit(name, device, pool, memory, leases, mark, executor, workspaces)
 
 
 def _capacity_of(name: str, device: Device) -> DeviceCapacity:

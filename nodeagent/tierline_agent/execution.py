@@ -1,10 +1,10 @@
 """The device at work: from the lease to the stream and back.
 
-A job is granted the lease, its flag words are zeroed, the client is told, and its stream begins (in
-this order: waking the stream's thread first would make the client wait for the interpreter). When
-it ends, for whatever reason, its stream is cancelled and the lease goes on as soon
-as the last copy into the ring has ended. This is the one place that knows this order; sessions say
-when jobs begin and end.
+A job gets the lease, what it needs is brought in (`Job.prepare`), its flag words are zeroed, the
+client is told, and its stream begins (in this order: waking the stream's thread first would make
+the client wait for the interpreter). When it ends, for whatever reason, its stream is cancelled and
+the lease goes on as soon as the last copy into the ring has ended. This is the one place that knows
+this order; sessions say when jobs begin and end.
 
 Invariant: at most one stream writes to fast memory, and it is the lease holder's.
 """
@@ -12,7 +12,8 @@ Invariant: at most one stream writes to fast memory, and it is the lease holder'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tierline_agent.accounting import FastMemory
@@ -25,6 +26,7 @@ from tierline_agent.sources import Source
 from tierline_agent.state import LeaseMark
 
 _DRAINING = "the last job's copies"
+_PREPARING = "the next job's workspace"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Job:
     ring: list[Extent]
     words: Words | None
     """Flag words of the job's arena, None if it needs the lease alone."""
+    prepare: Callable[[], Awaitable[bool]] | None = None
+    """What is awaited, with the lease held, before the job is granted; False if it has been given
+    up instead. Nobody else gets the lease meanwhile, also when the job ends."""
 
 
 @dataclass(eq=False)
@@ -81,6 +86,7 @@ class Executor:
         self._memory = memory
         self._on_placed = on_placed
         self._streams: set[Stream] = set()
+        self._preparing: set[asyncio.Task[None]] = set()
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
@@ -159,6 +165,25 @@ class Executor:
     def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
         self._occupy(job)
+        if job.prepare is None:
+            self._grant(execution, now_ns, granted)
+            return
+        self._leases.block(_PREPARING)
+        preparing = asyncio.get_running_loop().create_task(self._prepare(execution, granted))
+        self._preparing.add(preparing)
+        preparing.add_done_callback(self._preparing.discard)
+
+    async def _prepare(self, execution: Execution, granted: Callable[[int], None]) -> None:
+        prepare = execution.job.prepare
+        try:
+            ready = prepare is not None and await prepare()
+        finally:
+            self._leases.unblock(_PREPARING)
+        if ready and not execution.ended:
+            self._grant(execution, time.monotonic_ns(), granted)
+
+    def _grant(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
+        job = execution.job
         if job.words is not None:
             job.words.reset()
         granted(now_ns)

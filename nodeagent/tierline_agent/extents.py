@@ -6,6 +6,7 @@ States of an extent:
               whose bytes it may still hold
     resident  holds one extent of one sealed (or loading) arena
     ring      a slot of a domain's ring
+    workspace behind the workspaces of a domain's tasks, which have it in turns
     draining  given up by its user, but a process that imported it neither said that it unmapped
               it nor died
 
@@ -39,6 +40,7 @@ class State(Enum):
     FREE = "free"
     RESIDENT = "resident"
     RING = "ring"
+    WORKSPACE = "workspace"
     DRAINING = "draining"
 
 
@@ -63,6 +65,7 @@ class ExtentPool:
         self._extents: dict[int, Pooled] = {}
         self._by_identity: dict[Identity, Pooled] = {}
         self._rings: dict[str, list[Pooled]] = {}
+        self._workspaces: dict[str, list[Pooled]] = {}
         self._adoptable: dict[Identity, str] = {}
         self._reserved_bytes = 0
         self._keys = 0
@@ -72,8 +75,10 @@ class ExtentPool:
 
     @property
     def limit(self) -> int:
-        """Most extents that may exist beside the reserved workspace."""
-        return max(0, self._device.fast_bytes - self._reserved_bytes) // self._device.extent_bytes
+        """Most extents that may exist beside what of the reserved workspace they are not."""
+        lent = sum(map(len, self._workspaces.values())) * self._device.extent_bytes
+        reserved = max(0, self._reserved_bytes - lent)
+        return max(0, self._device.fast_bytes - reserved) // self._device.extent_bytes
 
     @property
     def bytes_held(self) -> int:
@@ -129,6 +134,22 @@ class ExtentPool:
             pooled.importers.add(importer)
         return ring[:slots]
 
+    def workspace(self, domain: str, count: int, importer: Process) -> list[Pooled]:
+        """The first `count` extents behind the domain's workspaces, of which there may come more.
+
+        They are what was reserved for workspaces, as far as that goes.
+
+        Raises:
+            QuotaExceeded: the fast memory holds no more.
+            OSError: the device could not make them.
+        """
+        extents = self._workspaces.setdefault(domain, [])
+        if len(extents) < count:
+            extents += self._obtain(domain, count - len(extents), State.WORKSPACE)
+        for pooled in extents[:count]:
+            pooled.importers.add(importer)
+        return extents[:count]
+
     # -- giving back
 
     def give_up(self, extents: Iterable[Pooled]) -> None:
@@ -148,12 +169,11 @@ class ExtentPool:
 
     def shrink_ring(self, domain: str, slots: int) -> None:
         """No task of the domain needs more than `slots` slots any more."""
-        ring = self._rings.get(domain, [])
-        surplus = ring[slots:]
-        del ring[slots:]
-        if not ring:
-            self._rings.pop(domain, None)
-        self.give_up(surplus)
+        self._shrink(self._rings, domain, slots)
+
+    def shrink_workspace(self, domain: str, count: int) -> None:
+        """No task of the domain has more than `count` extents of workspace any more."""
+        self._shrink(self._workspaces, domain, count)
 
     # -- after a restart
 
@@ -202,6 +222,7 @@ class ExtentPool:
         self._extents.clear()
         self._by_identity.clear()
         self._rings.clear()
+        self._workspaces.clear()
 
     # -- inside
 
@@ -211,7 +232,9 @@ class ExtentPool:
             for pooled in self._extents.values()
             if pooled.state is State.FREE
         ]
-        choice = eviction.choose(idle, domain, count, self.limit - len(self._extents))
+        workspace = state is State.WORKSPACE
+        limit = self._device.fast_bytes // self._device.extent_bytes if workspace else self.limit
+        choice = eviction.choose(idle, domain, count, limit - len(self._extents))
         if choice.short:
             draining = self.count_by_state()[State.DRAINING]
             still = f"; {draining} are still mapped by processes that gave them up" * (draining > 0)
@@ -235,6 +258,14 @@ class ExtentPool:
         for pooled in taken:
             pooled.state = state
         return taken
+
+    def _shrink(self, shared: dict[str, list[Pooled]], domain: str, count: int) -> None:
+        extents = shared.get(domain, [])
+        surplus = extents[count:]
+        del extents[count:]
+        if not extents:
+            shared.pop(domain, None)
+        self.give_up(surplus)
 
     def _adopt(self, domain: str, descriptor: int) -> Pooled:
         extent = self._device.adopt_extent(descriptor)

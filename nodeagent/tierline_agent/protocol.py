@@ -79,6 +79,7 @@ class DescriptorKind(enum.IntEnum):
     RING = 1
     CONTROL = 2
     STAGING = 3
+    WORKSPACE = 4
 
 
 class NoticeKind(enum.IntEnum):
@@ -116,6 +117,12 @@ class JobFlags(enum.IntFlag):
     """How a job is counted."""
 
     WARMUP = 1
+
+
+class WorkspaceFlags(enum.IntFlag):
+    """What becomes of a workspace's content between jobs: PRESERVE keeps it, else it is lost."""
+
+    PRESERVE = 1
 
 
 class LayerFlags(enum.IntFlag):
@@ -447,7 +454,7 @@ class Fds:
     def _payload(self) -> bytes:
         if self.arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if self.kind > 3:
+        if self.kind > 4:
             raise _malformed("Fds.kind is not a known value")
         if self.first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -464,7 +471,7 @@ class Fds:
         arena, kind, first, count = cls._FIXED.unpack(payload)
         if arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if kind > 3:
+        if kind > 4:
             raise _malformed("Fds.kind is not a known value")
         if first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -1358,6 +1365,67 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """Asks for the extents behind a workspace; once.
+
+    Others of its trust domain have the same extents in their jobs, so only a granted job may
+    touch them. JOB_END's workspace_peak_bytes says how much, from the start, has content.
+    """
+
+    TYPE: ClassVar[int] = 33
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QII")
+
+    workspace_bytes: int
+    flags: WorkspaceFlags
+
+    def _payload(self) -> bytes:
+        if self.workspace_bytes == 0:
+            raise _malformed("Workspace.workspace_bytes is below 1")
+        if self.flags & ~1:
+            raise _malformed("Workspace.flags has unknown bits")
+        return self._FIXED.pack(self.workspace_bytes, self.flags, 0x0)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("Workspace has a wrong length")
+        workspace_bytes, flags, reserved = cls._FIXED.unpack(payload)
+        if workspace_bytes == 0:
+            raise _malformed("Workspace.workspace_bytes is below 1")
+        if flags & ~1:
+            raise _malformed("Workspace.flags has unknown bits")
+        if reserved != 0x0:
+            raise _malformed("Workspace.reserved is not 0x0")
+        return cls(workspace_bytes=workspace_bytes, flags=WorkspaceFlags(flags))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceLent:
+    """The workspace has extent_count extents. FDS messages of kind WORKSPACE follow."""
+
+    TYPE: ClassVar[int] = 34
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<II")
+
+    extent_count: int
+
+    def _payload(self) -> bytes:
+        if self.extent_count == 0:
+            raise _malformed("WorkspaceLent.extent_count is below 1")
+        return self._FIXED.pack(self.extent_count, 0x0)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("WorkspaceLent has a wrong length")
+        extent_count, reserved = cls._FIXED.unpack(payload)
+        if extent_count == 0:
+            raise _malformed("WorkspaceLent.extent_count is below 1")
+        if reserved != 0x0:
+            raise _malformed("WorkspaceLent.reserved is not 0x0")
+        return cls(extent_count=extent_count)
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """A request failed, or the connection ends.
 
@@ -1420,6 +1488,8 @@ Message = (
     | Statistics
     | Rewind
     | Rewound
+    | Workspace
+    | WorkspaceLent
     | Error
 )
 """Any message."""
@@ -1458,6 +1528,8 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     30: Statistics._parse,
     31: Rewind._parse,
     32: Rewound._parse,
+    33: Workspace._parse,
+    34: WorkspaceLent._parse,
     255: Error._parse,
 }
 
@@ -1475,6 +1547,7 @@ REPLY_OF: Final[dict[type[Message], type[Message]]] = {
     Attach: Attached,
     Stats: Statistics,
     Rewind: Rewound,
+    Workspace: WorkspaceLent,
 }
 """The reply that each request gets, unless it gets an `Error`."""
 
@@ -1498,6 +1571,7 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Digests,
         Stats,
         Rewind,
+        Workspace,
         Error,
     )
 )
@@ -1520,6 +1594,7 @@ FROM_AGENT: Final[frozenset[type[Message]]] = frozenset(
         Attached,
         Statistics,
         Rewound,
+        WorkspaceLent,
         Error,
     )
 )

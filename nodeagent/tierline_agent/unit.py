@@ -15,6 +15,7 @@ from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.leases import LeaseManager
 from tierline_agent.state import LeaseMark
+from tierline_agent.workspaces import Workspaces
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,7 @@ class Unit:
     leases: LeaseManager
     mark: LeaseMark
     executor: Executor
+    workspaces: Workspaces
 
     def extents_changed(self) -> None:
         """The number of extents is another one."""

@@ -328,6 +328,19 @@ static void print_rewound(FILE *to, const struct tlp_rewound *in) {
     fputs(")", to);
 }
 
+static void print_workspace(FILE *to, const struct tlp_workspace *in) {
+    fputs("Workspace(", to);
+    fprintf(to, "workspace_bytes=%llu", (unsigned long long)in->workspace_bytes);
+    fprintf(to, ", flags=%llu", (unsigned long long)in->flags);
+    fputs(")", to);
+}
+
+static void print_workspace_lent(FILE *to, const struct tlp_workspace_lent *in) {
+    fputs("WorkspaceLent(", to);
+    fprintf(to, "extent_count=%llu", (unsigned long long)in->extent_count);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -433,6 +446,12 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_REWOUND:
         print_rewound(to, &message->rewound);
+        break;
+    case TLP_WORKSPACE:
+        print_workspace(to, &message->workspace);
+        break;
+    case TLP_WORKSPACE_LENT:
+        print_workspace_lent(to, &message->workspace_lent);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

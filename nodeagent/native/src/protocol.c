@@ -262,7 +262,7 @@ static int decode_fds(const uint8_t *payload, size_t length, struct tlp_fds *out
     if (load32(payload) > 15) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.arena is above 15");
     }
-    if (load32(payload + 4) > 3) {
+    if (load32(payload + 4) > 4) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.kind is not a known value");
     }
     if (load32(payload + 8) > 65535) {
@@ -719,6 +719,40 @@ static int decode_rewound(const uint8_t *payload, size_t length, struct tlp_rewo
     return 0;
 }
 
+static int decode_workspace(const uint8_t *payload, size_t length, struct tlp_workspace *out,
+                  struct tlp_refusal *why) {
+    if (length != 16) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Workspace has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Workspace.workspace_bytes is below 1");
+    }
+    if ((load32(payload + 8) & ~1U) != 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Workspace.flags has unknown bits");
+    }
+    if (load32(payload + 12) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Workspace.reserved is not 0x0");
+    }
+    out->workspace_bytes = load64(payload);
+    out->flags = load32(payload + 8);
+    return 0;
+}
+
+static int decode_workspace_lent(const uint8_t *payload, size_t length, struct tlp_workspace_lent *out,
+                  struct tlp_refusal *why) {
+    if (length != 8) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceLent has a wrong length");
+    }
+    if (load32(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceLent.extent_count is below 1");
+    }
+    if (load32(payload + 4) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceLent.reserved is not 0x0");
+    }
+    out->extent_count = load32(payload);
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -822,6 +856,10 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_rewind(payload, length, &out->rewind, why);
     case TLP_REWOUND:
         return decode_rewound(payload, length, &out->rewound, why);
+    case TLP_WORKSPACE:
+        return decode_workspace(payload, length, &out->workspace, why);
+    case TLP_WORKSPACE_LENT:
+        return decode_workspace_lent(payload, length, &out->workspace_lent, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -894,6 +932,10 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_REWIND:
         return 8;
     case TLP_REWOUND:
+        return 8;
+    case TLP_WORKSPACE:
+        return 16;
+    case TLP_WORKSPACE_LENT:
         return 8;
     case TLP_ERROR:
         return 248;
@@ -1128,6 +1170,17 @@ static void encode_rewound(const struct tlp_rewound *in, uint8_t *payload) {
     save64(payload, in->job);
 }
 
+static void encode_workspace(const struct tlp_workspace *in, uint8_t *payload) {
+    save64(payload, in->workspace_bytes);
+    save32(payload + 8, in->flags);
+    save32(payload + 12, 0x0);
+}
+
+static void encode_workspace_lent(const struct tlp_workspace_lent *in, uint8_t *payload) {
+    save32(payload, in->extent_count);
+    save32(payload + 4, 0x0);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1260,6 +1313,12 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_REWOUND:
         encode_rewound(&message->rewound, payload);
+        break;
+    case TLP_WORKSPACE:
+        encode_workspace(&message->workspace, payload);
+        break;
+    case TLP_WORKSPACE_LENT:
+        encode_workspace_lent(&message->workspace_lent, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

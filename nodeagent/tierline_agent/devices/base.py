@@ -114,6 +114,25 @@ class Staging(Protocol):
         ...
 
 
+class Backup(Protocol):
+    """Host memory that keeps the content of a workspace's extents while others have them.
+
+    `save` and `restore` block; for worker threads, one at a time. `close` is the event loop's.
+    """
+
+    def save(self, extents: Sequence[Extent]) -> None:
+        """Copy the first extents of the workspace here. Raises OSError."""
+        ...
+
+    def restore(self, extents: Sequence[Extent]) -> None:
+        """Copy back what `save` copied. Raises OSError."""
+        ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+        ...
+
+
 class Stream(Protocol):
     """The streamed extents of one job, on their way.
 
@@ -241,8 +260,8 @@ class Device(Protocol):
         """Unmap and close; the memory is free when the last client that maps it is gone."""
         ...
 
-    def export_extent(self, extent: Extent) -> int:
-        """Return a read-only descriptor that the caller owns."""
+    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
+        """Return a descriptor that the caller owns; a GPU's are always writable."""
         ...
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
@@ -285,4 +304,8 @@ class Device(Protocol):
 
     def create_staging(self, slots: int) -> Staging:
         """Make staging memory of `slots` extents."""
+        ...
+
+    def create_backup(self, extents: int) -> Backup:
+        """Make room for a copy of so many extents. Blocks; for worker threads."""
         ...

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tierline_agent.devices.backup import HostBackup
 from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.devices.staging import HostStaging
@@ -113,9 +114,9 @@ class CpuDevice:
         """Unmap and close it."""
         _memory(extent).close()
 
-    def export_extent(self, extent: Extent) -> int:
-        """Return a read-only descriptor."""
-        return _memory(extent).export(writable=False)
+    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
+        """Return a descriptor."""
+        return _memory(extent).export(writable=writable)
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into the extent itself; the first time, put huge pages under it."""
@@ -166,6 +167,10 @@ class CpuDevice:
     def create_staging(self, slots: int) -> HostStaging:
         """Make staging memory of `slots` extents."""
         return HostStaging.create(slots, self.extent_bytes)
+
+    def create_backup(self, extents: int) -> HostBackup:
+        """Make room for a copy of so many extents."""
+        return HostBackup(extents, self.extent_bytes)
 
 
 def _memory(extent: Extent) -> SharedMemory:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tierline_agent.accounting import JobRecord
 from tierline_agent.arenas import Arena
@@ -46,6 +48,7 @@ from tierline_agent.protocol import (
     Stats,
 )
 from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.workspace import ClientWorkspace
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
@@ -69,8 +72,9 @@ class Job:
 class Jobs:
     """The jobs of one client."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, workspace: ClientWorkspace) -> None:
         self._client = client
+        self._workspace = workspace
         self._job: Job | None = None
         self._ready: int | None = None
         self._revoked: int | None = None
@@ -108,7 +112,19 @@ class Jobs:
             job.granted_ns = now_ns
             client.reply(sequence, Grant(job.number, now_ns))
 
-        client.unit.executor.begin(self._adopt(job), granted)
+        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
+        client.unit.executor.begin(self._adopt(job, prepare), granted)
+
+    async def _bring_in(self, sequence: int, job: Job) -> bool:
+        try:
+            await self._workspace.bring_in()
+        except OSError as failure:
+            _log.error("could not bring in the workspace of %s: %s", self._client, failure)
+            if self._job is job:
+                self._client.refuse(sequence, failure)
+                self._leave(job)
+            return False
+        return True
 
     def resume(self, arena: Arena, number: int, release_ns: int, deadline_ns: int) -> None:
         """Go on with a job that was in progress when the agent ended, or revoke it."""
@@ -119,16 +135,16 @@ class Jobs:
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
             self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
 
-    def _adopt(self, job: Job) -> Execution:
+    def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
         execution = job.execution = self._client.unit.executor.prepare(
-            self._demand(job), lambda failure: self._revoke(job, failure)
+            self._demand(job, prepare), lambda failure: self._revoke(job, failure)
         )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.deadline_ns
         return execution
 
-    def _demand(self, job: Job) -> Demand:
+    def _demand(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> Demand:
         client, task = self._client, self._client.task
         arena = job.arena
         storage, unit = client.node.storage, client.unit.name
@@ -138,10 +154,14 @@ class Jobs:
             process=client.process,
             deadline_ns=job.deadline_ns,
             rank=Rank.WARMUP if job.warmup else task.registration.rank,
-            workspace_bytes=max(task.plan.workspace_bytes, task.counters.workspace_peak_bytes),
+            # one in extents is counted with them
+            workspace_bytes=0
+            if self._workspace.lent
+            else max(task.plan.workspace_bytes, task.counters.workspace_peak_bytes),
             sources=sources,
             ring=[pooled.extent for pooled in arena.ring] if arena else [],
             words=arena.words if arena else None,
+            prepare=prepare,
         )
 
     # -- REWIND
@@ -179,6 +199,7 @@ class Jobs:
             self._end_unknown(sequence, message)
             return
         now_ns = time.monotonic_ns()
+        self._workspace.job_ended(message.workspace_peak_bytes)
         self._finish(
             job,
             end_ns=min(max(message.end_ns, job.granted_ns), now_ns),
@@ -225,7 +246,7 @@ class Jobs:
     ) -> None:
         node, task = self._client.node, self._client.task
         streamed_bytes = job.execution.streamed_bytes if job.execution else 0
-        if workspace_bytes > task.plan.workspace_bytes:
+        if workspace_bytes > task.plan.workspace_bytes and not self._workspace.lent:
             self._client.unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         record = JobRecord(

@@ -44,12 +44,14 @@ from tierline_agent.protocol import (
     Store,
     Welcome,
     WelcomeFlags,
+    Workspace,
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
+from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.tasks import Task
 
 _log = logging.getLogger(__name__)
@@ -69,7 +71,8 @@ class Session:
     ) -> None:
         """Take over the socket, which must be non-blocking, and begin to read."""
         self.client = Client(node, task, peer, connection, self)
-        self.jobs = Jobs(self.client)
+        self._workspace = ClientWorkspace(self.client)
+        self.jobs = Jobs(self.client, self._workspace)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
         self._on_closed = on_closed
@@ -82,6 +85,7 @@ class Session:
             Free: self._loading.free,
             Fetch: self._loading.fetch,
             Profile: self._loading.profile,
+            Workspace: self._workspace.ask,
             JobBegin: self.jobs.begin,
             Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
@@ -161,6 +165,7 @@ class Session:
         for arena in arenas:
             await client.unit.executor.quiet(arena.words)
             arena.close(client.unit.pool, node.storage, unmapped_by=None)
+        await self._workspace.close()
         if client.staging is not None:
             client.staging.close()
         node.forget_importer(client.process)

@@ -56,7 +56,7 @@ def test_a_job_goes_on_after_the_agent_was_restarted(agent: AgentProcess, end: s
         assert speech.do("job") == speech.expected
         assert vision.do("job") == vision.expected
     assert agent.task("vision")["revoked"] == 0
-    assert agent.extents() == {"free": 0, "resident": 2, "ring": 3, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 2, "ring": 3, "workspace": 0, "draining": 0}
 
 
 def test_what_was_offered_back_is_destroyed_when_it_is_given_up(agent: AgentProcess) -> None:
@@ -69,7 +69,7 @@ def test_what_was_offered_back_is_destroyed_when_it_is_given_up(agent: AgentProc
     vision.kill()
     wait_until(lambda: agent.extents()["resident"] == 0, "the resident extent is given up")
     assert agent.call("remove", name="vision")["ok"]
-    assert agent.extents() == {"free": 0, "resident": 0, "ring": 0, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 0, "ring": 0, "workspace": 0, "draining": 0}
 
 
 def test_a_client_killed_while_it_streams_costs_nobody_a_job(agent: AgentProcess) -> None:
@@ -82,7 +82,7 @@ def test_a_client_killed_while_it_streams_costs_nobody_a_job(agent: AgentProcess
     victim.kill()
     assert other.answer() == other.expected
     wait_until(lambda: agent.extents()["resident"] == 0, "the victim's extents are free")
-    assert agent.extents() == {"free": 1, "resident": 0, "ring": 2, "draining": 0}
+    assert agent.extents() == {"free": 1, "resident": 0, "ring": 2, "workspace": 0, "draining": 0}
     seen = agent.task("victim")
     assert seen["broken"] == 1
     assert agent.task("other")["misses"] == 0
@@ -258,4 +258,4 @@ def test_an_illegal_access_of_the_agent_costs_a_reload(agent: AgentProcess, mach
     vision = agent.program("vision", 1, 9, GPU_PROGRAM)
     for _ in range(3):
         assert vision.do("job") == vision.expected
-    assert agent.extents() == {"free": 0, "resident": 1, "ring": 3, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 1, "ring": 3, "workspace": 0, "draining": 0}

@@ -62,7 +62,7 @@ def test_two_tasks_take_turns_in_one_ring(agent: AgentProcess) -> None:
         speech.tell("job")
         assert vision.answer() == vision.expected
         assert speech.answer() == speech.expected
-    assert agent.extents() == {"free": 0, "resident": 1, "ring": 4, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 1, "ring": 4, "workspace": 0, "draining": 0}
 
 
 def test_a_generation_reads_its_arena_once_a_token(agent: AgentProcess) -> None:

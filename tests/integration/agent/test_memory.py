@@ -124,7 +124,7 @@ def test_memory_of_another_domain_comes_back_empty(agent: AgentProcess) -> None:
     arena = second.reserve(16 * EXTENT_BYTES)
     for extent in range(16):
         assert arena.read_extent(extent) == bytes(EXTENT_BYTES)
-    assert agent.extents() == {"free": 0, "resident": 16, "ring": 0, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 16, "ring": 0, "workspace": 0, "draining": 0}
 
 
 def test_equal_content_of_one_domain_is_stored_once(agent: AgentProcess) -> None:

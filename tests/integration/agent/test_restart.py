@@ -30,7 +30,7 @@ def test_a_job_in_progress_goes_on_after_the_agent_was_restarted(
     for _ in range(3):
         assert vision.do("job") == vision.expected
         assert speech.do("job") == speech.expected
-    assert agent.extents() == {"free": 0, "resident": 2, "ring": 2, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 2, "ring": 2, "workspace": 0, "draining": 0}
 
 
 def test_the_stream_resumes_where_the_flag_words_stand(agent: AgentProcess) -> None:

@@ -23,7 +23,7 @@ def test_two_tasks_stream_through_one_ring_and_read_what_they_loaded(agent: Agen
             assert arena.read_in_job() == expected
             client.end(job)
 
-    assert agent.extents() == {"free": 0, "resident": 3, "ring": 3, "draining": 0}
+    assert agent.extents() == {"free": 0, "resident": 3, "ring": 3, "workspace": 0, "draining": 0}
     counters = agent.task("speech")
     assert counters["jobs"] == 5
     assert counters["misses"] == 0

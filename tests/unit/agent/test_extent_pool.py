@@ -105,6 +105,7 @@ def test_a_ring_is_shared_inside_its_domain_and_grows() -> None:
         State.FREE: 0,
         State.RESIDENT: 0,
         State.RING: 1,
+        State.WORKSPACE: 0,
         State.DRAINING: 2,
     }
     pool.died(ALICE)
@@ -119,6 +120,22 @@ def test_the_workspace_is_kept_free() -> None:
     with pytest.raises(QuotaExceeded, match="1 more"):
         pool.take_resident("a", 3, ALICE)
     assert len(pool.take_resident("a", 2, ALICE)) == 2
+    pool.close()
+
+
+def test_a_workspace_in_extents_is_what_was_kept_free() -> None:
+    _, pool = pool_of(4)
+    pool.reserve_workspace(2 * EXTENT_BYTES)
+    first = pool.workspace("a", 1, ALICE)
+    assert pool.workspace("a", 2, BOB)[:1] == first
+    assert len(pool.take_resident("a", 2, ALICE)) == 2
+    with pytest.raises(QuotaExceeded, match="1 more"):
+        pool.workspace("a", 3, ALICE)
+    pool.shrink_workspace("a", 0)
+    pool.died(ALICE)
+    assert pool.count_by_state()[State.DRAINING] == 2
+    pool.died(BOB)
+    assert pool.count_by_state()[State.FREE] == 2
     pool.close()
 
 

@@ -42,6 +42,7 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_RING = 1,
     TLP_DESCRIPTOR_KIND_CONTROL = 2,
     TLP_DESCRIPTOR_KIND_STAGING = 3,
+    TLP_DESCRIPTOR_KIND_WORKSPACE = 4,
 };
 
 /* What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move. */
@@ -75,6 +76,11 @@ enum tlp_welcome_flags {
 /* How a job is counted. */
 enum tlp_job_flags {
     TLP_JOB_FLAGS_WARMUP = 1,
+};
+
+/* What becomes of a workspace's content between jobs: PRESERVE keeps it, else it is lost. */
+enum tlp_workspace_flags {
+    TLP_WORKSPACE_FLAGS_PRESERVE = 1,
 };
 
 /* How a profiled layer uses its weights. */
@@ -115,6 +121,8 @@ enum tlp_type {
     TLP_STATISTICS = 30,
     TLP_REWIND = 31,
     TLP_REWOUND = 32,
+    TLP_WORKSPACE = 33,
+    TLP_WORKSPACE_LENT = 34,
     TLP_ERROR = 255,
 };
 
@@ -380,6 +388,19 @@ struct tlp_rewound {
     uint64_t job;
 };
 
+/* Asks for the extents behind a workspace; once. Others of its trust domain have the same
+ * extents in their jobs, so only a granted job may touch them. JOB_END's workspace_peak_bytes
+ * says how much, from the start, has content. */
+struct tlp_workspace {
+    uint64_t workspace_bytes;
+    uint32_t flags;
+};
+
+/* The workspace has extent_count extents. FDS messages of kind WORKSPACE follow. */
+struct tlp_workspace_lent {
+    uint32_t extent_count;
+};
+
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
  * */
 struct tlp_error {
@@ -423,6 +444,8 @@ struct tlp_message {
         struct tlp_statistics statistics;
         struct tlp_rewind rewind;
         struct tlp_rewound rewound;
+        struct tlp_workspace workspace;
+        struct tlp_workspace_lent workspace_lent;
         struct tlp_error error;
     };
 };

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tierline_agent.devices.base import Extent, StreamOrder
+from tierline_agent.devices.cuda.backup import CudaBackup
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.copies import CopyLane
 from tierline_agent.devices.cuda.driver import DeviceLost
@@ -73,7 +74,7 @@ class CudaDevice:
         self._media = PinnedMedia(self._context)
         self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
         self._stream: CudaStream | None = None
-        self._closed_words: list[CudaWords] = []
+        self._closed: list[CudaWords | CudaBackup] = []
         self._parts = self._make_parts()
         self._runner = StreamRunner(f"gpu{gpu.ordinal}")
 
@@ -147,7 +148,7 @@ class CudaDevice:
         """Unmap and close it."""
         self._parts.memory.destroy(_extent(extent))
 
-    def export_extent(self, extent: Extent) -> int:
+    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:  # noqa: ARG002
         """Return a descriptor; the client maps it with whatever access it asks for."""
         return self._parts.memory.export(_extent(extent))
 
@@ -186,24 +187,29 @@ class CudaDevice:
         """Make a control page."""
         memory = SharedMemory.create("tierline-control", CONTROL_BYTES)
         with self._working():
-            return CudaWords(memory, self._context, self._words_closed)
+            return CudaWords(memory, self._context, self._closes)
 
     def adopt_words(self, descriptor: int) -> CudaWords:
         """Take back a control page."""
         memory = SharedMemory.adopt(descriptor, CONTROL_BYTES, "a control page")
         with self._working():
-            return CudaWords(memory, self._context, self._words_closed)
+            return CudaWords(memory, self._context, self._closes)
 
     def create_staging(self, slots: int) -> HostStaging:
         """Make staging memory of `slots` extents, in host memory."""
         return HostStaging.create(slots, self.extent_bytes)
+
+    def create_backup(self, extents: int) -> CudaBackup:
+        """Make pinned room for a copy of so many extents."""
+        with self._working():
+            return CudaBackup(self._context, extents, self.extent_bytes, self._closes)
 
     def open_stream(self, order: StreamOrder) -> CudaStream:
         """Begin to stream."""
         words = order.words
         if not isinstance(words, CudaWords):
             raise TypeError(f"{words!r} are not flag words of a GPU")
-        self._unpin_words()
+        self._unpin_closed()
         ring = [_extent(extent) for extent in order.ring]
         supplies = self._parts.supplies
         self._stream = CudaStream(supplies, order, ring, words, self._depth(order))
@@ -211,15 +217,15 @@ class CudaDevice:
         self._runner.start(self._stream)
         return self._stream
 
-    def _words_closed(self, words: CudaWords) -> None:
-        self._closed_words.append(words)
-        self._unpin_words()
+    def _closes(self, pinned: CudaWords | CudaBackup) -> None:
+        self._closed.append(pinned)
+        self._unpin_closed()
 
-    def _unpin_words(self) -> None:
+    def _unpin_closed(self) -> None:
         """Not while a stream may wait for its client: the event loop would wait with it."""
         if self._stream is None or self._stream.over:
-            while self._closed_words:
-                self._closed_words.pop().unpin()
+            while self._closed:
+                self._closed.pop().unpin()
 
     def _depth(self, order: StreamOrder) -> int:
         """Extents to keep enqueued, from the fastest link that the stream has."""

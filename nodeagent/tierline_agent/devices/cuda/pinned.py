@@ -34,6 +34,13 @@ def pin(context: Context, what: str, address: int, size_bytes: int) -> None:
         call(attempt, driver.cuMemHostRegister, address + at, piece, _PORTABLE_OFF)
 
 
+def unpin(context: Context, address: int, size_bytes: int) -> None:
+    """Undo `pin`; a context that is lost has undone it. Waits for all that is enqueued."""
+    context.enter()
+    for at in range(0, size_bytes, _PIECE_BYTES):
+        driver.cuMemHostUnregister(address + at)
+
+
 @dataclass(frozen=True)
 class _Mapping:
     memory: mmap.mmap

@@ -1,0 +1,76 @@
+"""A backup of extents of a GPU: pinned host memory, and a stream of its own for the copies.
+
+The copies run while no job does, so they give way to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tierline_agent.devices.base import Extent
+from tierline_agent.devices.cuda.context import Context
+from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.cuda.memory import CudaExtent
+from tierline_agent.devices.cuda.pinned import pin, unpin
+from tierline_agent.tiers.memory import address_of, scratch
+
+_NON_BLOCKING = 1
+
+
+class CudaBackup:
+    """Room for the first extents of a workspace."""
+
+    def __init__(
+        self,
+        context: Context,
+        extents: int,
+        extent_bytes: int,
+        on_close: Callable[[CudaBackup], None],
+    ) -> None:
+        """`on_close` is to call `unpin`. Raises CudaFailed, OSError: there is no such memory."""
+        self._on_close = on_close
+        context.enter()
+        self._context = context
+        self._extent_bytes = extent_bytes
+        self._memory = scratch(extents * extent_bytes)
+        self._base = address_of(self._memory)
+        pin(context, "a workspace's backup", self._base, self._memory.nbytes)
+        attempt = f"make a stream for workspaces on GPU {context.ordinal}"
+        self._stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
+
+    def save(self, extents: Sequence[Extent]) -> None:
+        """Copy the extents here. Raises CudaFailed."""
+        self._context.enter()
+        attempt = f"save {len(extents)} extents of a workspace from GPU {self._context.ordinal}"
+        for number, extent in enumerate(extents):
+            place = self._base + number * self._extent_bytes
+            given = (place, _address(extent), self._extent_bytes, self._stream)
+            call(attempt, driver.cuMemcpyDtoHAsync, *given)
+        call(attempt, driver.cuStreamSynchronize, self._stream)
+
+    def restore(self, extents: Sequence[Extent]) -> None:
+        """Copy back what `save` copied. Raises CudaFailed."""
+        self._context.enter()
+        attempt = f"restore {len(extents)} extents of a workspace on GPU {self._context.ordinal}"
+        for number, extent in enumerate(extents):
+            place = self._base + number * self._extent_bytes
+            given = (_address(extent), place, self._extent_bytes, self._stream)
+            call(attempt, driver.cuMemcpyHtoDAsync, *given)
+        call(attempt, driver.cuStreamSynchronize, self._stream)
+
+    def close(self) -> None:
+        """Give the memory back, as soon as the device can unpin it without waiting."""
+        self._on_close(self)
+
+    def unpin(self) -> None:
+        """Unpin the memory and give it back; some 20 ms a GiB."""
+        self._context.enter()
+        driver.cuStreamDestroy(self._stream)
+        unpin(self._context, self._base, self._memory.nbytes)
+        self._memory.release()
+
+
+def _address(extent: Extent) -> int:
+    if not isinstance(extent, CudaExtent):
+        raise TypeError(f"{extent!r} is not an extent of a GPU")
+    return extent.address

@@ -1,0 +1,111 @@
+"""The workspaces of one device: extents that the tasks of a trust domain have in turns.
+
+A client asks once, and maps what it gets for good; whose content lies in the extents is
+`policy.overlay`'s to say. Before a job is granted, with the lease held, the content of the task
+before is saved into that task's backup, and the job's own is restored. Backups are host memory of
+the agent, made (and on a GPU pinned) when the client asks, so that a job waits for copies only.
+
+A program without layers (policy `Swap`) keeps its allocations in such a workspace, preserved: it
+is swapped whole at job boundaries, and only when another task wants the memory.
+
+Not here: workspaces across a restart of the agent. A client that comes back asks anew, and its
+content is gone.
+
+Invariant: an extent's content is copied only while its task does not run, and a backup is closed
+only when no copy uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from tierline_agent.devices.base import Backup, Device
+from tierline_agent.errors import QuotaExceeded
+from tierline_agent.extents import ExtentPool, Pooled
+from tierline_agent.identity import Process
+from tierline_agent.policy.overlay import Overlay
+
+
+@dataclass
+class _Domain:
+    overlay: Overlay = field(default_factory=Overlay)
+    backups: dict[int, Backup] = field(default_factory=dict)
+    extents: list[Pooled] = field(default_factory=list)
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Workspaces:
+    """All workspaces of one device. For the event loop's thread only."""
+
+    def __init__(self, device: Device, pool: ExtentPool) -> None:
+        self._device = device
+        self._pool = pool
+        self._domains: dict[str, _Domain] = {}
+
+    async def lend(
+        self, domain: str, token: int, importer: Process, size_bytes: int, *, preserve: bool
+    ) -> list[Pooled]:
+        """The extents behind a workspace of `size_bytes`, which a client may now map.
+
+        Raises:
+            QuotaExceeded: the fast memory holds no more.
+            OSError: the device could not make them, or the host has no memory for the backup.
+        """
+        count = self._extents_of(size_bytes)
+        shared = self._domains.setdefault(domain, _Domain())
+        async with shared.moving:
+            lent = self._pool.workspace(domain, count, importer)
+            shared.extents = max(shared.extents, lent, key=len)
+            if preserve:
+                shared.backups[token] = await asyncio.to_thread(self._device.create_backup, count)
+            shared.overlay.join(token, count * self._device.extent_bytes, preserve=preserve)
+        return lent
+
+    async def bring_in(self, domain: str, token: int) -> None:
+        """Make the workspace what the client's last job left. With the lease held.
+
+        Raises OSError: a copy failed, and with it the content of the task that was copied.
+        """
+        shared = self._domains[domain]
+        async with shared.moving:
+            turn = shared.overlay.turn(token)
+            if turn.save is not None:
+                await self._move(shared, turn.save, turn.save_bytes, saving=True)
+                shared.overlay.saved(turn.save)
+            if turn.restore_bytes:
+                await self._move(shared, token, turn.restore_bytes, saving=False)
+            shared.overlay.entered(token)
+
+    def ended(self, domain: str, token: int, reach_bytes: int) -> None:
+        """The client's job has left content in the first `reach_bytes`."""
+        self._domains[domain].overlay.ended(token, reach_bytes)
+
+    async def leave(self, domain: str, token: int) -> None:
+        """The client has gone; what nobody else needs is given up."""
+        shared = self._domains[domain]
+        async with shared.moving:
+            shared.overlay.leave(token)
+            backup = shared.backups.pop(token, None)
+            if backup is not None:
+                backup.close()
+            needed = self._extents_of(shared.overlay.size_bytes)
+            self._pool.shrink_workspace(domain, needed)
+            del shared.extents[needed:]
+
+    def _extents_of(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._device.extent_bytes)
+
+    async def _move(self, shared: _Domain, token: int, size_bytes: int, *, saving: bool) -> None:
+        backup = shared.backups[token]
+        extents = [pooled.extent for pooled in shared.extents[: self._extents_of(size_bytes)]]
+        await asyncio.to_thread(backup.save if saving else backup.restore, extents)
+
+
+def check_granted(size_bytes: int, granted_bytes: int) -> None:
+    """Compare what a client wants with its plan. Raises QuotaExceeded."""
+    if size_bytes > granted_bytes:
+        raise QuotaExceeded(
+            f"cannot lend a workspace of {size_bytes} bytes: the task's plan has "
+            f"{granted_bytes} bytes for it; register the task with a larger workspace"
+        )
