@@ -12,6 +12,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+struct tl_stream;
+
 struct tl_gates {
     struct tl_lock lock;
     tierline_client *client;
@@ -29,6 +31,11 @@ struct tl_gates {
     uint32_t arena; /* the one that streams, or TIERLINE_NO_ARENA */
     bool implicit;
     struct tl_cursor cursor;
+    struct { /* what the call that is at the driver gives back when it is there */
+        struct tl_stream *stream;
+        uint64_t consumed; /* address */
+        uint32_t releases;
+    } behind;
     uint64_t streamed; /* extents, in passes that were rewound */
 
     /* The monitor's. */
@@ -39,12 +46,38 @@ struct tl_gates {
 };
 extern struct tl_gates tl_gates;
 
-/* launch_gates.c; with the gates' lock held and the lease: waits for the GPU and gives it back.
+/* launch_lease.c; all with the gates' lock held.
+ * Prints what failed, and why; a few times a process. */
+void tl_gates_say(const char *what);
+/* The context of some sealed arena, or NULL. */
+void *tl_gates_context(const tierline_client *client);
+/* Makes sure that this process holds the lease, with the stream of `wanted` if the choice is the
+ * library's. 0 or a code. */
+int tl_gates_hold(tierline_client *client, uint32_t wanted);
+/* The job reads its arena from the start again. 0 or a code. */
+int tl_gates_go_back(tierline_client *client);
+/* With the lease: waits for the GPU and gives it back.
  * 0, or a code after which the job is over all the same, unless it is TIERLINE_E_STATE. */
 int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes);
 
 /* Whether the GPU is done with all that read weights. With the lock held. */
 bool tl_gates_idle(const tierline_client *client);
+
+/* launch_copies.c; with the lock held. Gives the streamed extents of these weights private copies.
+ * A CUresult. */
+int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
+                  const uint32_t *weights, uint32_t count);
+
+/* launch_gates.c; with the lock held. Writes `consumed` if that is more than before. A CUresult. */
+int tl_gates_give_back(struct tl_stream *stream, const struct tl_arena *arena, uint32_t value);
+/* Says what streams are going to wait for; false if the job was revoked: then they must not. */
+bool tl_gates_announce(uint32_t needs);
+/* Whether the job streams this arena. */
+static inline bool tl_gates_stream(uint32_t index) {
+    return index == tl_gates.arena && !atomic_load(&tl_gates.orphaned);
+}
+extern const struct own_gate tl_launch_gate;
+extern const struct tl_graph_gates tl_launch_graphs; /* launch_graphs.c */
 
 /* launch_monitor.c */
 int tl_monitor_start(void);

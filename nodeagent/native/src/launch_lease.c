@@ -1,0 +1,306 @@
+/* The lease of a client on a GPU, and the verbs that concern a job. See launch_gates.h.
+ *
+ * Invariant: a job ends only when no call is at the driver and the GPU has done all that was given
+ * to it.
+ */
+#include "cuda.h"
+#include "gate.h"
+#include "launch_state.h"
+#include "observer.h"
+#include "streams.h"
+#include "watch.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define LATEST_NS (1ULL << 62)
+#define PASSING_PAUSE_NS 20000
+#define MOST_SENTENCES 10
+
+struct tl_gates tl_gates;
+
+void tl_gates_say(const char *what) {
+    static atomic_int said;
+    if (atomic_fetch_add(&said, 1) < MOST_SENTENCES) {
+        fprintf(stderr, "tierline: %s: %s\n", what, tierline_last_error());
+    }
+}
+
+void *tl_gates_context(const tierline_client *client) {
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        if (client->arenas[a].state == TL_ARENA_SEALED) {
+            return client->arenas[a].on_device.context;
+        }
+    }
+    return NULL;
+}
+
+/* The only sealed arena, or none. */
+static uint32_t only_arena(const tierline_client *client) {
+    uint32_t found = TIERLINE_NO_ARENA;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        if (client->arenas[a].state == TL_ARENA_SEALED) {
+            if (found != TIERLINE_NO_ARENA) {
+                return TIERLINE_NO_ARENA;
+            }
+            found = a;
+        }
+    }
+    return found;
+}
+
+static int drop_copies(struct tl_arena *arena) {
+    if (arena->on_device.private_count == 0) {
+        return 0;
+    }
+    if (!tl_cuda_enter(arena->on_device.context)) {
+        return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+    }
+    int code = tl_arena_reset(arena);
+    tl_cuda_leave();
+    return code;
+}
+
+/* The state of a job that was granted, whose GPU has no work yet. */
+static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
+    int code = 0;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && code == 0; a++) {
+        if (client->arenas[a].state == TL_ARENA_SEALED) {
+            code = drop_copies(&client->arenas[a]);
+        }
+    }
+    tl_gates.job = number;
+    tl_gates.arena = arena;
+    tl_gates.implicit = false;
+    tl_gates.cursor = (struct tl_cursor){0};
+    tl_gates.streamed = 0;
+    atomic_store(&tl_gates.highest, 0);
+    atomic_store(&tl_gates.orphaned, false);
+    tl_streams_restart();
+    atomic_store(&tl_gates.leased, true);
+    tl_monitor_wake();
+    return code;
+}
+
+int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
+    tl_lock_acquire(&client->lock);
+    bool running = client->job.granted && client->job.number == job;
+    tl_lock_release(&client->lock);
+    if (!running) {
+        return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
+                       (unsigned long long)job);
+    }
+    atomic_store(&tl_gates.leased, false);
+    while (atomic_load(&tl_gates.passing) > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = PASSING_PAUSE_NS}, NULL);
+    }
+    int result = ABI_SUCCESS;
+    void *context = tl_gates_context(client);
+    if (context != NULL && tl_cuda_enter(context)) {
+        result = tl_cuda_synchronise();
+        tl_cuda_leave();
+    }
+    if (result == ABI_CAPTURE_UNSUPPORTED) {
+        atomic_store(&tl_gates.leased, true);
+        return tl_fail(TIERLINE_E_STATE,
+                       "ending job %llu: a stream is being captured; end the capture first",
+                       (unsigned long long)job);
+    }
+    tl_lock_acquire(&client->lock);
+    client->job.stats.streamed_extents = tl_gates.streamed + atomic_load(&tl_gates.highest);
+    int code = tl_job_end(client, job, workspace_peak_bytes);
+    tl_lock_release(&client->lock);
+    tl_gates.job = 0;
+    tl_gates.implicit = false;
+    return code == 0 ? tl_cuda_check(result, "waiting for the GPU at the end of a job") : code;
+}
+
+bool tl_gates_idle(const tierline_client *client) {
+    void *context = tl_gates_context(client);
+    if (context == NULL || !tl_cuda_enter(context)) {
+        return true;
+    }
+    bool idle = tl_streams_idle();
+    tl_cuda_leave();
+    return idle;
+}
+
+/* Whose job runs: 0 with its state taken, TL_BUSY if none does, or a code. */
+static int look_at_job(tierline_client *client) {
+    tl_lock_acquire(&client->lock);
+    while (client->job.active && !client->job.granted) {
+        tl_event_wait(&client->changed, &client->lock, TL_FOREVER);
+    }
+    struct tl_job job = client->job;
+    tl_lock_release(&client->lock);
+    if (!job.granted) {
+        return TL_BUSY;
+    }
+    return job.number == tl_gates.job ? 0 : take_job(client, job.number, job.arena);
+}
+
+/* Makes sure that this process holds the lease, with the stream of `wanted` if the choice is the
+ * library's. 0 or a code. */
+int tl_gates_hold(tierline_client *client, uint32_t wanted) {
+    for (;;) {
+        int code = look_at_job(client);
+        if (code == 0 && tl_gates.implicit && wanted != TIERLINE_NO_ARENA &&
+            wanted != tl_gates.arena) {
+            code = tl_gates_end_locked(client, tl_gates.job, 0);
+            code = code == 0 ? TL_BUSY : code;
+        }
+        if (code != TL_BUSY) {
+            return code;
+        }
+        uint64_t now_ns = tl_now_ns();
+        uint64_t deadline_ns = client->terms.deadline_ns;
+        struct tlp_job_begin asked = {
+            .arena = wanted != TIERLINE_NO_ARENA ? wanted : only_arena(client),
+            .release_ns = now_ns,
+            .deadline_ns = deadline_ns == 0 ? LATEST_NS : now_ns + deadline_ns};
+        tl_lock_acquire(&client->lock);
+        code = tl_job_begin(client, &asked, false);
+        uint64_t number = client->job.number;
+        tl_lock_release(&client->lock);
+        if (code == 0) {
+            code = take_job(client, number, asked.arena);
+            tl_gates.implicit = true;
+        }
+        if (code != TL_BUSY) {
+            return code;
+        }
+    }
+}
+
+/* The job reads its arena from the start again. 0 or a code. */
+int tl_gates_go_back(tierline_client *client) {
+    struct tl_arena *arena = &client->arenas[tl_gates.arena];
+    if (!tl_cuda_enter(arena->on_device.context)) {
+        return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+    }
+    int code = tl_cuda_check(tl_cuda_synchronise(), "waiting for the GPU to begin a pass again");
+    tl_cuda_leave();
+    if (code != 0) {
+        return code;
+    }
+    tl_lock_acquire(&client->lock);
+    code = tl_job_rewind(client);
+    tl_lock_release(&client->lock);
+    if (code != 0) {
+        return code;
+    }
+    tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
+    tl_gates.cursor = (struct tl_cursor){0};
+    tl_streams_restart();
+    return arena->on_device.private_count >= arena->ring_slots ? drop_copies(arena) : 0;
+}
+
+int tl_gates_adopt(tierline_client *client) {
+    int code = 0;
+    tl_lock_acquire(&tl_gates.lock);
+    if (tl_gates.client != NULL) {
+        code = tl_fail(TIERLINE_E_STATE, "connecting to the agent: this process has a client on a "
+                                         "GPU already; close it first");
+    } else {
+        tl_gates.client = client;
+        tl_gates.job = 0;
+        atomic_store(&tl_gates.failed, 0);
+    }
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+int tl_gates_settle(tierline_client *client) {
+    int code = 0;
+    tl_lock_acquire(&tl_gates.lock);
+    if (tl_gates.client == client && tl_gates.job != 0 && tl_gates.implicit) {
+        code = tl_gates_end_locked(client, tl_gates.job, 0);
+    }
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+void tl_gates_disown(const tierline_client *client) {
+    tl_lock_acquire(&tl_gates.lock);
+    bool ours = tl_gates.client == client;
+    if (ours) {
+        gate_own(NULL);
+        uint64_t generation;
+        observer_watch_own(NULL, 0, &generation);
+    }
+    tl_lock_release(&tl_gates.lock);
+    if (ours) {
+        tl_monitor_stop();
+        tl_lock_acquire(&tl_gates.lock);
+        tl_gates.client = NULL;
+        tl_gates.job = 0;
+        atomic_store(&tl_gates.leased, false);
+        tl_watch_forget();
+        tl_lock_release(&tl_gates.lock);
+    }
+}
+
+int tl_gates_show(tierline_client *client) {
+    tl_lock_acquire(&tl_gates.lock);
+    void *context = tl_gates_context(client);
+    int code = tl_watch_show(client);
+    if (code == 0 && context != NULL) {
+        code = tl_cuda_enter(context)
+                   ? tl_streams_open()
+                   : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+        tl_cuda_leave();
+        code = code == 0 ? tl_monitor_start() : code;
+    }
+    if (code == 0) {
+        gate_own(context != NULL ? &tl_launch_gate : NULL);
+    }
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
+    int code = tl_gates_settle(client);
+    if (code != 0) {
+        return code;
+    }
+    tl_lock_acquire(&client->lock);
+    code = tl_job_begin(client, asked, true);
+    *job = client->job.number;
+    tl_lock_release(&client->lock);
+    if (code != 0) {
+        return code;
+    }
+    tl_lock_acquire(&tl_gates.lock);
+    code = tl_gates.job == *job ? 0 : take_job(client, *job, asked->arena);
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+int tl_gates_job_end(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
+    tl_lock_acquire(&tl_gates.lock);
+    int code = tl_gates_end_locked(client, job, workspace_peak_bytes);
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+int tl_gates_rewind(tierline_client *client) {
+    tl_lock_acquire(&tl_gates.lock);
+    int code = look_at_job(client);
+    if (code != 0 || tl_gates.arena == TIERLINE_NO_ARENA) {
+        code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
+    }
+    code = code == 0 ? tl_gates_go_back(client) : code;
+    tl_lock_release(&tl_gates.lock);
+    return code;
+}
+
+void tl_gates_revoked(void) {
+    atomic_store(&tl_gates.orphaned, true);
+    tl_monitor_wake();
+}
+
+void tl_gates_forget(void) {
+    tl_gates = (struct tl_gates){0};
+    tl_streams_forget();
+    tl_watch_forget();
+}
