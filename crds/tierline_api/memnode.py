@@ -56,6 +56,8 @@ class Device(ApiModel):
     """A GPU's name for itself, as NVML writes it."""
     memory_bytes: Count | None = None
     """All memory that the device has, in bytes."""
+    context_bytes: Count | None = None
+    """What each process on it costs beside what it allocates, in bytes."""
     fast_bytes: PositiveCount
     """Fast memory that tasks share, in bytes."""
     used_bytes: Count = 0

@@ -173,7 +173,11 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
 
 def _capacity_of(name: str, device: Device) -> DeviceCapacity:
     others = (device.uuid, name.removeprefix("gpu-")) if device.uuid else ()
-    return DeviceCapacity(device.fast_bytes, device.extent_bytes, others)
+    return DeviceCapacity(
+        *(device.fast_bytes, device.extent_bytes, others),
+        memory_bytes=device.memory_bytes,
+        context_bytes=device.context_bytes,
+    )
 
 
 def _parse_lent(value: list[tuple[int, int, str]]) -> dict[Identity, str]:

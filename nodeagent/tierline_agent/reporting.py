@@ -71,6 +71,7 @@ def _device_status(node: Node, unit: Unit) -> Device:
         product=device.product[:128],
         uuid=device.uuid or None,
         memory_bytes=device.memory_bytes,
+        context_bytes=device.context_bytes,
         fast_bytes=device.fast_bytes,
         used_bytes=node.registry.planned_bytes(unit.name),
         extent_bytes=device.extent_bytes,

@@ -132,6 +132,26 @@ class DeviceCapacity:
     extent_bytes: int
     other_names: tuple[str, ...] = ()
     """How else a registration may name it: number, uuid."""
+    memory_bytes: int | None = None
+    """All memory of the device, if processes take some of it by being there."""
+    context_bytes: int = 0
+    """What each process takes so; the agent is one, and each task has one."""
+
+    def check_contexts(self, tasks: int) -> None:
+        """Check that the contexts of so many tasks fit beside the fast memory.
+
+        Raises:
+            QuotaExceeded: they do not.
+        """
+        contexts = (tasks + 1) * self.context_bytes
+        if self.memory_bytes is None or contexts == 0:
+            return
+        if self.fast_bytes + contexts > self.memory_bytes:
+            raise QuotaExceeded(
+                f"the contexts of {tasks} tasks and the agent take {contexts} bytes beside "
+                f"{self.fast_bytes} of fast memory, and the device has {self.memory_bytes}; "
+                "configure less as device.fast_bytes"
+            )
 
 
 @dataclass(frozen=True)
@@ -274,6 +294,10 @@ class TaskRegistry:
                 f"cannot register {name!r}: its plan has extents of {plan.extent_bytes} bytes, "
                 f"this device of {capacity.extent_bytes}; plan it again"
             )
+        try:
+            capacity.check_contexts(len(self.on_device(device)) + 1)
+        except QuotaExceeded as error:
+            raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
         beside = [*(task.registration for task in self.on_device(device)), registration]
         needed = _fast_bytes(beside, capacity.extent_bytes)
         if needed > capacity.fast_bytes:
