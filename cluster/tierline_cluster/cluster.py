@@ -58,6 +58,7 @@ class Cluster:
 
         What an earlier cluster in this folder left is removed first.
         """
+        self._refuse_strangers()
         if len(str(self.folder / _DEEPEST)) > _LONGEST_SOCKET:
             raise ClusterError(
                 f"cannot start a node in {self.folder}: the path is too long for the sockets of"
@@ -114,12 +115,7 @@ class Cluster:
 
         Nothing happens if there is none.
         """
-        strangers = sorted({path.name for path in self.folder.glob("*")} - _OWN)
-        if strangers:
-            raise ClusterError(
-                f"{self.folder} is no folder of a cluster: it holds {', '.join(strangers[:3])};"
-                " name one that is empty or does not exist"
-            )
+        self._refuse_strangers()
         if cgroups.exists(self.group) and os.geteuid() != 0:
             raise ClusterError(f"cannot end the cluster in {self.folder}: only root may; use sudo")
         cgroups.kill_all(self.group)
@@ -141,6 +137,15 @@ class Cluster:
                 left.unlink()
         if not keep_logs and self.folder.exists():
             self.folder.rmdir()
+
+    def _refuse_strangers(self) -> None:
+        """Raise ClusterError if the folder holds what no cluster has: it may be anybody's."""
+        strangers = sorted({path.name for path in self.folder.glob("*")} - _OWN)
+        if strangers:
+            raise ClusterError(
+                f"{self.folder} is no folder of a cluster: it holds {', '.join(strangers[:3])};"
+                " name one that is empty or does not exist"
+            )
 
     def _remember(self) -> None:
         """Write down what only a record can bring back."""

@@ -107,7 +107,7 @@ def test_the_least_task_has_its_defaults_from_the_server(
             "onBudgetExceeded": "Fail",
             "objects": [],
         },
-        "device": {"kind": "cpu"},
+        "device": {"kind": "cpu", "execution": "Direct"},
         "replicas": 1,
     }
 
@@ -152,7 +152,11 @@ def test_status_is_written_by_its_subresource_alone(
 def test_kubectl_knows_short_names_and_columns(
     api_server: ControlPlane, namespace: str, kind: Any
 ) -> None:
-    manifests = {"MemTask": task(), "MemProfile": profile(), "MemNode": node()}
+    manifests = {
+        "MemTask": task(),
+        "MemProfile": profile(),
+        "MemNode": node(metadata__name="columns"),
+    }
     if kind.name in manifests:
         manifest = manifests[kind.name]
         if kind.scope == "Namespaced":

@@ -338,6 +338,13 @@ WRONG: Final = (
         CLUSTER,
     ),
     Wrong(
+        "a captured graph on the cpu",
+        task(spec__device__execution="CapturedGraph"),
+        "spec.device",
+        "execution CapturedGraph needs a GPU: write kind cuda",
+        CLUSTER,
+    ),
+    Wrong(
         "a misspelt field",
         task(spec__realtime__deadine="80ms"),
         "spec.realtime.deadine",
