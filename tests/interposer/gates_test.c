@@ -830,6 +830,32 @@ static void instantiated_early(void) {
     OK(cuStreamDestroy(stream));
 }
 
+/* The driver does not clone it, or does not instantiate it with gates: it runs as it is. */
+static void without_gates(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CUgraph graph = capture(in_order, WEIGHTS, stream);
+    CUgraphExec exec = instantiate(graph);
+    for (int i = 0; i < 2; i++) {
+        run_graph(exec, stream);
+        CHECK(step(WEIGHTS) == expected(in_order, WEIGHTS));
+    }
+    EQUAL(job.fetched, STREAMED);
+    EQUAL(job.passes, 0);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamDestroy(stream));
+}
+
+static void not_cloned(void) {
+    without_gates();
+}
+
+static void not_instantiated_with_gates(void) {
+    without_gates();
+    CHECK(gates_added() > 0);
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -846,11 +872,18 @@ int main(int argc, char **argv) {
         {"updated", updated},
         {"another_generation", another_generation},
         {"instantiated_early", instantiated_early},
+        {"not_cloned", not_cloned},
+        {"not_instantiated_with_gates", not_instantiated_with_gates},
     };
     CHECK(argc == 3);
     slots = (uint32_t)atoi(argv[2]);
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         if (strcmp(argv[1], scenarios[i].name) == 0) {
+            if (scenarios[i].run == not_cloned) {
+                setenv("SIMCUDA_FAULTS", "call cuGraphClone 1+ NOT_SUPPORTED", 1);
+            } else if (scenarios[i].run == not_instantiated_with_gates) {
+                setenv("SIMCUDA_FAULTS", "call cuGraphInstantiateWithFlags 1 NOT_SUPPORTED", 1);
+            }
             prepare();
             scenarios[i].run();
             end_job();

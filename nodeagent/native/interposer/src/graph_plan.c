@@ -192,12 +192,12 @@ static bool place_write(struct planner *p, uint32_t last, uint32_t value, uint32
     }
     uint32_t gate = add_gate(p, (struct plan_gate){.write = value});
     bool in_chain = chains == 1 && ordered;
-    struct write *write = &p->writes[p->write_count++];
-    *write = (struct write){value, gate, in_chain ? node : NONE};
+    const struct write write = {value, gate, in_chain ? node : NONE};
+    p->writes[p->write_count++] = write;
     if (in_chain) {
         p->behind[node] = gate;
     }
-    return join_readers(p, begin, last, write) &&
+    return join_readers(p, begin, last, &write) &&
            (ordered || add_edge(p, gate_node(p, previous->gate), gate_node(p, gate)));
 }
 
