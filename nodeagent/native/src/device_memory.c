@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define ALIGNMENT_BYTES (2UL << 20)
-#define UUID_BYTES 16U
+#define UUID_BYTES ((size_t)16)
 
 static uint64_t address_of(const struct tl_arena *arena, uint32_t extent) {
     return (uint64_t)(uintptr_t)tl_extent_address(arena, extent);
@@ -268,7 +268,7 @@ bool tl_device_gated(void) {
 
 int tl_device_check(const char *uuid) {
     int device = 0;
-    uint8_t bytes[UUID_BYTES];
+    uint8_t bytes[UUID_BYTES] = {0};
     int code =
         tl_cuda_check(TL_CUDA(USED, cuCtxGetDevice, &device), "asking for the current device");
     code = code == 0 ? tl_cuda_check(TL_CUDA(USED, cuDeviceGetUuid_v2, bytes, device),

@@ -11,14 +11,14 @@
 #define PAGE_BYTES 4096U
 
 struct tl_stream {
-    bool used;
-    bool left;       /* its handle means nothing any more; its word will be reached */
     void *handle;    /* never NULL: the default streams have numbers */
     uint64_t thread; /* of the thread's own default stream */
     uint32_t waited; /* `published` is at least this for what comes next */
-    bool reads;      /* since another stream was put behind it */
-    uint32_t lowest; /* the first streamed extent that those reads touch */
+    uint32_t lowest; /* the first streamed extent that its reads touch */
     uint32_t passed; /* the last value that its word was told to take */
+    bool used;
+    bool left;  /* its handle means nothing any more; its word will be reached */
+    bool reads; /* since another stream was put behind it */
 };
 
 static struct tl_stream streams[MOST_STREAMS];
@@ -40,7 +40,7 @@ int tl_streams_open(void) {
                ? tl_cuda_check(TL_CUDA(USED, cuMemHostGetDevicePointer_v2, &words_address, page, 0),
                                "addressing a page of flag words")
                : code;
-    if (code == 0) {
+    if (code == 0 && page != NULL) {
         words = page;
         memset(words, 0, PAGE_BYTES);
     }

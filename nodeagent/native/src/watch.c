@@ -91,16 +91,18 @@ int tierline_weights(tierline_client *client, uint32_t index, const tierline_wei
     if (code != 0) {
         return code;
     }
-    if (client->device != TIERLINE_DEVICE_CUDA || (ranges == NULL && count > 0)) {
-        return tl_fail(TIERLINE_E_ARGUMENT, "naming weights: the client is not on a GPU");
+    if (client->device != TIERLINE_DEVICE_CUDA || index >= TIERLINE_MAX_ARENAS ||
+        (ranges == NULL && count > 0)) {
+        return tl_fail(TIERLINE_E_ARGUMENT,
+                       "naming weights of arena %u: it is not one of a client on a GPU", index);
     }
     struct tl_weight *weights = calloc(count + 1U, sizeof *weights);
     if (weights == NULL) {
         return tl_fail(TIERLINE_E_NO_MEMORY, "naming %u weights: out of memory", count);
     }
     tl_lock_acquire(&client->lock);
-    struct tl_arena *arena = index < TIERLINE_MAX_ARENAS ? &client->arenas[index] : NULL;
-    if (arena == NULL || arena->state != TL_ARENA_LOADING) {
+    struct tl_arena *arena = &client->arenas[index];
+    if (arena->state != TL_ARENA_LOADING) {
         code =
             tl_fail(TIERLINE_E_STATE, "naming weights of arena %u: it is not being loaded", index);
     }
