@@ -3,6 +3,7 @@
 #include "graph_hooks.h"
 
 #include "driver.h"
+#include "graph_read.h"
 #include "graphs.h"
 
 /* The arguments of any of these calls but the graph. */
@@ -109,4 +110,11 @@ int handle_update(enum hook hook, void *exec, void *graph, void *result) {
         nodes = (struct graphs_wrong){&wrong->node, &wrong->from_node};
     }
     return with_twin(&request, update, graph, nodes);
+}
+
+void graphs_node_added(const void *node, const void *parameters) {
+    const struct abi_any_node *any = parameters;
+    if (any->type == ABI_NODE_CONDITIONAL) {
+        view_note_conditional(node, any->as.conditional.graphs, any->as.conditional.count);
+    }
 }

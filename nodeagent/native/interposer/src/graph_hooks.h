@@ -10,3 +10,6 @@ int handle_instantiate_flags(enum hook hook, void **exec, void *graph, unsigned 
 int handle_instantiate_params(enum hook hook, void **exec, void *graph, void *parameters);
 int handle_update_v1(enum hook hook, void *exec, void *graph, void **error_node, int *result);
 int handle_update(enum hook hook, void *exec, void *graph, void *result);
+
+/* A node was added by its parameters: conditional ones say only now which graphs they may run. */
+void graphs_node_added(const void *node, const void *parameters);

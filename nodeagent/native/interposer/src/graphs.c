@@ -379,13 +379,6 @@ void graphs_any_node_changed(void *exec, void *node, const void *parameters) {
     change(exec, node, parameters, true);
 }
 
-void graphs_node_added(const void *node, const void *parameters) {
-    const struct abi_any_node *any = parameters;
-    if (any->type == ABI_NODE_CONDITIONAL) {
-        view_note_conditional(node, any->as.conditional.graphs, any->as.conditional.count);
-    }
-}
-
 /* ---- launching */
 
 /* Sets the gates to what the graph names now. Returns a CUresult. */

@@ -34,9 +34,6 @@ void graphs_copy_changed(void *exec, void *node, const void *parameters);
 void graphs_child_changed(void *exec, void *node, void *graph);
 void graphs_any_node_changed(void *exec, void *node, const void *parameters);
 
-/* A node was added by its parameters: conditional ones say only now which graphs they may run. */
-void graphs_node_added(const void *node, const void *parameters);
-
 /* Answers CUDA_SUCCESS. */
 int graphs_destroy(void *exec);
 
