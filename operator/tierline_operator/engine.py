@@ -38,6 +38,8 @@ TERM = "tierline.io/term"
 """Annotation of an unallocated claim: the term of the leader that saw it last at a change."""
 _LONGEST_RETRY_S = 30.0
 _STUCK_S = 120.0
+_DOUBT_S = 60.0
+"""For so long a request without an answer may still be carried out: the API server's own limit."""
 
 
 class Engine:
@@ -57,7 +59,11 @@ class Engine:
         self._due: set[TaskKey] = set()
         self._retries: dict[TaskKey, int] = {}
         self._retry_at: dict[TaskKey, float] = {}
-        self._turned_at = time.monotonic()
+        self._began_at: float | None = None
+        self._finishing = False
+        self._doubt_until = 0.0
+        self._resting = asyncio.Event()
+        self._resting.set()
         self.view = View(Fleet(rules))
         self._tending = Tending(kube, leadership, self.view)
 
@@ -72,18 +78,33 @@ class Engine:
     @property
     def stuck(self) -> bool:
         """Whether a turn of the loop takes so long that something must be wrong."""
-        return self._seeing and time.monotonic() - self._turned_at > _STUCK_S
+        return self._began_at is not None and time.monotonic() - self._began_at > _STUCK_S
+
+    async def finish(self, timeout_s: float) -> bool:
+        """Begin nothing more; returns whether every write that was begun has been answered.
+
+        One that was not may still be carried out: then the Lease must not be given up, so that the
+        successor fences.
+        """
+        self._finishing = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._resting.wait()
+        except TimeoutError:
+            return False
+        return time.monotonic() > self._doubt_until
 
     async def lead(self) -> None:
-        """Act until the Lease is lost; raises NoLongerLeader."""
+        """Act until the Lease is lost or `finish` is called; raises NoLongerLeader."""
         self._seeing = True
         await self._until_it_works(self._take_over)
         next_listing = time.monotonic() + self._settings.resync_s
         more = True
-        while True:
-            self._turned_at = time.monotonic()
+        while not self._finishing:
+            self._began_at = None
             if not more:
                 await self._pause(next_listing)
+            self._began_at = time.monotonic()
             if time.monotonic() >= next_listing:
                 await self._until_it_works(self._list)
                 next_listing = time.monotonic() + self._settings.resync_s
@@ -101,7 +122,11 @@ class Engine:
             settled = await asyncio.to_thread(self.view.fleet.settle)
         self._due |= settled.changed
         due, self._due = self._due, set()
+        if self._finishing:
+            return False
+        self._resting.clear()
         await self._write(due)
+        self._resting.set()
         self._show(due)
         return settled.more or bool(self._due)
 
@@ -162,7 +187,6 @@ class Engine:
     async def _until_it_works(self, read: Callable[[], Awaitable[None]]) -> None:
         delay_s = 0.2
         while True:
-            self._turned_at = time.monotonic()
             try:
                 await read()
             except (KubeError, Unreachable) as error:
@@ -199,6 +223,7 @@ class Engine:
             except Stale as stale:
                 return await self._read_again(stale, key)
             except Unreachable as error:
+                self._doubt_until = time.monotonic() + _DOUBT_S
                 log.warning("will try again: %s", error, extra={"task": key})
                 return False
             except KubeError as error:

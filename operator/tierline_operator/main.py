@@ -29,6 +29,8 @@ from tierline_operator.resources import WATCHED
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
+_PATIENCE_S = 10.0
+"""How long the end of the process waits for answers to writes."""
 REGISTRY = kopf.get_default_registry()
 """Where the handlers below are known, for whoever runs kopf."""
 
@@ -61,11 +63,13 @@ class Operator:
 
     async def stop(self) -> None:
         """End all writes, then give up the Lease."""
+        finished = await self.engine.finish(_PATIENCE_S)
         if self._life is not None:
             self._life.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._life
-        await self.leadership.release()
+        if finished:
+            await self.leadership.release()
         await self._kube.__aexit__()
 
     async def _live(self) -> None:

@@ -27,23 +27,17 @@ from tierline_cluster.versions import REPOSITORY
 SYSTEM = "tierline-system"
 USER = "system:serviceaccount:tierline-system:tierline-operator"
 ROLE = Path(__file__).with_name("role.yaml")
-QUICK = {"LEASE_DURATION_S": "3", "RENEW_DEADLINE_S": "2", "RETRY_PERIOD_S": "0.2"}
+POLICIES = REPOSITORY / "charts" / "tierline" / "files" / "admission.yaml"
+QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.2"}
+"""Quick to take over, and still patient with a machine that does other things as well."""
 
 
 def prepare(plane: ControlPlane) -> None:
-    """What the chart installs beside the operator: namespace, DeviceClass, its rights."""
+    """What the chart installs beside the operator: namespace, DeviceClass, policies, rights."""
     plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    plane.api.apply(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "tierline.io"},
-            # kube-scheduler must never allocate by itself.
-            "spec": {"selectors": [{"cel": {"expression": "false"}}]},
-        }
-    )
-    for manifest in yaml.safe_load_all(ROLE.read_text()):
-        plane.api.apply(manifest)
+    for path in (POLICIES, ROLE):
+        for manifest in yaml.safe_load_all(path.read_text()):
+            plane.api.apply(manifest)
 
 
 class Nursery:
@@ -223,6 +217,28 @@ class User:
                 },
             }
         )
+
+    def plain_pod(self, name: str, task: str) -> Manifest:
+        """A pod as a user writes it, with nothing but the annotation."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "annotations": {TASK: task},
+            },
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+        }
+
+    def wait_for_policies(self) -> None:
+        """Wait until the API server has seen the admission policies."""
+        probe = self.plain_pod("probe", "m")
+
+        def gated() -> object:
+            return self.api.create(probe, dry_run=True)["spec"].get("schedulingGates")
+
+        until("the admission policies work", gated)
 
     def task(self, name: str) -> Manifest:
         """How to name a MemTask."""

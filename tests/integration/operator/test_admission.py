@@ -44,6 +44,16 @@ def test_a_pod_leaves_its_gate_with_its_claim_allocated(user: User) -> None:
     assert "Admitted" in [reason for reason, _ in user.events("m")]
 
 
+def test_a_plain_pod_needs_nothing_but_the_annotation(user: User) -> None:
+    user.wait_for_policies()
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.api.create(user.plain_pod("one", "m"))
+    user.apply(task("m"))
+
+    assert user.wait_placed("one") == ("node-a", "cpu0")
+
+
 def test_tasks_spread_and_what_does_not_fit_starts_when_another_goes(user: User) -> None:
     user.node(node("node-a"))
     user.node(node("node-b"))
@@ -71,6 +81,7 @@ def test_tasks_spread_and_what_does_not_fit_starts_when_another_goes(user: User)
 
 
 def test_a_template_makes_a_deployment_that_goes_with_its_task(user: User) -> None:
+    user.wait_for_policies()
     user.node(node("node-a"))
     user.apply(profile("m"))
     manifest = task("m", replicas=2).to_api()
@@ -91,6 +102,8 @@ def test_a_template_makes_a_deployment_that_goes_with_its_task(user: User) -> No
     assert pod["metadata"]["labels"] == {"app": "mine", "tierline.io/task": "m"}
     assert pod["metadata"]["annotations"] == {"tierline.io/task": "m"}
     assert made["metadata"]["ownerReferences"][0]["kind"] == "MemTask"
+
+    until("both pods have a device", lambda: len(list(filter(placed, user.claims()))) == 2)
 
     user.api.merge(user.task("m"), {"spec": {"replicas": 1}})
     user.api.wait(deployment, lambda found: found["spec"]["replicas"] == 1)
@@ -236,15 +249,15 @@ def test_inline_annotations_make_a_task_that_goes_with_the_pod(user: User) -> No
 
 
 def test_annotations_that_make_no_task_are_told_at_the_pod(user: User) -> None:
-    user.pod("one", "mine", **{**INLINE, "period": "fast"})
+    user.pod("one", "mine", **INLINE, reserved="2Gi")
     user.pod("two", "other")
 
     until("both pods are told", lambda: user.events("one") and user.events("two"))
     assert user.events("one") == [
         (
             "AnnotationInvalid",
-            "the annotation tierline.io/period: 'fast' is not a duration; "
-            "write for example 50ms, 1.5s or 1m30s",
+            "the annotation tierline.io/reserved: the reserved 2Gi exceed the budget 1Gi; "
+            "write a budget of at least the reserved memory",
         )
     ]
     [(reason, note)] = user.events("two")

@@ -25,8 +25,7 @@ def operators(user: User, nursery: Nursery, tmp_path: Path) -> Iterator[list[Ope
     with ExitStack() as stack:
         yield started
         for one in started:
-            one.kill()
-            one.pid = None
+            one.stop()
         cleaner = Operator(user.plane, nursery, tmp_path, "cleaner")
         stack.callback(cleaner.stop)
         cleaner.start()
@@ -135,7 +134,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
     operators.append(third)
     until("the third waits", lambda: "waits: second leads" in third.log.read_text())
     second.stop()
-    until("the third leads at once, because the second gave the Lease up", third.leads, 2.5)
+    until("the third leads at once, because the second gave the Lease up", third.leads, 6)
     user.apply(task("c", of="m"))
     user.pod("c", "c")
     user.wait_placed("c")
