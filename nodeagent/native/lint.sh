@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 tools=${1:-.venv/bin}
 files=$(ls nodeagent/native/src/*.[ch] nodeagent/native/include/tierline/*.h \
            nodeagent/native/interposer/src/*.[ch] nodeagent/native/simcuda/*/*.[ch] \
-           tests/native/*.[ch] tests/interposer/*.[ch] tests/simcuda/*.[ch] tests/fuzz/*.c)
+           tests/native/*.[ch] tests/interposer/*.[ch] tests/simcuda/*.[ch] tests/fuzz/*.c tests/cuda/*.[ch])
 # shellcheck disable=SC2086
 clang-format --style=file:nodeagent/native/.clang-format --dry-run -Werror $files
 configure() {
