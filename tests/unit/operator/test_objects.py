@@ -46,13 +46,15 @@ def body(name: str, version: int = 1, **more: Any) -> dict[str, Any]:
     return {"metadata": metadata | more.pop("metadata", {}), **more}
 
 
-def allocated(name: str, version: int = 1, **annotations: str) -> dict[str, Any]:
+def allocated(
+    name: str, version: int = 1, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
     """A claim on node a."""
     result = {"driver": "tierline.io", "pool": "a", "device": "cpu0", "shareID": "s"}
     return body(
         name,
         version,
-        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations},
+        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations or {}},
         status={
             "allocation": {
                 "allocationTimestamp": "2026-11-21T01:00:00Z",
@@ -62,11 +64,13 @@ def allocated(name: str, version: int = 1, **annotations: str) -> dict[str, Any]
     )
 
 
-def pod(*, gates: list[str] | None = None, **annotations: str) -> dict[str, Any]:
+def pod(
+    gates: list[str] | None = None, annotations: dict[str, str] | None = None
+) -> dict[str, Any]:
     """A pod that opted in."""
     return body(
         "p",
-        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations},
+        metadata={"labels": {"tierline.io/task": "m"}, "annotations": annotations or {}},
         spec={"schedulingGates": [{"name": gate} for gate in gates or []]},
     )
 
@@ -80,7 +84,7 @@ def seated() -> tuple[Fleet, Seat]:
 
 
 def test_a_claim_as_the_operator_left_it() -> None:
-    known = claim_of(allocated("c", **{"tierline.io/order": "7"}))
+    known = claim_of(allocated("c", annotations={"tierline.io/order": "7"}))
 
     assert known.claim.place == DeviceKey("a", "cpu0")
     assert (known.claim.order, known.claim.pod, known.claim.task) == (7, "p", "m")
@@ -89,7 +93,7 @@ def test_a_claim_as_the_operator_left_it() -> None:
 
 @pytest.mark.parametrize("order", ["", "-1", "seven", "٣"])
 def test_an_order_that_somebody_wrote_is_not_believed(order: str) -> None:
-    assert claim_of(allocated("c", **{"tierline.io/order": order})).claim.order is None
+    assert claim_of(allocated("c", annotations={"tierline.io/order": order})).claim.order is None
 
 
 def test_a_claim_of_another_driver_is_not_ours() -> None:
@@ -230,7 +234,7 @@ INLINE = {"tierline.io/period": "50ms", "tierline.io/budget": "1Gi", "tierline.i
 
 
 def test_inline_annotations_mean_a_task() -> None:
-    known = pod_of(pod(**INLINE, **{"tierline.io/tiers": "dram, nvme"}))
+    known = pod_of(pod(annotations={**INLINE, "tierline.io/tiers": "dram, nvme"}))
 
     made = memtask_of(known, OWNER)
 
@@ -256,7 +260,7 @@ def test_a_wrong_annotation_is_named(annotations: dict[str, str | None], said: s
     given = {k: v for k, v in (INLINE | annotations).items() if v is not None}
 
     with pytest.raises(InlineError) as refused:
-        memtask_of(pod_of(pod(**given)), OWNER)
+        memtask_of(pod_of(pod(annotations=given)), OWNER)
 
     assert said in str(refused.value)
 

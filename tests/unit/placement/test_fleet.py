@@ -1,5 +1,7 @@
 """Placement as a user meets it: who gets which device, who waits and why, what changes move."""
 
+from datetime import UTC, datetime
+
 from tests.unit.placement.fleets import (
     EXACT,
     claim,
@@ -21,6 +23,7 @@ from tierline_api.memtask_status import Granted, MemTaskStatus, Phase
 from tierline_api.plan import Tier
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
+from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Standing, TaskKey
 
 A0, B0 = DeviceKey("a", "cpu0"), DeviceKey("b", "cpu0")
@@ -185,8 +188,10 @@ def test_without_a_profile_a_pod_is_measured_alone_then_admitted() -> None:
     assert places(seen, "new")[0] == "b/cpu0"
 
 
-def said_profiled(seen, name):  # type: ignore[no-untyped-def]
-    return seen.verdict(TaskKey("default", name)).profiled.message
+def said_profiled(seen: Fleet, name: str) -> str:
+    verdict = seen.verdict(TaskKey("default", name))
+    assert verdict is not None
+    return verdict.profiled.message
 
 
 def test_no_empty_device_to_measure_on() -> None:
@@ -288,8 +293,10 @@ def test_a_budget_below_the_measure_is_refused_and_the_old_one_stays() -> None:
     assert "write at least 68Mi" in message
 
 
-def granted_ms(seen, name):  # type: ignore[no-untyped-def]
+def granted_ms(seen: Fleet, name: str) -> tuple[int, int | None]:
     verdict = seen.verdict(TaskKey("default", name))
+    assert verdict is not None
+    assert verdict.granted is not None
     return round(verdict.granted.realtime.period_s * 1000), verdict.granted_generation
 
 
@@ -324,7 +331,7 @@ def test_a_place_that_was_kept_is_kept_over_a_restart() -> None:
                 type=ConditionType.ADMITTED,
                 status=ConditionStatus.TRUE,
                 reason="Admitted",
-                last_transition_time="2026-11-21T00:00:00Z",
+                last_transition_time=datetime(2026, 11, 21, tzinfo=UTC),
             ),
         ),
     )

@@ -170,9 +170,9 @@ def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemT
     nobody_waits_for_no_reason(fleet)
     for ledger in fleet.devices().values():
         device_holds(ledger)
-    for key, known in claims.items():
+    for claim_key, known in claims.items():
         if known.place is not None and known.task_key in tasks:
-            seat = fleet.seat_of(key)
+            seat = fleet.seat_of(claim_key)
             assert seat is not None
             assert seat.place == known.place, "claims are the truth"
     for key, made in tasks.items():
