@@ -222,6 +222,10 @@ def main() -> None:
                     streamed = sum(
                         lay_out(layers, extent_bytes).extent_sizes[e] for e in plan.streamed_extents
                     )
+                    if streamed and not report["snapshot"]["streamed_bytes"]:
+                        print(f"{model:<12}{mode:<7}{share:>8.0%}  did not stream:")
+                        print(*(one["text"] for one in report["snapshot"]["notices"]), sep="\n")
+                        continue
                     limit = max(compute_s, streamed / rate)
                     median = statistics.median(report["times_s"])
                     row = Row(
