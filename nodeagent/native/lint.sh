@@ -16,20 +16,22 @@ configure() {
     "$tools/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(realpath "$tools/ninja")" -B "build/$folder" "$@" \
         > /dev/null
 }
+# tidy FOLDER CHECKS FILE...: a few files a process, as many processes as there are cores.
 tidy() {
     folder=$1
-    shift
-    clang-tidy --quiet -p "build/$folder" --config-file=nodeagent/native/.clang-tidy "$@" \
-        2> "build/$folder/tidy.log"
+    checks=$2
+    shift 2
+    printf '%s\n' "$@" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p "build/$folder" \
+        --config-file=nodeagent/native/.clang-tidy "--checks=$checks" 2> "build/$folder/tidy.log"
 }
 configure native-lint -S nodeagent/native -DTIERLINE_TESTS=ON
 # shellcheck disable=SC2046
-tidy native-lint $(ls nodeagent/native/src/*.c nodeagent/native/interposer/src/*.c tests/native/*.c)
+tidy native-lint '' $(ls nodeagent/native/src/*.c nodeagent/native/interposer/src/*.c tests/native/*.c)
 cuda=$("$tools/python" -c 'from tests.native_builds import cuda_include; print(cuda_include())')
 configure simcuda-lint -S nodeagent/native/simcuda -DSIMCUDA_CUDA_INCLUDE="$cuda"
 "$tools/cmake" --build build/simcuda-lint --target generated/entries.h > /dev/null
 # A simulated device's addresses are those of this process, its graphs nest, its signatures are
 # NVIDIA's, and what it scans is checked for its range.
 tidy simcuda-lint \
-    --checks=-performance-no-int-to-ptr,-misc-no-recursion,-readability-non-const-parameter,-cert-err34-c \
+    -performance-no-int-to-ptr,-misc-no-recursion,-readability-non-const-parameter,-cert-err34-c \
     nodeagent/native/simcuda/*/*.c
