@@ -43,7 +43,7 @@ int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_
 uint64_t observer_generation(void);
 
 /* Watches these for the library, beside what the program watches: they are the first indexes of
- * what calls name, from *generation on until the next time. 0 or a negative errno. */
+ * what calls name, from *found_in on until the next time. 0 or a negative errno. */
 int observer_watch_own(const tierline_weight *weights, uint32_t count, uint64_t *found_in);
 
 void observer_lock(void);
