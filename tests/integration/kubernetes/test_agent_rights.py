@@ -11,6 +11,7 @@ from tests.unit.api.api_objects import node as inventory
 
 from tierline_cluster.api import Api, ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.processes import wait_until
 
 HERE, THERE = "node-here", "node-there"
 ACCOUNT = "tierline-agent"
@@ -104,7 +105,17 @@ def agent(opting_in: ControlPlane, anything: str) -> Agent:
         opting_in.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
     account(opting_in, anything, ACCOUNT)
     pod = pod_of(opting_in, anything, ACCOUNT, HERE)
-    return Agent(opting_in.api.with_token(token(opting_in, anything, ACCOUNT, pod)), anything)
+    made = Agent(opting_in.api.with_token(token(opting_in, anything, ACCOUNT, pod)), anything)
+
+    def at_work() -> bool:  # its rights, which come before any policy, and the policy
+        try:
+            made.api.create(bare(THERE), dry_run=True)
+        except ApiError as refusal:
+            return "of its own node only" in str(refusal)
+        return False
+
+    wait_until("the agent's rights are not at work", at_work, opting_in.daemons)
+    return made
 
 
 def bare(name: str) -> Manifest:
