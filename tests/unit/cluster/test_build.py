@@ -87,6 +87,9 @@ def test_a_build_that_is_killed_leaves_no_compiler_and_no_program(
     # A program that imports much takes long enough to be killed at its first sign of life.
     source('package main\n\nimport _ "net/http"\n\nfunc main() {}\n')
     script = (
+        # A shell without job control starts what is in its background with SIGINT ignored.
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from pathlib import Path\n"
         "from tierline_cluster import build, versions\n"
         f"versions.SOURCES = build.SOURCES = Path({str(tmp_path / 'sources')!r})\n"
