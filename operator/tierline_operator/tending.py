@@ -148,6 +148,7 @@ class Tending:
             return
         task, meta = known
         if meta.leaving:
+            await self._empty(task, meta)
             return
         if FINALIZER not in meta.finalizers:
             await self._finalizers(MEMTASK, meta, meta.finalizers | {FINALIZER})
@@ -165,6 +166,24 @@ class Tending:
         if made is None or made.meta.annotations.get("tierline.io/generation") != generation:
             manifest = deployment(task, meta)
             manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
+            await self._apply(DEPLOYMENT, key, manifest)
+
+    async def _empty(self, task: MemTask, meta: Meta) -> None:
+        """Let the pods of a leaving task's Deployment go: their claims keep the task, and it them.
+
+        The Deployment itself goes with the task.
+        """
+        key = (meta.namespace, meta.name)
+        generation = f"{meta.uid}/leaving"
+        made = self._view.deployments.get(key)
+        if (
+            task.spec.template is not None
+            and made is not None
+            and made.meta.annotations.get("tierline.io/generation") != generation
+        ):
+            manifest = deployment(task, meta)
+            manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
+            manifest["spec"]["replicas"] = 0
             await self._apply(DEPLOYMENT, key, manifest)
 
     async def _hold_profile(self, key: TaskKey, task: MemTask) -> None:

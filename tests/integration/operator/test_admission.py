@@ -109,6 +109,7 @@ def test_a_template_makes_a_deployment_that_goes_with_its_task(user: User) -> No
     user.api.wait(deployment, lambda found: found["spec"]["replicas"] == 1)
     user.api.delete(deployment)
     user.api.wait(deployment, lambda found: found["metadata"]["uid"] != made["metadata"]["uid"])
+    until("the new pod has a device", lambda: len(list(filter(placed, user.claims()))) == 1)
     user.api.delete(user.task("m"))
     user.api.wait_gone(user.task("m"))
     user.api.wait_gone(deployment)
