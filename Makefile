@@ -78,9 +78,10 @@ gpu-test: ## on a machine with a GPU: streamed models are right; programs of all
 
 gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	mkdir -p build
-	tests/gpu/site.sh $(PYTHON) -m tests.gpu.link --json build/gpu-link.json
-	tests/gpu/site.sh $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json
-	tests/gpu/site.sh $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json
+	tests/gpu/site.sh sh -ec ' \
+	    $(PYTHON) -m tests.gpu.link --json build/gpu-link.json; \
+	    $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json; \
+	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json'
 
 clean: ## remove what was built (not the virtual environment)
 	rm -rf build .cache

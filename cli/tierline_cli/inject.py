@@ -8,6 +8,7 @@ import click
 import yaml
 
 from tierline_api.documents import DocumentError, read_documents
+from tierline_api.generated import PlainDumper
 from tierline_api.pods.inject import RefusedError, injected
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
@@ -63,11 +64,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return changed
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(PlainDumper):
     """Writes texts so that every reader of YAML takes them for texts."""
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
-        return True
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

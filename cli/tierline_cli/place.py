@@ -6,9 +6,9 @@ launches; on the CPU the plugin loads it.
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from tierline_agent.devices.cpu import processor_name
 from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
@@ -55,7 +55,7 @@ class Place:
         Raises:
             CommandError: there is no such GPU.
         """
-        return self._gpu_name() if self.kind == "cuda" else _processor_name()
+        return self._gpu_name() if self.kind == "cuda" else processor_name()
 
     def _gpu_name(self) -> str:
         import pynvml  # noqa: PLC0415  # only where a GPU is asked for
@@ -69,11 +69,3 @@ class Place:
                 "spec.device.kind to cpu",
                 EXIT_BAD_INPUT,
             ) from error
-
-
-def _processor_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return "cpu"

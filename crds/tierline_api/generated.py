@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 
-class _Dumper(yaml.SafeDumper):
+class PlainDumper(yaml.SafeDumper):
     """Writes a list that occurs twice twice: anchors confuse readers."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the signature is PyYAML's
+        """Whatever it is, write it out."""
         return True
 
 
@@ -20,7 +21,7 @@ def as_yaml(module: str, folder: str, documents: Iterable[Mapping[str, Any]]) ->
     """Return `documents` as YAML under a line that says what wrote it; equal input, equal bytes."""
     header = f"# Generated from tierline_api by `python -m {module} --write {folder}/`.\n"
     return header + yaml.dump_all(
-        documents, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True
+        documents, Dumper=PlainDumper, sort_keys=False, width=100, allow_unicode=True
     )
 
 

@@ -55,6 +55,18 @@ static bool streams(void) {
     return getenv("ALL_RESIDENT") == NULL;
 }
 
+/* Jobs of a graph that reads all weights in their order: nothing of it is fetched. */
+static void run_streamed(CUgraphExec exec) {
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
 /* Launched again and again in a job: each pass reads the arena from the start. */
 static void captured(void) {
     load_all();
@@ -178,14 +190,7 @@ static void built(void) {
     OK(cuGraphAddDependencies(graph, &nodes[last - 2], &child, NULL, 1));
     OK(cuGraphDestroy(inner));
     CUgraphExec exec = instantiate(graph);
-    for (int i = 0; i < 3; i++) {
-        clear(&task);
-        uint64_t job = begin(&task);
-        OK(cuGraphLaunch(exec, stream));
-        check(&task, 0, task.count, stream);
-        HOLDS(end(&task, job).fetched_bytes == 0);
-    }
-    OK(cuGraphExecDestroy(exec));
+    run_streamed(exec);
 }
 
 /* One stream's capture forks into another and joins it again. */
@@ -209,14 +214,7 @@ static void forked(void) {
     OK(cuStreamWaitEvent(stream, join, 0));
     OK(cuStreamEndCapture(stream, &graph));
     CUgraphExec exec = instantiate(graph);
-    for (int i = 0; i < 3; i++) {
-        clear(&task);
-        uint64_t job = begin(&task);
-        OK(cuGraphLaunch(exec, stream));
-        check(&task, 0, task.count, stream);
-        HOLDS(end(&task, job).fetched_bytes == 0);
-    }
-    OK(cuGraphExecDestroy(exec));
+    run_streamed(exec);
 }
 
 /* Before its weights were sealed: it has no gates. */
@@ -267,10 +265,7 @@ static void agent_killed(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+    static const struct scenario scenarios[] = {
         {"captured", captured},
         {"without_a_job", without_a_job},
         {"pieces", pieces},
@@ -283,15 +278,5 @@ int main(int argc, char **argv) {
     HOLDS(argc == 4);
     socket_path = argv[2];
     extents = (uint32_t)strtoul(argv[3], NULL, 10);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (strcmp(scenarios[i].name, argv[1]) == 0) {
-            scenarios[i].run();
-            tierline_close(task.client);
-            free(task.content);
-            puts("held");
-            return 0;
-        }
-    }
-    fprintf(stderr, "there is no scenario '%s'\n", argv[1]);
-    return 2;
+    return run_scenario(argv[1], scenarios, sizeof scenarios / sizeof *scenarios, &task);
 }

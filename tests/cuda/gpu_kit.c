@@ -158,3 +158,20 @@ uint64_t jobs(struct task *task) {
     OK(tierline_get_statistics(task->client, &statistics));
     return statistics.jobs;
 }
+
+int run_scenario(const char *name, const struct scenario *scenarios, size_t count,
+                 struct task *task) {
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(scenarios[i].name, name) == 0) {
+            scenarios[i].run();
+            if (task->client != NULL) {
+                tierline_close(task->client);
+                free(task->content);
+            }
+            puts("held");
+            return 0;
+        }
+    }
+    fprintf(stderr, "there is no scenario '%s'\n", name);
+    return 2;
+}

@@ -70,3 +70,13 @@ tierline_job_stats end(struct task *task, uint64_t job);
 
 /* Jobs that the agent has counted. */
 uint64_t jobs(struct task *task);
+
+struct scenario {
+    const char *name;
+    void (*run)(void);
+};
+
+/* What main does when it is told which scenario to run: its exit status, and "held" on stdout. Ends
+ * the task if the scenario has not. */
+int run_scenario(const char *name, const struct scenario *scenarios, size_t count,
+                 struct task *task);

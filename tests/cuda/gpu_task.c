@@ -338,10 +338,7 @@ static void agent_killed(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+    static const struct scenario scenarios[] = {
         {"in_order", in_order},
         {"default_streams", default_streams},
         {"without_a_job", without_a_job},
@@ -362,17 +359,5 @@ int main(int argc, char **argv) {
     HOLDS(argc == 4);
     socket_path = argv[2];
     extents = (uint32_t)strtoul(argv[3], NULL, 10);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (strcmp(scenarios[i].name, argv[1]) == 0) {
-            scenarios[i].run();
-            if (task.client != NULL) {
-                tierline_close(task.client);
-                free(task.content);
-            }
-            puts("held");
-            return 0;
-        }
-    }
-    fprintf(stderr, "there is no scenario '%s'\n", argv[1]);
-    return 2;
+    return run_scenario(argv[1], scenarios, sizeof scenarios / sizeof *scenarios, &task);
 }

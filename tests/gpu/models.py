@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+_VOCABULARY = 32000
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -51,41 +53,30 @@ def vit_giant() -> Shape:
 
 def llama_7b() -> Shape:
     """A Llama-shaped decoder of 7 billion parameters, 1 x 512 tokens, bf16: 12.6 GiB."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
-
-    config = LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=11008,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=32,
-        vocab_size=32000,
-        use_cache=False,
-    )
-    return _transformer(
-        lambda: LlamaForCausalLM(config),
-        torch.bfloat16,
-        lambda: torch.randint(0, 32000, (1, 512)),
-    )
+    return _llama(hidden=4096, intermediate=11008, layers=32, heads=32, tokens=512)
 
 
 def llama_small() -> Shape:
-    """The same decoder with 4 layers: what a test needs of it, 1 GiB."""
+    """The same decoder with 8 narrower layers, 1 x 128 tokens: what a test needs of it, 1 GiB."""
+    return _llama(hidden=2048, intermediate=5504, layers=8, heads=16, tokens=128)
+
+
+def _llama(*, hidden: int, intermediate: int, layers: int, heads: int, tokens: int) -> Shape:
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
 
     config = LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=5504,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        vocab_size=32000,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        vocab_size=_VOCABULARY,
         use_cache=False,
     )
     return _transformer(
         lambda: LlamaForCausalLM(config),
         torch.bfloat16,
-        lambda: torch.randint(0, 32000, (1, 128)),
+        lambda: torch.randint(0, _VOCABULARY, (1, tokens)),
     )
 
 

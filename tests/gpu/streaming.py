@@ -212,6 +212,7 @@ def main() -> None:
                 bare = run_task(model, mode, arguments.jobs)
                 compute_s = statistics.median(bare["times_s"])
                 alone, layers = observed(model, mode, _OBSERVED_JOBS)
+                sizes = lay_out(layers, extent_bytes).extent_sizes
                 for share in arguments.share:
                     rate = copy_rate(extent_bytes)
                     plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
@@ -219,9 +220,7 @@ def main() -> None:
                         local, admin, f"{model}-{mode}", plan, model, mode, arguments.jobs
                     )
                     rate = max(rate, copy_rate(extent_bytes))
-                    streamed = sum(
-                        lay_out(layers, extent_bytes).extent_sizes[e] for e in plan.streamed_extents
-                    )
+                    streamed = sum(sizes[extent] for extent in plan.streamed_extents)
                     if streamed and not report["snapshot"]["streamed_bytes"]:
                         print(f"{model:<12}{mode:<7}{share:>8.0%}  did not stream:")
                         print(*(one["text"] for one in report["snapshot"]["notices"]), sep="\n")

@@ -11,28 +11,6 @@ static CUdeviceptr flag(size_t index) {
     return (CUdeviceptr)(uintptr_t)&flags[index];
 }
 
-static uint64_t device_word(CUdeviceptr address) {
-    uint64_t word;
-    OK(cuMemcpyDtoH(&word, address, 8));
-    return word;
-}
-
-static void note(void *word) {
-    kit_set(word, kit_get(word) + 1);
-}
-
-static CUgraphExec instantiate(CUgraph graph) {
-    CUgraphExec exec;
-    OK(cuGraphInstantiate(&exec, graph, 0));
-    return exec;
-}
-
-static CUgraphNodeType type_of(CUgraphNode node) {
-    CUgraphNodeType type;
-    OK(cuGraphNodeGetType(node, &type));
-    return type;
-}
-
 static void executables_can_be_changed(void) {
     CUgraph graph;
     CUgraph clone;
@@ -51,20 +29,20 @@ static void executables_can_be_changed(void) {
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
     value = 100; /* the node has its own copy */
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 1);
+    CHECK(kit_word(buffer) == 1);
     OK(cuGraphExecKernelNodeSetParams(exec, node, &params));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 100);
+    CHECK(kit_word(buffer) == 100);
     OK(cuGraphNodeSetEnabled(exec, node, 0));
     OK(cuMemsetD8(buffer, 0, 8));
     OK(cuCtxSynchronize());
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 0);
+    CHECK(kit_word(buffer) == 0);
     OK(cuGraphNodeSetEnabled(exec, node, 1));
 
     OK(cuGraphClone(&clone, graph));
@@ -75,7 +53,7 @@ static void executables_can_be_changed(void) {
     OK(cuGraphExecUpdate(exec, clone, &info));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 200);
+    CHECK(kit_word(buffer) == 200);
     OK(cuGraphAddEmptyNode(&empty, clone, &in_clone, 1));
     FAILS(cuGraphExecUpdate(exec, clone, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
     CHECK(info.result == CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
@@ -92,10 +70,10 @@ static void executables_can_be_changed(void) {
     OK(cuGraphChildGraphNodeGetGraph(child, &inside));
     CHECK(inside != clone);
     FAILS(cuGraphDestroy(inside), CUDA_ERROR_INVALID_VALUE);
-    exec = instantiate(other);
+    exec = kit_instantiate(other);
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 200 && device_word(buffer + 8) == 1);
+    CHECK(kit_word(buffer) == 200 && kit_word(buffer + 8) == 1);
     OK(cuGraphDestroyNode(child));
     size_t nodes = 0;
     size_t edges = 0;
@@ -133,9 +111,9 @@ static void gates_can_be_set_anew(void) {
     operations[1].waitValue.value = 1;
     CUDA_BATCH_MEM_OP_NODE_PARAMS params = {ctx, 2, operations, 0};
     OK(cuGraphAddBatchMemOpNode(&gate, graph, NULL, 0, &params));
-    CUDA_HOST_NODE_PARAMS host = {note, &flags[2]};
+    CUDA_HOST_NODE_PARAMS host = {kit_note, &flags[2]};
     OK(cuGraphAddHostNode(&node, graph, &gate, 1, &host));
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     operations[0].writeValue.value = 6;
     operations[1].waitValue.address = flag(1);
     operations[1].waitValue.value = 6; /* by its own write */
@@ -176,7 +154,7 @@ static void nodes_are_found_in_clones_of_children(void) {
     OK(cuGraphChildGraphNodeGetGraph(twin, &child_clone));
     OK(cuGraphGetNodes(child_graph, &inside, &count));
     OK(cuGraphNodeFindInClone(&found, inside, child_clone));
-    CHECK(found != inside && type_of(found) == CU_GRAPH_NODE_TYPE_EMPTY);
+    CHECK(found != inside && kit_type_of(found) == CU_GRAPH_NODE_TYPE_EMPTY);
     FAILS(cuGraphNodeFindInClone(&found, node, clone), CUDA_ERROR_INVALID_VALUE);
     OK(cuGraphDestroy(clone));
     OK(cuGraphDestroy(outer));
@@ -200,10 +178,10 @@ static void events_inside_graphs(void) {
     OK(cuEventCreate(&inside, CU_EVENT_DISABLE_TIMING));
     OK(cuGraphCreate(&graph, 0));
     OK(cuGraphAddEventWaitNode(&wait, graph, NULL, 0, outside));
-    CUDA_HOST_NODE_PARAMS host = {note, &flags[1]};
+    CUDA_HOST_NODE_PARAMS host = {kit_note, &flags[1]};
     OK(cuGraphAddHostNode(&node, graph, &wait, 1, &host));
     OK(cuGraphAddEventRecordNode(&record, graph, &node, 1, inside));
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuStreamWaitValue32(other, flag(0), 1, 0));
     OK(cuEventRecord(outside, other));
     OK(cuGraphLaunch(exec, stream));
@@ -240,9 +218,9 @@ static void an_executable_may_go_while_it_runs(void) {
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     OK(cuStreamWaitValue32(stream, flag(0), 1, 0));
-    OK(cuLaunchHostFunc(stream, note, &flags[1]));
+    OK(cuLaunchHostFunc(stream, kit_note, &flags[1]));
     OK(cuStreamEndCapture(stream, &graph));
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuGraphLaunch(exec, stream));
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));

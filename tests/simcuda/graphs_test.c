@@ -12,31 +12,9 @@ static CUdeviceptr flag(size_t index) {
     return (CUdeviceptr)(uintptr_t)&flags[index];
 }
 
-static uint64_t device_word(CUdeviceptr address) {
-    uint64_t word;
-    OK(cuMemcpyDtoH(&word, address, 8));
-    return word;
-}
-
 static void launch_fill(CUstream stream, uint64_t address, uint64_t value) {
     uint64_t count = 1;
     kit_launch(fill, stream, (void *[]){&address, &value, &count});
-}
-
-static void note(void *word) {
-    kit_set(word, kit_get(word) + 1);
-}
-
-static CUgraphExec instantiate(CUgraph graph) {
-    CUgraphExec exec;
-    OK(cuGraphInstantiate(&exec, graph, 0));
-    return exec;
-}
-
-static CUgraphNodeType type_of(CUgraphNode node) {
-    CUgraphNodeType type;
-    OK(cuGraphNodeGetType(node, &type));
-    return type;
 }
 
 static void a_captured_stream_becomes_a_chain(void) {
@@ -57,7 +35,7 @@ static void a_captured_stream_becomes_a_chain(void) {
     launch_fill(stream, buffer + 8, 5);
     OK(cuMemcpyDtoDAsync(buffer + 16, buffer + 8, 8, stream));
     OK(cuStreamWriteValue32(stream, flag(0), 7, 0));
-    OK(cuLaunchHostFunc(stream, note, &flags[1]));
+    OK(cuLaunchHostFunc(stream, kit_note, &flags[1]));
     kit_launch(hash, stream, (void *[]){&buffer, &bytes, &result_word});
     OK(cuStreamEndCapture(stream, &graph));
     CHECK(kit_get(&flags[0]) == 0); /* nothing ran */
@@ -68,7 +46,7 @@ static void a_captured_stream_becomes_a_chain(void) {
         CU_GRAPH_NODE_TYPE_MEMSET,       CU_GRAPH_NODE_TYPE_KERNEL, CU_GRAPH_NODE_TYPE_MEMCPY,
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, CU_GRAPH_NODE_TYPE_HOST,   CU_GRAPH_NODE_TYPE_KERNEL};
     for (size_t i = 0; i < count; i++) {
-        CHECK(type_of(nodes[i]) == types[i]);
+        CHECK(kit_type_of(nodes[i]) == types[i]);
     }
     OK(cuGraphGetEdges(graph, from, to, NULL, &edges));
     CHECK(edges == 5 && from[0] == nodes[0] && to[0] == nodes[1]);
@@ -78,7 +56,7 @@ static void a_captured_stream_becomes_a_chain(void) {
     CUDA_MEMCPY3D copy;
     OK(cuGraphMemcpyNodeGetParams(nodes[2], &copy));
     CHECK(copy.srcDevice == buffer + 8 && copy.dstDevice == buffer + 16 && copy.WidthInBytes == 8);
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuGraphDestroy(graph)); /* the executable lives on */
     OK(cuGraphLaunch(exec, stream));
     OK(cuGraphLaunch(exec, stream));
@@ -88,7 +66,7 @@ static void a_captured_stream_becomes_a_chain(void) {
     for (int i = 3; i < 8; i++) {
         expected[i] = expected[0];
     }
-    CHECK(device_word(result_word) == simcuda_hash(0, expected, sizeof expected));
+    CHECK(kit_word(result_word) == simcuda_hash(0, expected, sizeof expected));
     OK(cuGraphExecDestroy(exec));
     FAILS(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_VALUE);
     OK(cuStreamDestroy(stream));
@@ -109,7 +87,7 @@ static void gates_are_added_to_a_captured_graph(void) {
     OK(cuStreamCreate(&agent, CU_STREAM_NON_BLOCKING));
     OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     launch_fill(stream, buffer, 1);
-    OK(cuLaunchHostFunc(stream, note, &flags[1]));
+    OK(cuLaunchHostFunc(stream, kit_note, &flags[1]));
     launch_fill(stream, buffer, 2);
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuGraphGetNodes(graph, nodes, &count));
@@ -140,7 +118,7 @@ static void gates_are_added_to_a_captured_graph(void) {
     CUDA_BATCH_MEM_OP_NODE_PARAMS seen;
     OK(cuGraphBatchMemOpNodeGetParams(gates[1], &seen));
     CHECK(seen.count == 1 && seen.paramArray[0].waitValue.value64 == 2);
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuGraphLaunch(exec, stream));
     FAILS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     CHECK(kit_get(&flags[1]) == 0);
@@ -149,7 +127,7 @@ static void gates_are_added_to_a_captured_graph(void) {
     FAILS(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
     OK(cuStreamWriteValue32(agent, flag(0), 2, 0));
     OK(cuStreamSynchronize(stream));
-    CHECK(device_word(buffer) == 2);
+    CHECK(kit_word(buffer) == 2);
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));
     OK(cuStreamDestroy(stream));
@@ -178,7 +156,7 @@ static void a_waiting_branch_holds_up_no_other(void) {
     size_t roots = 0;
     OK(cuGraphGetRootNodes(graph, NULL, &roots));
     CHECK(roots == 2);
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     OK(cuGraphLaunch(exec, stream));
     OK(cuStreamSynchronize(stream));
@@ -221,11 +199,11 @@ static void streams_fork_and_join_in_a_capture(void) {
     OK(cuGraphNodeGetDependentNodes(nodes[0], dependencies, NULL, &depends));
     CHECK(depends == 2);
     OK(cuStreamQuery(side)); /* it left the capture with the others */
-    CUgraphExec exec = instantiate(graph);
+    CUgraphExec exec = kit_instantiate(graph);
     OK(cuGraphLaunch(exec, side));
     OK(cuStreamSynchronize(side));
     for (uint64_t i = 0; i < 4; i++) {
-        CHECK(device_word(buffer + 8 * i) == i + 1);
+        CHECK(kit_word(buffer + 8 * i) == i + 1);
     }
     OK(cuGraphExecDestroy(exec));
     OK(cuGraphDestroy(graph));

@@ -245,3 +245,25 @@ void kit_await(const uint32_t *word, uint32_t at_least) {
         sched_yield();
     }
 }
+
+uint64_t kit_word(CUdeviceptr address) {
+    uint64_t word;
+    OK(cuMemcpyDtoH(&word, address, 8));
+    return word;
+}
+
+void kit_note(void *word) {
+    kit_set(word, kit_get(word) + 1);
+}
+
+CUgraphExec kit_instantiate(CUgraph graph) {
+    CUgraphExec exec;
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    return exec;
+}
+
+CUgraphNodeType kit_type_of(CUgraphNode node) {
+    CUgraphNodeType type;
+    OK(cuGraphNodeGetType(node, &type));
+    return type;
+}

@@ -63,3 +63,11 @@ void kit_set(uint32_t *word, uint32_t value);
 uint32_t kit_get(const uint32_t *word);
 /* Waits until another thread or stream made the word at least that. */
 void kit_await(const uint32_t *word, uint32_t at_least);
+
+/* The word at an address of the device. */
+uint64_t kit_word(CUdeviceptr address);
+
+/* A host function: counts up the word that it is given. */
+void kit_note(void *word);
+CUgraphExec kit_instantiate(CUgraph graph);
+CUgraphNodeType kit_type_of(CUgraphNode node);

@@ -92,7 +92,7 @@ class CpuDevice:
         load_library()  # now, if it is missing, rather than at the first job
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
-        self.product = _processor_name()
+        self.product = processor_name()
         self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._runner: StreamRunner | None = None
 
@@ -185,7 +185,7 @@ def _words(words_of_job: object) -> CpuWords:
     return words_of_job
 
 
-def _processor_name() -> str:
+def processor_name() -> str:
     """The processor's name as the kernel reports it, `cpu` where it reports none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
