@@ -144,8 +144,12 @@ static void end_if_idle(tierline_client *client, uint32_t begun) {
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
-    while (!atomic_load(&tl_gates.stopping)) {
+    for (;;) {
+        /* Before everything it looks at: whoever changes that wakes after this, or was seen. */
         uint32_t seen = __atomic_load_n(&tl_gates.wake, __ATOMIC_ACQUIRE);
+        if (atomic_load(&tl_gates.stopping)) {
+            return NULL;
+        }
         uint32_t arena = TIERLINE_NO_ARENA;
         bool revoked = false;
         uint64_t job = listen(client, &arena, &revoked);
@@ -159,7 +163,6 @@ static void *watch(void *context) {
         begun = now;
         tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : TL_FOREVER, false);
     }
-    return NULL;
 }
 
 int tl_monitor_start(void) {
