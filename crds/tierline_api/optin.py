@@ -26,6 +26,8 @@ NODE_LABEL: Final = "tierline.io/node"
 """Label of an admitted claim: its node, so that an agent watches no claims but its own."""
 PLAN: Final = "tierline.io/plan"
 """Annotation of an admitted claim: its Plan in JSON, also when it changes while the pod runs."""
+TERMS: Final = "tierline.io/terms"
+"""Annotation of an admitted claim: the Terms granted, in JSON; they may change as well."""
 STANDING: Final = "tierline.io/standing"
 """Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it has its device alone
 to be observed and measured, there is no plan. Demoted: its deadline no longer holds beside the

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from tierline_api.conditions import ConditionStatus, ConditionType, find
-from tierline_api.memtask import MemTask
+from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.memtask_status import MemTaskStatus
 from tierline_api.optin import INLINE_NEEDED
 from tierline_operator import metrics
@@ -207,10 +207,16 @@ class Tending:
     async def _note(self, known: KnownClaim) -> KnownClaim:
         """Write plan and standing into a claim; returns it as it is then."""
         seat = self._view.fleet.seat_of(known.claim.key)
-        patch = notes_patch(known, seat) if seat else None
+        of = self._view.tasks.get(known.claim.task_key)
+        patch = notes_patch(known, seat, self._granted(of[0])) if seat and of else None
         if patch is not None:
             await self._patch(CLAIM, known.claim.key, patch)
         return self._view.claims.get(known.claim.key, known)
+
+    def _granted(self, task: MemTask) -> MemTaskSpec:
+        """The spec by which a task is planned, which is not its newest when that was refused."""
+        verdict = self._view.fleet.verdict(TaskKey(task.domain, task.name))
+        return (verdict.granted if verdict else None) or task.spec
 
     async def allocate(self, key: TaskKey) -> None:
         """Allocate the claims that have a seat and no allocation."""

@@ -7,7 +7,7 @@ import uuid
 from typing import Any, Final
 
 from tierline_api.base import API_VERSION
-from tierline_api.memtask import MemTask
+from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.optin import (
     DRIVER,
     FAST_MEMORY,
@@ -17,7 +17,9 @@ from tierline_api.optin import (
     REQUEST,
     STANDING,
     TASK,
+    TERMS,
 )
+from tierline_api.terms import Terms
 from tierline_operator.kube import Json
 from tierline_operator.placement.seats import Seat, Standing
 from tierline_operator.planning.answer import TaskPlan
@@ -94,17 +96,21 @@ def deployment(task: MemTask, meta: Meta) -> Json:
     }
 
 
-def claim_notes(seat: Seat) -> dict[str, str]:
-    """The annotations by which the node's agent knows what a claim was granted."""
-    notes = {STANDING: seat.standing.value, ORDER: str(seat.order)}
+def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
+    """The annotations by which the node's agent knows what a claim was granted by its spec."""
+    notes = {
+        STANDING: seat.standing.value,
+        ORDER: str(seat.order),
+        TERMS: json.dumps(Terms.of(spec).to_api(), separators=(",", ":")),
+    }
     if seat.plan is not None:
         notes[PLAN] = json.dumps(plan_of(seat.plan).to_api(), separators=(",", ":"))
     return notes
 
 
-def notes_patch(known: KnownClaim, seat: Seat) -> Json | None:
+def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None:
     """What is to be changed in a claim's metadata, if anything; fenced by its resourceVersion."""
-    notes = claim_notes(seat)
+    notes = claim_notes(seat, spec)
     labels = {NODE_LABEL: seat.place.node}
     finalizers = known.meta.finalizers | {PROTECTION}
     if seat.standing == Standing.LOST:

@@ -12,6 +12,7 @@ from tierline_api.memtask import MemTask
 from tierline_api.memtask_status import MemTaskStatus, Observed, Phase
 from tierline_api.plan import Plan
 from tierline_api.realtime import Criticality
+from tierline_api.terms import Terms
 from tierline_operator import logs
 from tierline_operator.inline import InlineError, memtask_of
 from tierline_operator.placement.fleet import Fleet
@@ -140,16 +141,18 @@ def test_what_is_written_into_a_claim_is_written_once() -> None:
     _, seat = seated()
     open_claim = body("c", metadata={"labels": {"tierline.io/task": "m"}, "annotations": {}})
 
-    patch = notes_patch(claim_of(open_claim), seat)
+    patch = notes_patch(claim_of(open_claim), seat, task("m").spec)
 
     assert patch is not None
     assert patch["metadata"]["labels"] == {"tierline.io/node": "a"}
     plan = Plan.from_api(json.loads(patch["metadata"]["annotations"]["tierline.io/plan"]))
     assert plan.extent_bytes == MIB
+    terms = Terms.from_api(json.loads(patch["metadata"]["annotations"]["tierline.io/terms"]))
+    assert terms == Terms.of(task("m").spec)
     open_claim["metadata"]["labels"] |= patch["metadata"]["labels"]
     open_claim["metadata"]["annotations"] |= patch["metadata"]["annotations"]
     open_claim["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
-    assert notes_patch(claim_of(open_claim), seat) is None
+    assert notes_patch(claim_of(open_claim), seat, task("m").spec) is None
 
 
 def test_an_allocation_is_fenced_and_has_its_time() -> None:
@@ -269,7 +272,11 @@ def test_a_lost_seat_keeps_what_it_was_granted_readable() -> None:
     _, seat = seated()
     seat.plan = None
 
-    assert set(claim_notes(seat)) == {"tierline.io/standing", "tierline.io/order"}
+    assert set(claim_notes(seat, task("m").spec)) == {
+        "tierline.io/standing",
+        "tierline.io/order",
+        "tierline.io/terms",
+    }
 
 
 def test_log_lines_are_one_json_object_each() -> None:

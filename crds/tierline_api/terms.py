@@ -1,0 +1,31 @@
+"""Terms: what of a MemTask's spec the agent of its node must know to run a pod of it.
+
+The operator writes them into the pod's claim beside the plan, as they were granted: a spec that was
+changed and refused never reaches a node. So an agent reads no MemTask, and its claims tell it all.
+"""
+
+from typing import Self
+
+from .base import ApiModel
+from .device import DeviceSelector
+from .memtask import MemTaskSpec
+from .realtime import Realtime
+from .swap import Memory, Swap
+
+
+class Terms(ApiModel):
+    """The part of a spec that a node acts on."""
+
+    realtime: Realtime
+    """When jobs are released and when they must end."""
+    memory: Memory
+    """How much memory the task may use."""
+    swap: Swap
+    """Where bytes go that are not in fast memory."""
+    device: DeviceSelector
+    """Which devices the task may run on, and how."""
+
+    @classmethod
+    def of(cls, spec: MemTaskSpec) -> Self:
+        """The terms in a spec."""
+        return cls(realtime=spec.realtime, memory=spec.memory, swap=spec.swap, device=spec.device)
