@@ -19,16 +19,19 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
-from tierline_agent import admin, probe, reporting
+from tierline_agent import admin, gauges, probe
 from tierline_agent.accounting import FastMemory, JobLog
 from tierline_agent.config import AgentConfig
 from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
+from tierline_agent.endpoint import Endpoint
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
+from tierline_agent.health import Health
 from tierline_agent.identity import ProcessWatch
 from tierline_agent.leases import LeaseManager
 from tierline_agent.links import Link
@@ -85,12 +88,15 @@ async def run(config: AgentConfig) -> None:
         losses = Losses(node, server)
         undo.callback(losses.close)
         undo.callback(watch_errors(devices, losses.hardware_error))
-        gauges = node.loop.create_task(_keep_gauges(node, server, losses))
-        undo.callback(gauges.cancel)
+        kept = node.loop.create_task(_keep_gauges(node, server, losses))
+        undo.callback(kept.cancel)
         if config.metrics_port is not None:
-            port = node.metrics.serve(config.metrics_address, config.metrics_port)
-            undo.callback(node.metrics.close)
-            _log.info("metrics at http://%s:%d/metrics", config.metrics_address, port)
+            gauges.update(node, server.sessions())
+            endpoint = Endpoint(
+                node.metrics.registry, node.health, config.metrics_address, config.metrics_port
+            )
+            undo.callback(endpoint.close)
+            _log.info("metrics at http://%s:%d/metrics", config.metrics_address, endpoint.port)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             node.loop.add_signal_handler(number, stop.set)
@@ -106,7 +112,7 @@ async def _assemble(
     """Make the parts that sessions share."""
     loop = asyncio.get_running_loop()
     run_dir = Path(config.run_dir)
-    metrics = Metrics()
+    metrics = Metrics(version("tierline"))
     readiness = Readiness(loop)
     undo.callback(readiness.close)
     watch = ProcessWatch(loop)
@@ -141,6 +147,7 @@ async def _assemble(
         jobs=JobLog(config.limits.job_records),
         reclaims=Reclaims(metrics.reclaim_s.observe),
         metrics=metrics,
+        health=Health(),
         instance=secrets.token_hex(8),
     )
 
@@ -248,6 +255,17 @@ def _report_drift(link: Link) -> None:
 
 async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
     while True:
+        node.health.turned()
         losses.look()
-        reporting.update_gauges(node, server.sessions())
+        gauges.update(node, server.sessions())
+        _judge(node)
         await asyncio.sleep(_GAUGE_PERIOD_S)
+
+
+def _judge(node: Node) -> None:
+    """Say what the node is not ready for."""
+    works = any(not unit.device.lost for unit in node.units.values())
+    node.health.set("devices", "" if works else "none can be used")
+    waits = "clients of before the restart are awaited" if node.recovery.pending else ""
+    node.health.set("recovery", waits)
+    node.health.set("agent", "it stops" if node.stopping else "")

@@ -46,7 +46,8 @@ class Losses:
 
     def _error_reported(self, unit: Unit, number: int) -> None:
         _log.warning("%s reports Xid %d", unit.name, number)
-        self._node.metrics.device_errors.labels(unit.name, str(number)).inc()
+        self._node.metrics.device_errors.labels(unit.name).inc()
+        self._node.metrics.device_last_xid.labels(unit.name).set(number)
         unit.device.check()
 
     def close(self) -> None:

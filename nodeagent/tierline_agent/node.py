@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tierline_agent.accounting import JobLog
 from tierline_agent.config import AgentConfig
+from tierline_agent.health import Health
 from tierline_agent.identity import Process, ProcessWatch
 from tierline_agent.metrics import Metrics
 from tierline_agent.readiness import Readiness
@@ -39,6 +40,7 @@ class Node:
     jobs: JobLog
     reclaims: Reclaims
     metrics: Metrics
+    health: Health
     instance: str
     """Changes with every start of the agent: cursors and counters begin anew."""
     stopping: bool = False

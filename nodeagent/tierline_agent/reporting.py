@@ -222,37 +222,3 @@ def _describe_link(link: Link) -> dict[str, Any]:
         "busy_share": link.busy_share(),
         "drifted": meter.drifted,
     }
-
-
-def update_gauges(node: Node, sessions: Iterable[Session]) -> None:
-    """Set every gauge, and move the counters that are sums of elsewhere."""
-    metrics = node.metrics
-    clients = 0
-    per_task: dict[str, Counter[str]] = {}
-    for session in sessions:
-        clients += 1
-        stored = per_task.setdefault(session.client.task.name, Counter())
-        for arena in session.client.arenas.values():
-            stored.update(arena.bytes_per_tier())
-    metrics.clients.set(clients)
-    metrics.set_tier_bytes(per_task)
-    for name, unit in node.units.items():
-        metrics.device_up.labels(name).set(not unit.device.lost)
-        for state, count in unit.pool.count_by_state().items():
-            metrics.extents.labels(name, state.value).set(count)
-        metrics.fast_bytes.labels(name, "used").set(unit.memory.used_bytes)
-        metrics.fast_bytes.labels(name, "peak").set(unit.memory.peak_bytes)
-        metrics.fast_bytes.labels(name, "limit").set(unit.memory.limit_bytes)
-        metrics.fast_bytes.labels(name, "unswappable").set(unit.memory.unswappable_bytes)
-        metrics.context_bytes.labels(name).set(unit.device.context_bytes)
-    for tier in node.storage.tiers.values():
-        statistics = tier.store.statistics()
-        metrics.tier_used_bytes.labels(tier.name).set(statistics.stored_bytes)
-        metrics.tier_capacity_bytes.labels(tier.name).set(
-            statistics.slots * tier.store.extent_bytes
-        )
-    for link in node.storage.links:
-        labels = (link.device, link.name)
-        metrics.link_totals(*labels, link.meter.bytes_total, link.busy_ns() / 1e9)
-        metrics.link_bandwidth.labels(*labels).set(link.meter.average_bytes_per_s or 0.0)
-        metrics.link_drifted.labels(*labels).set(link.meter.drifted)

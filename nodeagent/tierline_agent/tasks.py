@@ -106,6 +106,11 @@ class Task:
         return self.registration.name
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Its domain and its name."""
+        return (self.registration.domain, self.registration.name)
+
+    @property
     def plan(self) -> Plan:
         """What admission granted."""
         return self.registration.plan

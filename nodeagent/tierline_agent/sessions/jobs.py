@@ -263,11 +263,9 @@ class Jobs:
             stall_ns=stall_ns,
             workspace_bytes=workspace_bytes,
         )
+        overruns = task.counters.overruns
         task.counters.count(record, int(task.plan.predicted_job_time_s * 1e9) or None)
-        node.metrics.streamed_bytes.labels(task.name).inc(streamed_bytes)
-        if not job.warmup:
-            node.metrics.jobs.labels(task.name).inc()
-            node.metrics.misses.labels(task.name).inc(record.missed)
+        node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
         self._hold(record)
 
     def _leave(self, job: Job) -> None:
@@ -290,7 +288,7 @@ class Jobs:
         self._revoked = job.number
         client.task.counters.revoked += 1
         client.task.add_notice("revoked", 0, str(failure))
-        node.metrics.revoked.labels(client.task.name).inc()
+        node.metrics.of(client.task.key).revoked.inc()
         reason = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
         client.reply(0, Revoke(job.number, reason))
         self._grace = node.loop.call_later(

@@ -240,7 +240,7 @@ def test_errors_that_the_driver_reports_are_counted(two_gpus: AgentProcess, mach
     agent.register("left", gpu_plan(9, ring=2), device="0")
     (machine / "faults").write_text("device 1 xid 13\n")
     left = on_gpu(agent, 0, "left")  # its calls let the simulated driver read the faults
-    line = 'tierline_device_errors_total{device="gpu-1",xid="13"} 1.0'
+    line = 'tierline_device_last_xid{device="gpu-1"} 13.0'
     wait_until(lambda: line in metrics(agent), "the error is counted")
     assert left.do("job") == left.expected
     assert not any(device["lost"] for device in agent.snapshot()["devices"])

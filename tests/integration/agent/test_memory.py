@@ -165,11 +165,14 @@ def test_metrics_are_served(agent: AgentProcess) -> None:
         with urllib.request.urlopen(address, timeout=10) as reply:  # noqa: S310 - http on localhost
             return str(reply.read(), "utf-8")
 
-    wait_until(lambda: 'tierline_tier_bytes{task="task",tier="dram"}' in text(), "gauges are set")
+    wait_until(
+        lambda: 'tierline_task_tier_bytes{domain="default",task="task",tier="dram"}' in text(),
+        "gauges are set",
+    )
     shown = text()
     for line in (
-        'tierline_jobs_total{task="task"} 1.0',
-        'tierline_deadline_misses_total{task="task"} 0.0',
+        'tierline_jobs_total{domain="default",task="task"} 1.0',
+        'tierline_deadline_misses_total{domain="default",task="task"} 0.0',
         'tierline_extents{device="cpu",state="ring"} 2.0',
         "tierline_lease_wait_seconds_count 1.0",
         "tierline_swap_in_latency_seconds_count 4.0",

@@ -1,0 +1,89 @@
+"""Brings the metrics up to what the parts of the node say now. It changes nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tierline_agent.links import Link
+from tierline_agent.metrics import Metrics
+from tierline_agent.node import Node
+from tierline_agent.sessions.session import Session
+from tierline_agent.storage import Tier
+from tierline_agent.tasks import Task
+from tierline_agent.unit import Unit
+
+
+def update(node: Node, sessions: Iterable[Session]) -> None:
+    """Set every gauge, and move the counters that are sums of elsewhere."""
+    metrics = node.metrics
+    by_task: dict[str, list[Session]] = {}
+    for session in sessions:
+        by_task.setdefault(session.client.task.name, []).append(session)
+    metrics.clients.set(sum(map(len, by_task.values())))
+    metrics.recovering.set(node.recovery.pending)
+    metrics.keep({task.key for task in node.registry})
+    for task in node.registry:
+        _task(metrics, task, by_task.get(task.name, []))
+    planned = node.registry.planned_homes()
+    for unit in node.units.values():
+        _device(metrics, unit, node.registry.planned_bytes(unit.name))
+    for tier in node.storage.tiers.values():
+        _tier(metrics, tier, planned[tier.name])
+    for link in node.storage.links:
+        _link(metrics, link)
+
+
+def _task(metrics: Metrics, task: Task, sessions: list[Session]) -> None:
+    of_task, registration = metrics.of(task.key), task.registration
+    of_task.describe(
+        device=task.device,
+        criticality=registration.criticality,
+        ready=any(session.jobs.ready for session in sessions),
+        period_s=registration.period_ns / 1e9,
+        deadline_s=registration.deadline_ns / 1e9,
+        job_s=task.plan.predicted_job_time_s,
+        response_s=task.plan.predicted_response_time_s,
+    )
+    stored: Counter[str] = Counter()
+    for session in sessions:
+        for arena in session.client.arenas.values():
+            stored.update(arena.bytes_per_tier())
+    of_task.set_tier_bytes(stored)
+
+
+def _device(metrics: Metrics, unit: Unit, planned_bytes: int) -> None:
+    name, memory = unit.name, unit.memory
+    metrics.device_up.labels(name).set(not unit.device.lost)
+    for counter in (metrics.device_losses, metrics.device_errors, metrics.device_last_xid):
+        counter.labels(name)
+    for state, count in unit.pool.count_by_state().items():
+        metrics.extents.labels(name, state.value).set(count)
+    metrics.fast_used_bytes.labels(name).set(memory.used_bytes)
+    metrics.fast_peak_bytes.labels(name).set(memory.peak_bytes)
+    metrics.fast_limit_bytes.labels(name).set(memory.limit_bytes)
+    metrics.fast_planned_bytes.labels(name).set(planned_bytes)
+    metrics.unswappable_bytes.labels(name).set(memory.unswappable_bytes)
+    metrics.context_bytes.labels(name).set(unit.device.context_bytes)
+
+
+def _tier(metrics: Metrics, tier: Tier, planned_extents: int) -> None:
+    statistics, extent_bytes = tier.store.statistics(), tier.store.extent_bytes
+    promised = max(statistics.referenced, planned_extents)
+    metrics.tier_used_bytes.labels(tier.name).set(statistics.stored_bytes)
+    metrics.tier_promised_bytes.labels(tier.name).set(promised * extent_bytes)
+    metrics.tier_capacity_bytes.labels(tier.name).set(
+        (statistics.slots - statistics.retired) * extent_bytes
+    )
+    metrics.raise_to(metrics.tier_corruptions, (tier.name,), statistics.corruptions)
+    metrics.raise_to(metrics.tier_failures, (tier.name,), statistics.failures)
+
+
+def _link(metrics: Metrics, link: Link) -> None:
+    labels, meter, rate = (link.device, link.name), link.meter, link.rate()
+    metrics.raise_to(metrics.link_bytes, labels, meter.bytes_total)
+    metrics.raise_to(metrics.link_busy_s, labels, link.busy_ns() / 1e9)
+    metrics.raise_to(metrics.link_errors, labels, meter.errors_total)
+    metrics.link_bandwidth.labels(*labels).set(meter.average_bytes_per_s or 0.0)
+    metrics.link_planned_bandwidth.labels(*labels).set(rate.bandwidth_bytes_per_s if rate else 0.0)
+    metrics.link_drifted.labels(*labels).set(meter.drifted)
