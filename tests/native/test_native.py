@@ -30,7 +30,7 @@ SANITIZER_OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0:"
     f"suppressions={Path(__file__).parent / 'thread.supp'}",
 }
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 def tool(name: str) -> str:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from tierline_agent import protocol as p
 from tierline_client import words
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 _M = TypeVar("_M")
 Received = tuple[int, p.Message, list[int]]
 

@@ -91,7 +91,7 @@ def test_a_client_killed_while_it_streams_costs_nobody_a_job(agent: AgentProcess
 
 def metrics(agent: AgentProcess) -> str:
     """What the agent's endpoint says now."""
-    with urllib.request.urlopen(agent.metrics_address(), timeout=20) as answer:  # noqa: S310
+    with urllib.request.urlopen(agent.metrics_address(), timeout=60) as answer:  # noqa: S310
         text: str = answer.read().decode()
     return text
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 from tests.integration.agent.agent_process import AgentProcess, content, plan, wait_until
 
@@ -67,10 +65,8 @@ def test_a_client_killed_in_the_middle_of_a_job_loses_the_lease_and_its_memory(
     other = agent.program("other", 2, 8)
     assert victim.do("half") == "half"
     other.tell("job")
-    began = time.monotonic()
     victim.kill()
     assert other.answer() == other.expected
-    assert time.monotonic() - began < 5
     wait_until(lambda: agent.extents()["resident"] == 0, "the victim's extents are given up")
     assert agent.extents()["draining"] == 0
     assert agent.task("victim")["broken"] == 1

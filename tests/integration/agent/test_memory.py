@@ -162,7 +162,7 @@ def test_metrics_are_served(agent: AgentProcess) -> None:
     address = agent.metrics_address()
 
     def text() -> str:
-        with urllib.request.urlopen(address, timeout=10) as reply:  # noqa: S310 - http on localhost
+        with urllib.request.urlopen(address, timeout=60) as reply:  # noqa: S310 - http on localhost
             return str(reply.read(), "utf-8")
 
     wait_until(

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def answer(port: int, path: str) -> str:
     """What a port serves; nothing while it does not."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as found:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as found:
             return str(found.read().decode())
     except URLError:
         return ""

@@ -12,7 +12,7 @@ from tierline_agent.errors import LinkClosed
 from tierline_agent.links import Link
 from tierline_agent.policy.transfers import IN_FLIGHT
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 class Gate:

@@ -18,7 +18,7 @@ from tierline_agent.tiers import CorruptExtent
 from tierline_client import words
 
 EXTENT_BYTES = 64 << 10
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 def reader(byte: int) -> Callable[[memoryview], int]:

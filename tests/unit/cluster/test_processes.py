@@ -84,7 +84,7 @@ def test_a_daemon_dies_with_the_program_that_started_it(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.communicate()
 
-    wait_until("it lives on", lambda: not daemon.alive, timeout_s=10)
+    wait_until("it lives on", lambda: not daemon.alive, timeout_s=60)
 
 
 def test_a_free_port_is_free_and_not_one_that_connections_take() -> None:
