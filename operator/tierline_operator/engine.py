@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from tierline_api.memtask_status import Phase
 from tierline_operator import metrics
 from tierline_operator.kube import Conflict, Json, Kube, KubeError, NotFound, Resource, Unreachable
 from tierline_operator.leader import Leadership
@@ -247,12 +246,8 @@ class Engine:
         fleet = self.view.fleet
         metrics.WAITING.set(len(fleet.waiting()))
         if due:
-            phases = dict.fromkeys(Phase, 0)
-            for task, _ in self.view.tasks.values():
-                if task.status is not None:
-                    phases[task.status.phase] += 1
-            for phase, count in phases.items():
-                metrics.TASKS.labels(phase.value).set(count)
-            for key, ledger in fleet.devices().items():
-                metrics.DEVICE_LOAD.labels(*key).set(ledger.load)
-                metrics.DEVICE_PODS.labels(*key).set(len(ledger.seats))
+            statuses = (task.status for task, _ in self.view.tasks.values())
+            metrics.show_tasks(status for status in statuses if status is not None)
+        ledgers = fleet.devices()
+        if due or ledgers.keys() != metrics.SHOWN_DEVICES:
+            metrics.show_devices((key, one.load, len(one.seats)) for key, one in ledgers.items())
