@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 _VOCABULARY = 32000
+_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the CPU: to try a script
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def resnet152() -> Shape:
     """ResNet-152, batch 8, fp16: 115 MiB in 312 small layers."""
     import torchvision  # noqa: PLC0415  # models are loaded one at a time
 
-    with torch.device("cuda"):
+    with torch.device(_DEVICE):
         model = torchvision.models.resnet152().eval().half()
         return Shape(model, (torch.rand(8, 3, 224, 224, dtype=torch.float16),))
 
@@ -61,6 +62,11 @@ def llama_small() -> Shape:
     return _llama(hidden=2048, intermediate=5504, layers=8, heads=16, tokens=128)
 
 
+def llama_tiny() -> Shape:
+    """One that also runs on a CPU, 35 MiB: to try a script."""
+    return _llama(hidden=256, intermediate=688, layers=2, heads=4, tokens=16)
+
+
 def _llama(*, hidden: int, intermediate: int, layers: int, heads: int, tokens: int) -> Shape:
     from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415
 
@@ -86,7 +92,7 @@ def _transformer(
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device("cuda"):
+        with torch.device(_DEVICE):
             return Shape(make().eval().requires_grad_(False), (inputs(),))
     finally:
         torch.set_default_dtype(before)
@@ -97,6 +103,7 @@ MODELS: dict[str, Callable[[], Shape]] = {
     "vit-giant": vit_giant,
     "llama-7b": llama_7b,
     "llama-small": llama_small,
+    "llama-tiny": llama_tiny,
 }
 
 
