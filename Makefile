@@ -20,9 +20,9 @@ $(STAMP): pyproject.toml $(NATIVE) Makefile
 	touch $@
 
 # Five minutes on two cores the first time, cached by version afterwards; JOBS=1 leaves cores free.
-kubernetes: $(STAMP) ## build etcd and Kubernetes from Go modules, once
+kubernetes: $(STAMP) ## build etcd, Kubernetes and Helm from Go modules, once
 	tests/packages.sh openssl
-	$(CLUSTER) build kubernetes $(if $(JOBS),--jobs $(JOBS))
+	$(CLUSTER) build kubernetes helm $(if $(JOBS),--jobs $(JOBS))
 
 cluster: kubernetes ## start a real Kubernetes with one node on this machine (root)
 	tests/packages.sh runc containernetworking-plugins
@@ -39,6 +39,7 @@ demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory
 verify: $(STAMP) ## generated files, lint, types, import contracts
 	tests/packages.sh clang-format clang-tidy
 	$(BIN)/python -m tierline_api.crdgen --check crds
+	$(BIN)/python -m tierline_api.crdgen --check charts/tierline/files/crds
 	$(BIN)/python -m tierline_api.pods.generate --check charts/tierline/files
 	$(BIN)/python nodeagent/native/generate_protocol.py --check
 	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check

@@ -13,9 +13,9 @@ from .build import ProgramFolders, programs
 from .cluster import Cluster
 from .errors import ClusterError
 from .node import SOCKET
-from .versions import CONTAINERD_BUILD, KUBERNETES_BUILD, REPOSITORY
+from .versions import CONTAINERD_BUILD, HELM_BUILD, KUBERNETES_BUILD, REPOSITORY
 
-_BUILDS: Final = {build.name: build for build in (KUBERNETES_BUILD, CONTAINERD_BUILD)}
+_BUILDS: Final = {build.name: build for build in (KUBERNETES_BUILD, CONTAINERD_BUILD, HELM_BUILD)}
 _FOLDER: Final = REPOSITORY / "build" / "cluster"
 
 

@@ -15,6 +15,7 @@ CACHE: Final = REPOSITORY / ".cache" / "cluster"
 
 KUBERNETES: Final = "v1.36.3"
 CONTAINERD: Final = "v2.4.2"
+HELM: Final = "v4.2.4"
 _MAJOR, _MINOR = KUBERNETES.removeprefix("v").split(".")[:2]
 _VERSION: Final = "k8s.io/component-base/version"
 
@@ -81,3 +82,17 @@ CONTAINERD_BUILD: Final = Build(
         ),
     ),
 )
+
+HELM_BUILD: Final = Build(
+    name="helm",
+    version=HELM,
+    commands=(
+        (
+            *("build", "-trimpath", "-ldflags"),
+            f"-s -w -X helm.sh/helm/v4/internal/version.version={HELM}",
+            *("-o", "{out}/"),
+            *("helm.sh/helm/v4/cmd/helm", "github.com/yannh/kubeconform/cmd/kubeconform"),
+        ),
+    ),
+)
+"""Helm, and kubeconform beside it: what looks at the chart."""
