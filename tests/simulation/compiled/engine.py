@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numba
 import numpy as np
 from tests.simulation.compiled.draws import FIRST, SECOND, STEP, UNIT
+from tests.simulation.compiled.records import JOB, LINK, RUN
 from tests.simulation.compiled.tables import (
     LAYER_PREEMPTIVE,
     NON_PREEMPTIVE,
@@ -32,13 +33,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def compiled(function: _F) -> _F:
     """The function, compiled when it is first called and kept on disk."""
     ready: Any = numba.njit(cache=True, nogil=True)(function)
-    return ready  # type: ignore[no-any-return]
+    return ready
 
 
 def inlined(function: _F) -> _F:
-    """The same, written out where it is called: passing the tables costs more than most calls do."""
+    """The same, written out where it is called: passing tables costs more than most calls do."""
     ready: Any = numba.njit(inline="always")(function)
-    return ready  # type: ignore[no-any-return]
+    return ready
 
 
 TOLERANCE_S: Final = 2e-9
@@ -54,68 +55,6 @@ NOBODY: Final = -1
 FOREIGN: Final = -1
 DEVICE: Final = -1
 NOTHING: Final = -2
-
-JOB = np.dtype(
-    [
-        ("task", "i8"),
-        ("key", "i8"),
-        ("arrival_s", "f8"),
-        ("deadline_s", "f8"),
-        ("part", "i8"),
-        ("layer", "i8"),
-        ("epoch", "i8"),
-        ("published", "i8"),
-        ("consumed", "i8"),
-        ("waiting", "i8"),
-        ("alive", "i8"),
-    ],
-    align=True,
-)
-LINK = np.dtype(
-    [("at", "f8"), ("order", "i8"), ("job", "i8"), ("position", "i8"), ("epoch", "i8")], align=True
-)
-RUN = np.dtype(
-    [
-        ("now", "f8"),
-        ("at", "f8"),
-        ("order", "i8"),
-        ("count", "i8"),
-        ("epochs", "i8"),
-        ("holder", "i8"),
-        ("phase", "i8"),
-        ("slots", "i8"),
-        ("late_second", "i8"),
-        ("failed", "i8"),
-    ],
-    align=True,
-)
-ATTACK = np.dtype(
-    [
-        ("until_s", "f8"),
-        ("sporadic", "f8"),
-        ("adaptive", "i8"),
-        ("delayed", "i8"),
-        ("busy", "f8"),
-        ("layer_least", "f8"),
-        ("copy_least", "f8"),
-        ("hold", "f8"),
-    ],
-    align=True,
-)
-"""How a run differs from the plan: see releases.Pattern and device.Noise."""
-SEEN = np.dtype(
-    [
-        ("failed", "i8"),
-        ("jobs", "i8"),
-        ("misses", "i8"),
-        ("latest_s", "f8"),
-        ("preemptions", "i8"),
-        ("rings_lost", "i8"),
-        ("busy_s", "f8"),
-        ("end_s", "f8"),
-    ],
-    align=True,
-)
 
 
 class State(NamedTuple):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from tests.simulation.compiled.draws import Share, Stream, seeds_of
-from tests.simulation.compiled.engine import ATTACK, SEEN, play_many
+from tests.simulation.compiled.engine import play_many
+from tests.simulation.compiled.records import ATTACK, SEEN
 from tests.simulation.compiled.tables import Table, Tables
 
 from tierline_cli.agent_policy import AgentPolicy
