@@ -33,8 +33,10 @@ class Metrics:
     def __init__(self, version: str = "") -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        info = self._gauge("tierline_agent_info", "1, with the version of the agent.", "version")
-        info.labels(version).set(1)
+        self.info = self._gauge(
+            "tierline_agent_info", "1, with the version of the agent.", "version"
+        )
+        self.info.labels(version).set(1)
         self.clients = self._gauge("tierline_clients", "Connected clients.")
         self.recovering = self._gauge(
             "tierline_agent_recovering",

@@ -1,0 +1,152 @@
+"""The dashboard of tasks: their deadlines, and the work that they do."""
+
+from __future__ import annotations
+
+from tierline_observability.panels import Dashboard, Graph, Query, Table, Unit, Variable
+from tierline_observability.queries import NODE, ON_NODE, RATE, quantile
+
+_OF_TASK = '{node=~"$node", domain=~"$domain", task=~"$task"}'
+_BY_TASK = "node, domain, task"
+_TASK_LEGEND = "{{domain}}/{{task}}"
+
+
+def _task_rate(metric: str) -> str:
+    return f"sum by ({_BY_TASK}) (rate({metric}{_OF_TASK}[{RATE}]))"
+
+
+def _task_now(metric: str) -> str:
+    return f"max by ({_BY_TASK}) ({metric}{_OF_TASK})"
+
+
+TASKS = Dashboard(
+    "tasks",
+    "Tierline / Tasks and deadlines",
+    "Does every job end in time, and how near does it come?",
+    (
+        NODE,
+        Variable("domain", "tierline_task_info"),
+        Variable("task", "tierline_task_info"),
+    ),
+    (
+        (
+            "Deadlines",
+            (
+                Table(
+                    "Tasks",
+                    "The bound is the worst response that admission proved; none for BestEffort.",
+                    ("domain", "task", "node"),
+                    (
+                        (Query(_task_now("tierline_task_period_seconds"), "period"), Unit.SECONDS),
+                        (
+                            Query(_task_now("tierline_task_deadline_seconds"), "deadline"),
+                            Unit.SECONDS,
+                        ),
+                        (
+                            Query(_task_now("tierline_task_predicted_response_seconds"), "bound"),
+                            Unit.SECONDS,
+                        ),
+                        (
+                            Query(_task_now("tierline_task_predicted_job_seconds"), "job alone"),
+                            Unit.SECONDS,
+                        ),
+                        (Query(_task_now("tierline_jobs_total"), "jobs"), Unit.COUNT),
+                        (Query(_task_now("tierline_deadline_misses_total"), "misses"), Unit.COUNT),
+                        (Query(_task_now("tierline_task_ready"), "ready"), Unit.YES_NO),
+                    ),
+                ),
+                Graph(
+                    "Used share of the deadline, 99 of 100 jobs",
+                    "Time from release to end over the deadline; above 1 is a miss. Resolution: "
+                    "the buckets of the histogram.",
+                    Unit.SHARE,
+                    (
+                        Query(
+                            quantile(
+                                0.99,
+                                "tierline_job_response_deadline_ratio",
+                                _BY_TASK,
+                                _OF_TASK,
+                            ),
+                            _TASK_LEGEND,
+                        ),
+                    ),
+                ),
+                Graph(
+                    "Proved share of the deadline",
+                    "The worst response that admission proved over the deadline.",
+                    Unit.SHARE,
+                    (
+                        Query(
+                            f"tierline_task_predicted_response_seconds{_OF_TASK} / "
+                            f"tierline_task_deadline_seconds{_OF_TASK}",
+                            _TASK_LEGEND,
+                        ),
+                    ),
+                ),
+                Graph(
+                    "Misses",
+                    "Jobs that ended after their deadline.",
+                    Unit.PER_S,
+                    (Query(_task_rate("tierline_deadline_misses_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Over-runs",
+                    "Jobs that held the device longer than their plan predicts; profile the model "
+                    "again if they last.",
+                    Unit.PER_S,
+                    (Query(_task_rate("tierline_overrun_jobs_total"), _TASK_LEGEND),),
+                ),
+            ),
+        ),
+        (
+            "Work",
+            (
+                Graph(
+                    "Jobs",
+                    "Jobs that ended, warm-up apart.",
+                    Unit.PER_S,
+                    (Query(_task_rate("tierline_jobs_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Streamed",
+                    "Weights that came into fast memory for jobs.",
+                    Unit.BYTES_PER_S,
+                    (Query(_task_rate("tierline_streamed_bytes_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Waiting at gates",
+                    "Share of time in which a task's job stood because its weights were not there.",
+                    Unit.SHARE,
+                    (Query(_task_rate("tierline_stall_seconds_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Fetched out of turn",
+                    "Bytes that no gate foresaw; steady ones mean that the order changed.",
+                    Unit.BYTES_PER_S,
+                    (Query(_task_rate("tierline_fetched_bytes_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Revoked jobs",
+                    "Jobs whose weights could not be read; each is a miss as well.",
+                    Unit.PER_S,
+                    (Query(_task_rate("tierline_revoked_jobs_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Waiting for the device",
+                    "From asking for the device to holding it, all tasks of a node.",
+                    Unit.SECONDS,
+                    (
+                        Query(
+                            quantile(0.5, "tierline_lease_wait_seconds", "node", ON_NODE),
+                            "{{node}} p50",
+                        ),
+                        Query(
+                            quantile(0.99, "tierline_lease_wait_seconds", "node", ON_NODE),
+                            "{{node}} p99",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
