@@ -8,6 +8,7 @@ from typing import Self
 
 from .base import ApiModel
 from .device import DeviceSelector
+from .fields import Subdomain
 from .memtask import MemTaskSpec
 from .realtime import Realtime
 from .swap import Memory, Swap
@@ -25,7 +26,10 @@ class Terms(ApiModel):
     device: DeviceSelector
     """Which devices the task may run on, and how."""
 
+    profile: Subdomain | None = None
+    """The MemProfile that the task names; without one it is the one of the task's own name."""
+
     @classmethod
     def of(cls, spec: MemTaskSpec) -> Self:
         """The terms in a spec."""
-        return cls(realtime=spec.realtime, memory=spec.memory, swap=spec.swap, device=spec.device)
+        return cls(**{name: getattr(spec, name) for name in cls.model_fields})

@@ -43,6 +43,7 @@ class Admin:
         self._methods: dict[str, Method] = {
             "node": self._describe,
             "register": self._register,
+            "revise": self._revise,
             "remove": self._remove,
             "start": self._start,
             "snapshot": self._snapshot,
@@ -83,6 +84,13 @@ class Admin:
             self._node.plans_changed()
         _log.info("registered %s", task.name)
         return {"socket": str(path)}
+
+    async def _revise(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registration = parse_registration(request)
+        async with self._changing:
+            self._node.registry.revise(registration)
+            self._node.plans_changed()
+        return {}
 
     async def _remove(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = str(request.get("name"))

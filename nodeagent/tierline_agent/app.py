@@ -18,7 +18,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,7 +59,8 @@ async def run(config: AgentConfig) -> None:
         AlreadyRunning, ConfigError, TierError, OSError: it cannot start.
     """
     stop = asyncio.Event()
-    with ExitStack() as undo:
+    async with AsyncExitStack() as stopping:
+        undo = stopping.enter_context(ExitStack())
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
         undo.enter_context(_sole_agent(state_dir, run_dir))
         _raise_descriptor_limit()
@@ -75,11 +76,11 @@ async def run(config: AgentConfig) -> None:
             _log.error("a task of before is dropped: %s", sentence)
         node.plans_changed()
 
-        server = TaskServer(node, run_dir / "tasks")
+        server = TaskServer(node, config.tasks_dir)
         undo.callback(server.close)
         for task in node.registry:
             server.open(task)
-        name = config.node_name or socket.gethostname().lower()
+        name = config.node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower()
         administrator = admin.Admin(node, server, name, stop.set)
         listener = listen(run_dir / "admin.sock", 0o600)
         undo.callback((run_dir / "admin.sock").unlink, missing_ok=True)
@@ -100,6 +101,13 @@ async def run(config: AgentConfig) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             node.loop.add_signal_handler(number, stop.set)
+        if config.kubernetes is not None:
+            # Only there: gRPC and the API server's client take a second to load.
+            from tierline_agent.kubernetes.service import Service  # noqa: PLC0415
+
+            service = Service(config, name, lambda why: node.health.set("kubernetes", why))
+            service.start()
+            stopping.push_async_callback(asyncio.to_thread, service.stop)
         _log.info("ready in %s", run_dir)
         await stop.wait()
         _log.info("stopping; clients keep what they have mapped")

@@ -100,6 +100,27 @@ class Limits(_Settings):
     """Longest admin request."""
 
 
+class KubernetesSettings(_Settings):
+    """The agent as the DRA driver of a Kubernetes node; `{}` is right in the chart's pod."""
+
+    plugin_dir: Annotated[str, Field(min_length=1)] = "/var/lib/kubelet/plugins/tierline.io"
+    """Folder of the socket that the kubelet calls."""
+    registry_dir: Annotated[str, Field(min_length=1)] = "/var/lib/kubelet/plugins_registry"
+    """Folder in which the kubelet looks for plugins."""
+    cdi_dir: Annotated[str, Field(min_length=1)] = "/var/run/cdi"
+    """Folder in which the container runtime looks for descriptions of devices."""
+    pods_dir: Annotated[str, Field(min_length=1)] = "/var/lib/tierline/pods"
+    """Folder of the pods' own folders; at the same path for the container runtime."""
+    library_dir: Annotated[str, Field(min_length=1)] = "/var/lib/tierline/lib"
+    """Folder of the versions of library and plugin that pods use; in one file system with pods_dir,
+    and at the same path for the container runtime."""
+    bundle_dir: Annotated[str, Field(min_length=1)] = "/opt/tierline"
+    """Library and plugin as the agent's image brings them: VERSION/libtierline.so and
+    VERSION/python."""
+    report_period_s: Annotated[float, Field(gt=0, le=3600, strict=False)] = 30.0
+    """Least time between two reports of one claim or of the node, seconds."""
+
+
 class AgentConfig(_Settings):
     """Everything that `python -m tierline_agent --config FILE` reads."""
 
@@ -117,7 +138,9 @@ class AgentConfig(_Settings):
     metrics_address: str = "127.0.0.1"
     """Address the Prometheus endpoint binds to."""
     node_name: str = ""
-    """Name of the MemNode object; the host name if empty."""
+    """Name of the node; the environment's NODE_NAME if empty, and without that the host's name."""
+    kubernetes: KubernetesSettings | None = None
+    """Serve a node of Kubernetes; none if null."""
     recovery_s: Annotated[float, Field(ge=0, le=60, strict=False)] = 2.0
     """After a restart, how long leases wait for the clients known before, seconds."""
     holder_grace_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 30.0
@@ -136,6 +159,12 @@ class AgentConfig(_Settings):
     def extent_bytes(self) -> int:
         """Size of every device's extents, bytes."""
         return self.all_devices[0].extent_bytes
+
+    @property
+    def tasks_dir(self) -> Path:
+        """Folder of the tasks' own folders, in each of which is a socket."""
+        where = self.kubernetes.pods_dir if self.kubernetes else None
+        return Path(where) if where else Path(self.run_dir) / "tasks"
 
     @model_validator(mode="after")
     def _check_devices(self) -> AgentConfig:

@@ -45,6 +45,8 @@ class Registration(BaseModel):
     criticality: Literal["Hard", "Soft", "BestEffort"] = "Hard"
     record_outputs: bool = False
     phase_ns: Nanoseconds = 0
+    memtask: Annotated[str, Field(pattern=_NAME_PATTERN)] | None = None
+    """The MemTask it is a pod of, as people know it; on Kubernetes `name` is a claim's uid."""
     device: Annotated[str, Field(min_length=1, max_length=96)] | None = None
     """The device that the plan is for: its name, number or uuid; needed where there are several."""
     plan: Plan
@@ -107,8 +109,8 @@ class Task:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its domain and its name."""
-        return (self.registration.domain, self.registration.name)
+        """Its domain, and the name by which people know it; pods of one MemTask have the same."""
+        return (self.registration.domain, self.registration.memtask or self.registration.name)
 
     @property
     def plan(self) -> Plan:
@@ -247,6 +249,37 @@ class TaskRegistry:
             raise
         return task
 
+    def revise(self, registration: Registration) -> Task:
+        """Give a registered task other terms.
+
+        Its plan changes only while no client has its arenas: what a client has mapped is what it
+        was granted until it leaves.
+
+        Raises:
+            NotAdmitted: it is not registered.
+            ConfigError: it names another device.
+            QuotaExceeded: it does not fit beside the others; it stays as it was.
+            OSError: it could not be written down.
+        """
+        task = self.get(registration.name)
+        before = task.registration
+        if task.arena_owner is not None:
+            registration = registration.model_copy(update={"plan": before.plan})
+        if registration == before:
+            return task
+        if self._check(registration) != task.device:
+            raise ConfigError(
+                f"cannot move {task.name!r} from {task.device} to {registration.device}; "
+                "remove it first"
+            )
+        task.registration = registration
+        try:
+            self._save()
+        except OSError:
+            task.registration = before
+            raise
+        return task
+
     def remove(self, name: str) -> Task:
         """Forget a task. Raises NotAdmitted, OSError."""
         task = self.get(name)
@@ -288,11 +321,12 @@ class TaskRegistry:
         return _homes(task.registration for task in self._tasks.values())
 
     def _check(self, registration: Registration) -> str:
-        """The name of the device that a registration is for, if it fits there."""
+        """The name of the device that a registration is for, if it fits there beside the others."""
         name, plan = registration.name, registration.plan
+        others = [task for task in self._tasks.values() if task.name != name]
         device = self._capacity.device_of(registration)
         capacity = self._capacity.devices[device]
-        if len(self._tasks) >= self._limit:
+        if len(others) >= self._limit:
             raise QuotaExceeded(f"cannot register {name!r}: {self._limit} tasks are registered")
         if plan.extent_bytes != capacity.extent_bytes:
             raise QuotaExceeded(
@@ -300,10 +334,10 @@ class TaskRegistry:
                 f"this device of {capacity.extent_bytes}; plan it again"
             )
         try:
-            capacity.check_contexts(len(self.on_device(device)) + 1)
+            capacity.check_contexts(sum(task.device == device for task in others) + 1)
         except QuotaExceeded as error:
             raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
-        beside = [*(task.registration for task in self.on_device(device)), registration]
+        beside = [*(task.registration for task in others if task.device == device), registration]
         needed = _fast_bytes(beside, capacity.extent_bytes)
         if needed > capacity.fast_bytes:
             raise QuotaExceeded(
@@ -311,7 +345,7 @@ class TaskRegistry:
                 f"and there are {capacity.fast_bytes}; "
                 f"{needed - capacity.fast_bytes} bytes are missing"
             )
-        together = [*(task.registration for task in self._tasks.values()), registration]
+        together = [*(task.registration for task in others), registration]
         for tier, extents in _homes(together).items():
             slots = self._capacity.tier_slots.get(tier)
             if slots is None:

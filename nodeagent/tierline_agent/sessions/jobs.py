@@ -49,6 +49,7 @@ from tierline_agent.protocol import (
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.workspace import ClientWorkspace
+from tierline_agent.tasks import Start as Releases
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
@@ -335,7 +336,11 @@ class Jobs:
 
     def start(self) -> None:
         """Answer READY, if releases have been started."""
-        start, task = self._client.node.registry.start, self._client.task
+        node, task = self._client.node, self._client.task
+        start = node.registry.start
+        if start is None and node.config.kubernetes is not None:
+            # Pods come and go by themselves: the releases of each begin when it is ready.
+            start = Releases(time.monotonic_ns(), 0)
         if self._ready is None or start is None:
             return
         sequence, self._ready = self._ready, None

@@ -1,0 +1,23 @@
+"""The agent on Kubernetes: the node's DRA driver, the pods' folders, and what it reports.
+
+A client of the agent's own administrator socket, as `tierline run` is: it holds nothing of the
+agent and decides nothing that the operator decides. It runs in a thread with an event loop of its
+own, so that an answer of the API server never stands before a lease.
+
+The truth about what is granted is the API server's: claims with this node's label, allocated by the
+operator. What lies on disk and what is registered with the agent is made from them, piece by piece
+in an order in which every state between two pieces is one that the next start understands
+(`placing`). Nothing is written down beside that, so there is nothing to disagree with.
+
+    grants      what a claim grants                      pure
+    description the description of a claim for containerd pure
+    objects     MemNode, ResourceSlice, statuses          pure
+    folders     library versions and the pods' folders    disk
+    api         the API server in plain JSON
+    agent       the administrator's socket
+    placing     prepare, unprepare, and making it so again after a crash
+    driver      what the kubelet calls
+    reporting   MemNode, ResourceSlice and observations, at a bounded rate
+    measuring   profiles of tasks that run alone to be measured
+    service     the thread that holds them together
+"""

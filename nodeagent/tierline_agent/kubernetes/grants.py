@@ -1,0 +1,150 @@
+"""What a claim grants a pod on this node: read from the claim, judged, never completed by guesses.
+
+Pure. Invariant: there is a `Grant` only for a claim whose device of this driver lies on this node
+and in which the operator has noted terms and standing; everything else is a `NotGranted` with a
+sentence for the user. Who may allocate claims of this driver is a matter of RBAC; that a claim was
+allocated by the operator shows in the notes, which are written before the allocation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ValidationError
+
+from tierline_agent.errors import AgentError
+from tierline_agent.tasks import Registration
+from tierline_api.memtask_status import Observed
+from tierline_api.optin import DRIVER, PLAN, STANDING, TASK, TERMS
+from tierline_api.plan import Plan
+from tierline_api.realtime import Criticality
+from tierline_api.terms import Terms
+
+Json = dict[str, Any]
+
+
+class Standing(StrEnum):
+    """How a claim stands; see `tierline_api.optin.STANDING`."""
+
+    PLANNED = "Planned"
+    PROFILING = "Profiling"
+    DEMOTED = "Demoted"
+    LOST = "Lost"
+
+
+class NotGranted(AgentError):  # noqa: N818 - what it is
+    """The claim grants nothing here; the sentence says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What one claim grants one pod."""
+
+    namespace: str
+    claim: str
+    uid: str
+    task: str
+    """The MemTask."""
+    device: str
+    """A device of this node."""
+    pool: str
+    requests: tuple[str, ...]
+    share_id: str | None
+    standing: Standing
+    terms: Terms
+    plan: Plan | None
+    """None while it is measured."""
+    observed: Observed | None
+    """What was reported of it last."""
+
+    @property
+    def registration(self) -> Registration | None:
+        """What the agent is told; None for a pod that gets no lease."""
+        if self.plan is None or self.standing in {Standing.PROFILING, Standing.LOST}:
+            return None
+        realtime = self.terms.realtime
+        demoted = self.standing is Standing.DEMOTED
+        criticality = Criticality.BEST_EFFORT if demoted else realtime.criticality
+        return Registration(
+            name=self.uid,
+            memtask=self.task,
+            domain=self.namespace,
+            period_ns=round(realtime.period_s * 1e9),
+            deadline_ns=round(realtime.deadline_s * 1e9),
+            criticality=criticality.value,
+            device=self.device,
+            plan=self.plan,
+        )
+
+
+def is_of(claim: Mapping[str, Any], node: str) -> bool:
+    """Whether a claim has a device of this driver on `node`."""
+    return any(result["pool"] == node for result in _results(claim))
+
+
+def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
+    """What a claim grants on `node`.
+
+    Raises:
+        NotGranted: nothing, or not by the operator.
+    """
+    metadata = claim["metadata"]
+    who = f"claim {metadata['namespace']}/{metadata['name']}"
+    results = [result for result in _results(claim) if result["pool"] == node]
+    if not results:
+        raise NotGranted(f"{who} has no device of {DRIVER} on node {node}")
+    notes = metadata.get("annotations") or {}
+    task = (metadata.get("labels") or {}).get(TASK, "")
+    if not task or STANDING not in notes or TERMS not in notes:
+        raise NotGranted(
+            f"{who} was not allocated by Tierline's operator; do not write claims for {DRIVER} "
+            f"yourself: annotate the pod with {TASK}: NAME of a MemTask, and leave out its claim"
+        )
+    devices = {result["device"] for result in results}
+    if len(devices) > 1:
+        raise NotGranted(f"{who} has several devices ({', '.join(sorted(devices))}); one is enough")
+    try:
+        plan = Plan.from_api(json.loads(notes[PLAN])) if PLAN in notes else None
+        standing = Standing(notes[STANDING])
+        terms = Terms.from_api(json.loads(notes[TERMS]))
+    except (ValidationError, ValueError) as error:
+        raise NotGranted(
+            f"{who} has notes that this agent cannot read ({error}); "
+            "are operator and agent of one release?"
+        ) from error
+    if standing in {Standing.PLANNED, Standing.DEMOTED} and plan is None:
+        raise NotGranted(f"{who} is {standing} and has no plan yet; the operator writes it soon")
+    return Grant(
+        namespace=metadata["namespace"],
+        claim=metadata["name"],
+        uid=metadata["uid"],
+        task=task,
+        device=devices.pop(),
+        pool=node,
+        requests=tuple(result["request"] for result in results),
+        share_id=results[0].get("shareID"),
+        standing=standing,
+        terms=terms,
+        plan=plan,
+        observed=_observed(claim),
+    )
+
+
+def _results(claim: Mapping[str, Any]) -> list[Json]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [result for result in results if result.get("driver") == DRIVER]
+
+
+def _observed(claim: Mapping[str, Any]) -> Observed | None:
+    for device in (claim.get("status") or {}).get("devices") or ():
+        if device.get("driver") == DRIVER:
+            try:
+                return Observed.from_api((device.get("data") or {}).get("observed"))
+            except ValidationError:
+                return None
+    return None

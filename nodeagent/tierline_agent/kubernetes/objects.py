@@ -1,0 +1,127 @@
+"""The objects that the agent writes about its node and its claims: pure builders.
+
+A MemNode is what `reporting.describe_node` says; here it becomes two writes, because status is
+written apart. A ResourceSlice shows users and schedulers the node's devices; what is free on them
+is the operator's knowledge alone, so its capacities are those of the whole device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from tierline_agent.kubernetes.grants import Grant
+from tierline_api.conditions import Condition, ConditionStatus, ConditionType, Reason, updated
+from tierline_api.memnode import Device, Health, MemNode
+from tierline_api.memtask_status import Observed
+from tierline_api.optin import DRIVER, FAST_MEMORY
+
+Json = dict[str, Any]
+_LONGEST_ATTRIBUTE: Final = 64
+_LONGEST_NOTE: Final = 1024
+
+
+def owned_by_node(node: Mapping[str, Any]) -> list[Json]:
+    """References by which an object goes with its Node."""
+    metadata = node["metadata"]
+    return [{"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}]
+
+
+def slice_name(node: str) -> str:
+    """The name of a node's ResourceSlice."""
+    return f"{node}-{DRIVER}"
+
+
+def slice_spec(node: str, devices: Sequence[Device], generation: int) -> Json:
+    """The spec of a node's ResourceSlice; `generation` counts its changes."""
+    return {
+        "driver": DRIVER,
+        "nodeName": node,
+        "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+        "devices": [_device(device) for device in devices],
+    }
+
+
+def _device(device: Device) -> Json:
+    attributes: Json = {
+        "kind": {"string": device.kind.value},
+        "product": {"string": device.product[:_LONGEST_ATTRIBUTE]},
+        "extentBytes": {"int": device.extent_bytes},
+    }
+    if device.uuid:
+        attributes["uuid"] = {"string": device.uuid[:_LONGEST_ATTRIBUTE]}
+    capacity: Json = {FAST_MEMORY: {"value": str(device.fast_bytes)}}
+    if device.memory_bytes:
+        capacity["memory"] = {"value": str(device.memory_bytes)}
+    return {
+        "name": device.name,
+        "allowMultipleAllocations": True,
+        "attributes": attributes,
+        "capacity": capacity,
+    }
+
+
+def with_condition(node: MemNode, before: Sequence[Condition], now: datetime) -> MemNode:
+    """A node with its condition Healthy; `before` are those that were written last."""
+    faults = [
+        *(f"device {d.name} has failed" for d in node.status.devices if _bad(d.health)),
+        *(f"tier {t.name} is {t.health}" for t in node.status.tiers if _bad(t.health)),
+        *(
+            f"link {k.name} of {k.device} is slower than plans were made with"
+            for k in node.status.links
+            if _bad(k.health)
+        ),
+    ]
+    links_only = all(fault.startswith("link ") for fault in faults)
+    reason = Reason.LINK_DEGRADED if links_only else Reason.TIER_FAILED
+    conditions = updated(
+        before,
+        ConditionType.HEALTHY,
+        ConditionStatus.FALSE if faults else ConditionStatus.TRUE,
+        reason if faults else Reason.ALL_WELL,
+        "; ".join(faults) or "devices, tiers and links are as they were measured",
+        now=now,
+    )
+    status = node.status.model_copy(update={"conditions": tuple(conditions)})
+    return node.model_copy(update={"status": status})
+
+
+def _bad(health: Health) -> bool:
+    return health is not Health.HEALTHY
+
+
+def observed_status(grant: Grant, observed: Observed) -> Json:
+    """The status of a claim with what was observed of its pod."""
+    device: Json = {
+        "driver": DRIVER,
+        "pool": grant.pool,
+        "device": grant.device,
+        "data": {"observed": observed.to_api()},
+    }
+    if grant.share_id is not None:
+        device["shareID"] = grant.share_id
+    return {
+        "metadata": {"namespace": grant.namespace, "name": grant.claim},
+        "status": {"devices": [device]},
+    }
+
+
+def event(regarding: Json, reason: str, note: str, reporter: str, *, normal: bool = False) -> Json:
+    """An event about the object that `regarding` names."""
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "namespace": regarding.get("namespace") or "default",
+            "generateName": f"{regarding['name'][:50]}-",
+        },
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": "Normal" if normal else "Warning",
+        "reason": reason,
+        "action": "Prepare",
+        "note": note[:_LONGEST_NOTE],
+        "reportingController": f"{DRIVER}/agent",
+        "reportingInstance": reporter,
+        "regarding": regarding,
+    }

@@ -1,0 +1,61 @@
+"""What was observed of a pod, summed up from job records.
+
+Pure. It goes on from what was reported before, so that a restart of the agent loses no job that was
+reported; the percentiles are those of the last jobs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from tierline_api.memtask_status import Observed
+
+_WINDOW: Final = 1024
+"""So many jobs give the percentiles."""
+
+
+class Observation:
+    """The jobs of one pod."""
+
+    def __init__(self, before: Observed | None) -> None:
+        before = before or Observed()
+        self._before = before
+        self._streamed_bytes = before.streamed_bytes_per_job * before.jobs
+        self.jobs = before.jobs
+        self.misses = before.misses
+        self._worst_s = before.response_time_worst_s
+        self._responses_s: deque[float] = deque(maxlen=_WINDOW)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add a job as the agent recorded it; warm-up does not count."""
+        if record["warmup"]:
+            return
+        response_s = (record["end_ns"] - record["release_ns"]) / 1e9
+        self.jobs += 1
+        self.misses += record["missed"]
+        self._streamed_bytes += record["streamed_bytes"]
+        self._responses_s.append(response_s)
+        self._worst_s = max(response_s, self._worst_s or 0.0)
+
+    def observed(self, now: datetime) -> Observed:
+        """The sum as the API writes it."""
+        responses = sorted(self._responses_s)
+        return Observed(
+            jobs=self.jobs,
+            misses=self.misses,
+            response_time_p50_s=_rank(responses, 0.5) or self._before.response_time_p50_s,
+            response_time_p99_s=_rank(responses, 0.99) or self._before.response_time_p99_s,
+            response_time_worst_s=self._worst_s,
+            streamed_bytes_per_job=self._streamed_bytes // self.jobs if self.jobs else 0,
+            last_updated=now,
+        )
+
+
+def _rank(ascending: Sequence[float], share: float) -> float | None:
+    """The least value that `share` of all do not exceed."""
+    if not ascending:
+        return None
+    return ascending[min(len(ascending) - 1, max(0, -int(-share * len(ascending) // 1) - 1))]

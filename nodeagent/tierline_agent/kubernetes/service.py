@@ -1,0 +1,256 @@
+"""The Kubernetes part of the agent at work: one thread, one event loop, from `start` to `stop`.
+
+It watches this node's claims, answers the kubelet, and reports. Whatever fails is tried again after
+a pause that grows; running pods need none of this, so nothing here ever ends the agent. Until the
+node's claims have been read once, the kubelet is not answered and the agent is not ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from tierline_agent.config import AgentConfig, KubernetesSettings
+from tierline_agent.errors import AgentError
+from tierline_agent.kubernetes import objects
+from tierline_agent.kubernetes.agent import Agent
+from tierline_agent.kubernetes.api import CLAIM, EVENT, Kube, NotFound
+from tierline_agent.kubernetes.driver import ClaimName, Driver
+from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
+from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
+from tierline_agent.kubernetes.placing import Placing
+from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
+from tierline_agent.state import boot_id
+from tierline_api.optin import NODE_LABEL
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+_RESYNC_S: Final = 30.0
+_STOP_S: Final = 15.0
+
+Objection = Callable[[str], None]
+"""Hears why this part is not ready; an empty text says that it is."""
+
+
+class Service:
+    """The thread."""
+
+    def __init__(self, config: AgentConfig, node: str, object_to: Objection) -> None:
+        if config.kubernetes is None:
+            raise ValueError("cannot serve Kubernetes: the settings have no kubernetes")
+        self._object_to = object_to
+        self._loop = asyncio.new_event_loop()
+        self._work = _Work(config, config.kubernetes, node, object_to)
+        self._thread = threading.Thread(target=self._run, name="kubernetes", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._object_to("the node's claims have not been read yet")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the kubelet in good order; what is prepared stays."""
+        self._loop.call_soon_threadsafe(self._work.ending.set)
+        self._thread.join(_STOP_S)
+        if self._thread.is_alive():
+            _log.warning("the Kubernetes part did not end in %.0f s", _STOP_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._work.run())
+        except Exception:
+            _log.exception("the Kubernetes part ended")
+            self._object_to("it ended; the agent's log says why")
+        finally:
+            self._loop.close()
+
+
+class _Work:
+    """What the thread does. See `driver.Answers`."""
+
+    def __init__(
+        self, config: AgentConfig, settings: KubernetesSettings, node: str, object_to: Objection
+    ) -> None:
+        self.ending = asyncio.Event()
+        self._settings = settings
+        self._node = node
+        self._object_to = object_to
+        self._kube = Kube()
+        socket = Path(config.run_dir) / "admin.sock"
+        self._agent = Agent(socket, config.limits.admin_line_bytes)
+        self._node_report = NodeReport(self._kube, self._agent, node)
+        self._claim_reports = ClaimReports(self._kube, self._agent, settings.report_period_s)
+        self._claims: dict[str, dict[str, Any]] = {}
+        self._changed = asyncio.Event()
+        self._slices_unsure = False
+        self._told: set[tuple[str, str]] = set()
+        self._placing: Placing | None = None
+
+    async def run(self) -> None:
+        """Work until `ending` is set."""
+        async with self._kube:
+            driver = Driver(
+                self,
+                self._node,
+                Path(self._settings.plugin_dir),
+                Path(self._settings.registry_dir),
+            )
+            parts = [
+                asyncio.create_task(self._again("serve the kubelet", self._serve, driver)),
+                asyncio.create_task(self._again("watch claims", self._watch)),
+            ]
+            await self.ending.wait()
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            await driver.stop()
+            await self._agent.close()
+
+    async def _again(self, what: str, act: Callable[..., Any], *arguments: Any) -> None:
+        """Do something for ever; after a failure, again."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                await act(*arguments)
+                pause_s = _FIRST_PAUSE_S
+            except (AgentError, OSError) as error:
+                _log.warning("cannot %s: %s; trying again in %.1f s", what, error, pause_s)
+            except Exception:
+                _log.exception("cannot %s; trying again in %.1f s", what, pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    # -- claims
+
+    async def _watch(self) -> None:
+        """Keep up with the node's claims until the watch ends."""
+        selector = f"{NODE_LABEL}={self._node}"
+        items, at = await self._kube.list_all(CLAIM, selector)
+        self._claims = {claim["metadata"]["uid"]: claim for claim in items}
+        self._object_to("")
+        self._changed.set()
+        async for kind, claim in self._kube.watch(CLAIM, selector, at):
+            uid = claim["metadata"]["uid"]
+            if kind == "DELETED":
+                self._claims.pop(uid, None)
+            else:
+                self._claims[uid] = claim
+            self._changed.set()
+
+    def _grants(self) -> Mapping[str, Grant | None]:
+        """The node's claims, by uid; None for what grants nothing now."""
+        found: dict[str, Grant | None] = {}
+        for uid, claim in self._claims.items():
+            if not is_of(claim, self._node):
+                continue
+            try:
+                found[uid] = grant_of(claim, self._node)
+            except NotGranted:
+                found[uid] = None
+        return found
+
+    # -- the steady work
+
+    async def _serve(self, driver: Driver) -> None:
+        """Settle, then answer the kubelet and report, again and again."""
+        if self._placing is None:
+            await self._changed.wait()
+            self._placing = self._make_placing()
+            await self._placing.settle(self._grants())
+            self._placing.remove_unused_versions()
+            await driver.start()
+            _log.info("serving the kubelet of node %s", self._node)
+        while True:
+            self._changed.clear()
+            grants = self._grants()
+            await self._placing.settle(grants)
+            look_again, self._slices_unsure = self._slices_unsure, False
+            await self._node_report.write(look_again=look_again)
+            await self._claim_reports.write(grants)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait until something changed, or the next report is due."""
+        longest_s = min(_RESYNC_S, self._settings.report_period_s)
+        try:
+            await asyncio.wait_for(self._changed.wait(), longest_s)
+        except TimeoutError:
+            return
+
+    def _make_placing(self) -> Placing:
+        settings = self._settings
+        library = Library(Path(settings.bundle_dir), Path(settings.library_dir))
+        return Placing(
+            self._agent,
+            library,
+            library.install(version("tierline")),
+            PodFolders(Path(settings.pods_dir)),
+            Descriptions(Path(settings.cdi_dir)),
+            boot_id(),
+        )
+
+    # -- what the kubelet asks for
+
+    async def prepare(self, claim: ClaimName) -> Grant:
+        """Prepare a claim as it is now."""
+        placing = self._ready()
+        try:
+            body = await self._kube.get(CLAIM, claim.name, claim.namespace)
+        except NotFound as error:
+            raise NotGranted(f"there is no claim {claim.namespace}/{claim.name}") from error
+        if body["metadata"]["uid"] != claim.uid:
+            raise NotGranted(f"claim {claim.namespace}/{claim.name} is another one by now")
+        try:
+            grant = grant_of(body, self._node)
+            await placing.prepare(grant)
+        except NotGranted as refusal:
+            await self._tell(body, "NotAllocated", str(refusal))
+            raise
+        self._claims.setdefault(claim.uid, body)
+        return grant
+
+    async def unprepare(self, claim: ClaimName) -> None:
+        """Unprepare a claim, whether it is known or not."""
+        await self._ready().unprepare(claim.uid)
+
+    async def registered(self, error: str) -> None:
+        """The kubelet knows the driver, and may have removed its slices before."""
+        if error:
+            _log.error("the kubelet refuses the driver: %s", error)
+            self._object_to(f"the kubelet refuses the driver: {error}")
+            return
+        _log.info("the kubelet has registered the driver")
+        self._slices_unsure = True
+        self._changed.set()
+
+    async def health(self) -> Mapping[str, str]:
+        """What is wrong with each device."""
+        return self._node_report.health
+
+    def _ready(self) -> Placing:
+        if self._placing is None:
+            raise AgentError("the agent has not read the node's claims yet")
+        return self._placing
+
+    async def _tell(self, claim: dict[str, Any], reason: str, note: str) -> None:
+        """Write an event about a claim, once; a failure is only logged."""
+        metadata = claim["metadata"]
+        if (metadata["uid"], note) in self._told:
+            return
+        self._told.add((metadata["uid"], note))
+        regarding = {
+            "apiVersion": CLAIM.group_version,
+            "kind": CLAIM.kind,
+            **{name: metadata[name] for name in ("namespace", "name", "uid")},
+        }
+        try:
+            await self._kube.create(EVENT, objects.event(regarding, reason, note, self._node))
+        except AgentError as error:
+            _log.warning("cannot write an event: %s", error)

@@ -1,0 +1,241 @@
+"""Tierline on the test cluster as its chart installs it, with operator and agent as processes.
+
+Both have exactly the rights of a release: the operator a certificate of its service account, the
+agent a token that names its node, as the kubelet gives it to a pod.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import yaml
+from tests.e2e.busybox import BUSYBOX
+from tests.integration.conftest import install_crds
+from tests.integration.dra.bundle import lay_out
+from tests.integration.operator.running import SYSTEM, prepare
+
+from tierline_cluster.api import Api, Manifest
+from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.node import Node
+from tierline_cluster.processes import wait_until
+
+ACCOUNT: Final = "tierline-agent"
+ROLE: Final = Path(__file__).parents[1] / "integration" / "dra" / "role.yaml"
+EXTENT_BYTES: Final = 64 << 10
+FAST_EXTENTS: Final = 16
+PATIENCE_S: Final = 90
+CDI: Final = Path("/var/run/cdi")
+
+
+def install(plane: ControlPlane) -> None:
+    """Apply what the chart would: CRDs, policies, DeviceClass, rights."""
+    install_crds(plane)
+    prepare(plane)
+    for manifest in yaml.safe_load_all(ROLE.read_text()):
+        plane.api.apply(manifest)
+    metadata = {"name": ACCOUNT, "namespace": SYSTEM}
+    plane.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+
+
+def agent_pod(node: str) -> Manifest:
+    """A pod of the agent's account on `node`: the agent's token is bound to it."""
+    container = {
+        "name": "agent",
+        "image": BUSYBOX,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", "sleep 86400"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "tierline-agent", "namespace": SYSTEM},
+        "spec": {
+            "serviceAccountName": ACCOUNT,
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+        },
+    }
+
+
+def token_of(api: Api, server: str, pod: Manifest) -> str:
+    """Return a token of the agent's account as the kubelet gets it for `pod`."""
+    metadata = pod["metadata"]
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
+    address = f"/api/v1/namespaces/{SYSTEM}/serviceaccounts/{ACCOUNT}/token"
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"audiences": [server], "boundObjectRef": bound},
+    }
+    token: str = api.request("POST", address, request)["status"]["token"]
+    return token
+
+
+def kubeconfig(folder: Path, plane: ControlPlane, token: str) -> Path:
+    """Write a kubeconfig of whoever holds `token`."""
+    authority = base64.b64encode(plane.authority.certificate.read_bytes()).decode()
+    cluster = {"server": plane.server, "certificate-authority-data": authority}
+    path = folder / "kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "here", "cluster": cluster}],
+                "users": [{"name": "agent", "user": {"token": token}}],
+                "contexts": [{"name": "here", "context": {"cluster": "here", "user": "agent"}}],
+                "current-context": "here",
+            }
+        )
+    )
+    return path
+
+
+@dataclass
+class NodeAgent:
+    """The agent of a node, as a process."""
+
+    plane: ControlPlane
+    node: str
+    kubelet_root: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    folder: Path = field(init=False)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tl-"))
+        self.store = Path("/dev/shm") / f"tierline-test-{uuid4().hex}"  # noqa: S108 - a tmpfs
+        self.cdi = CDI
+        lay_out(self.folder / "opt" / version("tierline"))
+
+    def configure(self, token: str) -> None:
+        """Write the settings."""
+        self.kubeconfig = kubeconfig(self.folder, self.plane, token)
+        values = {
+            "state_dir": str(self.folder / "state"),
+            "run_dir": str(self.folder / "run"),
+            "node_name": self.node,
+            "device": {
+                "kind": "cpu",
+                "fast_bytes": FAST_EXTENTS * EXTENT_BYTES,
+                "extent_bytes": EXTENT_BYTES,
+            },
+            "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 16 << 20}],
+            "kubernetes": {
+                "plugin_dir": str(self.kubelet_root / "plugins" / "tierline.io"),
+                "registry_dir": str(self.kubelet_root / "plugins_registry"),
+                "cdi_dir": str(self.cdi),
+                "pods_dir": str(self.pods),
+                "library_dir": str(self.folder / "lib"),
+                "bundle_dir": str(self.folder / "opt"),
+                "report_period_s": 0.5,
+            },
+            **self.settings,
+        }
+        (self.folder / "agent.json").write_text(json.dumps(values))
+
+    @property
+    def pods(self) -> Path:
+        """Where the pods' folders are."""
+        return self.folder / "pods"
+
+    @property
+    def log(self) -> str:
+        """What it said."""
+        return (self.folder / "agent.log").read_text()
+
+    def start(self) -> None:
+        """Start it, and wait until its node's claims were read and the kubelet was greeted."""
+        said = self.log.count("serving the kubelet") if self.process else 0
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tierline_agent"),
+                    *("--config", str(self.folder / "agent.json")),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            )
+
+        def serves() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log
+            return self.log.count("serving the kubelet") > said
+
+        wait_until(f"the agent does not serve: {self.log}", serves, timeout_s=PATIENCE_S)
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """End it in good order; returns its exit status."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(PATIENCE_S)
+
+    def remove(self) -> None:
+        """End it and take everything away."""
+        if self.process is not None and self.process.poll() is None:
+            self.stop()
+        self.store.unlink(missing_ok=True)
+        if self.cdi.exists() and not any(self.cdi.iterdir()):
+            self.cdi.rmdir()
+
+    def call(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Ask the administrator's socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.settimeout(PATIENCE_S)
+            admin.connect(str(self.folder / "run" / "admin.sock"))
+            admin.sendall(json.dumps({"method": method, **arguments}).encode() + b"\n")
+            with admin.makefile("rb") as lines:
+                answer: dict[str, Any] = json.loads(lines.readline())
+        return answer
+
+    @property
+    def tasks(self) -> set[str]:
+        """The claims that are registered with it."""
+        return {task["name"] for task in self.call("snapshot")["snapshot"]["tasks"]}
+
+    @property
+    def described(self) -> set[str]:
+        """The claims that are described to the container runtime."""
+        start, end = "tierline.io-claim-", ".json"
+        return {
+            path.name.removeprefix(start).removesuffix(end)
+            for path in self.cdi.glob(f"{start}*{end}")
+        }
+
+    @property
+    def folders(self) -> set[str]:
+        """The claims that have a folder."""
+        return {path.name for path in self.pods.iterdir()} if self.pods.is_dir() else set()
+
+    def traces(self) -> set[str]:
+        """The claims of which anything is here."""
+        return self.tasks | self.described | self.folders
+
+
+def node_agent(plane: ControlPlane, node: Node) -> NodeAgent:
+    """The agent of the cluster's node, configured and not started."""
+    agent = NodeAgent(plane, node.name, node.kubelet_root)
+    pod = plane.api.create(agent_pod(node.name))
+    agent.configure(token_of(plane.api, plane.server, pod))
+    return agent

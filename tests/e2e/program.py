@@ -1,0 +1,49 @@
+"""A task's program without PyTorch: weights in an arena, jobs that read them through the stream.
+
+It knows of Tierline only what its pod was given: the library, the plugin's folder and the socket
+are named by variables. Each job reads every byte and says whether they were the right ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import time
+from random import Random
+
+EXTENTS = int(os.environ["EXTENTS"])
+PERIOD_S = float(os.environ["PERIOD_S"])
+
+
+def main() -> None:
+    sys.path.append(os.environ["TIERLINE_PYTHON"])
+    from tierline_client import Client  # noqa: PLC0415
+
+    client = Client(os.environ["TIERLINE_SOCKET"], "program")
+    size = client.terms().extent_bytes
+    data = Random(7).randbytes(EXTENTS * size)  # noqa: S311 - filler
+    expected = hashlib.sha256(data).hexdigest()
+    base = client.reserve(0, len(data), 0, 1)
+    for extent in range(EXTENTS):
+        client.store(0, extent, data[extent * size : (extent + 1) * size])
+    client.seal(0, [(extent, extent) for extent in range(EXTENTS)])
+    del data
+    print("sealed", flush=True)
+    while True:
+        now_ns = time.monotonic_ns()
+        job = client.job_begin(0, now_ns, now_ns + round(PERIOD_S * 1e9))
+        seen = hashlib.sha256()
+        for extent in range(EXTENTS):
+            client.layer_begin(0, extent)
+            seen.update(ctypes.string_at(base + extent * size, size))
+            client.layer_end(0, extent)
+        client.job_end(job)
+        print("right" if seen.hexdigest() == expected else "WRONG", flush=True)
+        left_s = PERIOD_S - (time.monotonic_ns() - now_ns) / 1e9
+        time.sleep(max(0.0, left_s))
+
+
+if __name__ == "__main__":
+    main()
