@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench gpu-wheels gpu-test gpu-bench clean
+.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench gpu-wheels gpu-test gpu-bench gpu-bench-two clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -75,15 +75,22 @@ bench: $(STAMP) ## figures: streaming against the link, grants and round trips, 
 gpu-wheels: $(STAMP) ## fetch what the GPU targets install, for a machine without a network
 	tests/gpu/wheels.sh
 
-gpu-test: ## on a machine with a GPU: streamed models are right; programs of all kinds under the library
-	tests/gpu/site.sh $(PYTHON) -m pytest -p no:cacheprovider -q tests/gpu/streams.py tests/gpu/compatibility.py
+gpu-test: ## on a machine with a GPU: streamed models are right, faults stay where they are, programs of all kinds
+	TIERLINE_TESTS_ON_GPU=1 tests/gpu/site.sh $(PYTHON) -m pytest -p no:cacheprovider -q \
+	    tests/gpu/agent.py tests/gpu/streams.py tests/gpu/faults.py tests/gpu/compatibility.py
 
 gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	mkdir -p build
 	tests/gpu/site.sh sh -ec ' \
 	    $(PYTHON) -m tests.gpu.link --json build/gpu-link.json; \
 	    $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json; \
-	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json'
+	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json; \
+	    $(PYTHON) -m tests.gpu.overhead --json build/gpu-overhead.json; \
+	    $(PYTHON) -m tests.gpu.many --json build/gpu-many.json'
+
+gpu-bench-two: ## on a machine with two GPUs: streaming on both at once
+	mkdir -p build
+	tests/gpu/site.sh $(PYTHON) -m tests.gpu.two_gpus --json build/gpu-two.json
 
 clean: ## remove what was built (not the virtual environment)
 	rm -rf build .cache

@@ -1,6 +1,6 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
-    python -m tests.gpu.task MODEL --mode eager|graph --jobs N
+    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--illegal]
 
 It is an ordinary program: what it is to Tierline comes from its environment.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.gpu import wild
 from tests.gpu.models import first_tensor, make
 
 import tierline
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--mode", choices=("eager", "graph", "compile"), default="eager")
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     shape = make(arguments.model)
     model: Callable[..., Any] = shape.model
@@ -52,6 +54,10 @@ def main() -> None:
             torch.cuda.synchronize()
             times_s.append(time.perf_counter() - begin)
         digests.add(digest(output))
+        if arguments.illegal:
+            wild.access()
+            model(*shape.inputs)
+            torch.cuda.synchronize()
     report = {
         "model": arguments.model,
         "mode": arguments.mode,

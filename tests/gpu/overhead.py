@@ -1,0 +1,123 @@
+"""What the library and the plugin cost a program whose weights all stay on the GPU.
+
+    python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N] [--json FILE]
+
+Each model runs alternately without Tierline, with the library preloaded and nothing else, and
+under an agent with all of its weights resident: eager and as a captured graph. Rounds alternate,
+so that the clock of the GPU is the same for all; a round's figure is the median of its jobs, a
+row's the median of its rounds. Then a program that does nothing but allocate and free device
+memory, with and without the library and a budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.bench.machine import describe, print_head
+from tests.gpu.streaming import agent, managed, observed, plan_for, run_task
+
+from tierline_client.library import library_path
+
+_GIB = 1 << 30
+_WAYS = ("without", "preloaded", "resident")
+
+_ALLOCATIONS = """
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def ok(code):
+    assert code == 0, code
+ok(cuda.cuInit(0))
+context = ctypes.c_void_p()
+ok(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+ok(cuda.cuCtxSetCurrent(context))
+at = ctypes.c_uint64()
+rounds, times = 3000, []
+for size in (4096, 1 << 20, 64 << 20):
+    for number in range(rounds + 100):
+        if number == 100:
+            began = time.perf_counter()
+        ok(cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(size)))
+        ok(cuda.cuMemFree_v2(at))
+    times.append((time.perf_counter() - began) / rounds * 1e6)
+print(*times)
+"""
+
+
+def allocations(environment: dict[str, str]) -> list[float]:
+    """Microseconds of an allocation and its free: of 4 KiB, 1 MiB, 64 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ALLOCATIONS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **environment},
+    )
+    return [float(word) for word in done.stdout.split()]
+
+
+def main() -> None:
+    """Measure, print tables, keep them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", nargs="+", default=["resnet152", "vit-giant", "llama-7b"])
+    parser.add_argument("--mode", nargs="+", default=["eager", "graph"])
+    parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--extent-mib", type=int, default=32)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    about: dict[str, Any] = {**describe(), "gpu": torch.cuda.get_device_name()}
+    print_head(about)
+    preload = {"LD_PRELOAD": str(library_path())}
+    extent_bytes = arguments.extent_mib << 20
+    rows = []
+    print(f"{'model':<12}{'mode':<7}" + "".join(f"{way:>14}" for way in _WAYS) + f"{'cost':>9}")
+    with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
+        for model in arguments.model:
+            for mode in arguments.mode:
+                alone, layers = observed(model, mode, 6)
+                plan = plan_for(layers, extent_bytes, 1.0, alone["workspace_bytes"])
+                times: dict[str, list[float]] = {way: [] for way in _WAYS}
+                for _ in range(arguments.rounds):
+                    reports = {
+                        "without": run_task(model, mode, arguments.jobs),
+                        "preloaded": run_task(model, mode, arguments.jobs, preload),
+                        "resident": managed(
+                            local, admin, f"{model}-{mode}", plan, model, mode, arguments.jobs
+                        ),
+                    }
+                    for way, report in reports.items():
+                        times[way].append(statistics.median(report["times_s"]))
+                median = {way: statistics.median(times[way]) for way in _WAYS}
+                cost = median["resident"] / median["without"] - 1
+                rows.append({"model": model, "mode": mode, "rounds_s": times, "cost": cost})
+                print(
+                    f"{model:<12}{mode:<7}"
+                    + "".join(f"{median[way] * 1e3:>11.3f} ms" for way in _WAYS)
+                    + f"{cost:>8.1%}",
+                    flush=True,
+                )
+    kinds = {
+        "without": {},
+        "preloaded": preload,
+        "with a budget": {**preload, "TIERLINE_BUDGET": str(8 * _GIB)},
+    }
+    print(f"\n{'cuMemAlloc + cuMemFree':<24}{'4 KiB':>12}{'1 MiB':>12}{'64 MiB':>12}")
+    allocated = {}
+    for name, environment in kinds.items():
+        allocated[name] = allocations(environment)
+        print(f"{name:<24}" + "".join(f"{value:>9.2f} us" for value in allocated[name]), flush=True)
+    if arguments.json is not None:
+        kept = {**about, "rows": rows, "allocations_us": allocated}
+        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
