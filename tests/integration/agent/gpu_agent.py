@@ -5,12 +5,14 @@
         program = agent.program("vision", seed, 12, GPU_PROGRAM)
 
 `agent.environment` is what another process needs to see the same GPUs. Extents are 2 MiB here, the
-granularity of device memory.
+granularity of device memory. With TIERLINE_TESTS_ON_GPU in the environment the GPUs are the
+machine's own (tests/gpu/agent.py).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +39,8 @@ def simulated_driver() -> Path:
 
 def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
     """What shows a process the GPUs whose state is in `machine`; settings as in simcuda.h."""
+    if "TIERLINE_TESTS_ON_GPU" in os.environ:
+        return {}
     return {
         "LD_LIBRARY_PATH": str(simulated_driver()),
         "SIMCUDA_STATE": str(machine / "machine"),
