@@ -43,7 +43,7 @@ def install_crds(plane: ControlPlane) -> None:
 def condition(found: dict[str, object], name: str) -> str:
     """Return the status of an object's condition, "" if it has none."""
     status = found.get("status")
-    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    conditions = (status.get("conditions") or []) if isinstance(status, dict) else []
     return next((c["status"] for c in conditions if c["type"] == name), "")
 
 
