@@ -28,7 +28,7 @@ def describe() -> dict[str, Any]:
 
 def _module() -> str:
     spec = sys.modules["__main__"].__spec__
-    return spec.name if spec is not None else Path(sys.argv[0]).stem
+    return spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
 
 
 def print_head(about: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ than given after margins. Soft tasks with mean times demand their mean and block
 others are guaranteed as long as soft jobs keep to that mean. Best-effort tasks have no deadline and
 must be dispatched only when nobody else waits; their whole job counts as blocking.
 
-Where jobs may be preempted at layer boundaries (`scheduling`), costs and sections are those of
+Where jobs may be preempted at layer boundaries, costs and sections are those of
 admission/preemption.py, and the activations of all preemptible tasks are part of the constraint:
 
     sum of resident + rings + largest workspace + sum of parked <= fast memory.
@@ -30,7 +30,8 @@ Swapping whole tasks (policy Swap) is not offered: streaming them is never slowe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tierline_operator.admission.demand import NS, DemandTest
 from tierline_operator.admission.preemption import Scheduling
@@ -49,20 +50,49 @@ from tierline_operator.planning.search import Outcome, Search
 
 _REFINEMENTS = 6
 
+PREFERENCE: Final = (
+    Scheduling.NON_PREEMPTIVE,
+    Scheduling.RING_KEEPING,
+    Scheduling.LAYER_PREEMPTIVE,
+)
+"""The order in which ways of scheduling are tried: first the one that asks least of a device and
+whose test is exact; then the one whose charges are never above those of the last."""
+
 
 def plan(
     tasks: Sequence[TaskDemand],
     device: DeviceCapacity,
     *,
     give_spare: bool = True,
-    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE,
+    scheduling: Scheduling | None = None,
 ) -> Admitted | Infeasible:
-    """Choose rings, resident sets and tiers for `tasks` and prove every deadline.
+    """Choose scheduling, rings, resident sets and tiers for `tasks` and prove every deadline.
 
-    `give_spare=False` leaves memory that no deadline needs free. The proof holds on a device that
-    schedules as `scheduling` says. Raises ValueError where two tasks
-    share a name or the extents of tasks differ in size.
+    Of the ways of scheduling that the device supports the first of PREFERENCE that admits the set
+    is the answer. `scheduling` asks instead what one of them would do, supported or not: such an
+    answer is for people, not for admission. `give_spare=False` leaves memory that no deadline needs
+    free. Raises ValueError where two tasks share a name or the extents of tasks differ in size.
     """
+    prepared = prepare(tasks, device)
+    if isinstance(prepared, Infeasible):
+        return prepared
+    ways = [scheduling] if scheduling is not None else supported(device)
+    refusals = []
+    for way in ways:
+        answer = prepared.answer(device.fast_bytes, way, give_spare=give_spare)
+        if isinstance(answer, Admitted):
+            return answer
+        refusals.append(answer)
+    return min(refusals, key=_distance)
+
+
+def supported(device: DeviceCapacity) -> list[Scheduling]:
+    """What the device does, in the order of PREFERENCE."""
+    return [way for way in PREFERENCE if way in device.supports]
+
+
+def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | Infeasible:
+    """What does not depend on the size of fast memory; raises ValueError like `plan`."""
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
         raise ValueError(f"cannot plan {', '.join(names)}: task names must differ")
@@ -71,50 +101,102 @@ def plan(
     homes = place_homes(tasks, device.tiers)
     if isinstance(homes, Infeasible):
         return homes
-    if not tasks:
-        return Admitted((), 0.0, 0.0, float("inf"), None, 0)
-    prepared = [Task(*pair, device) for pair in zip(tasks, homes, strict=True)]
-    return _Planner(prepared, device, scheduling).answer(give_spare=give_spare)
+    return Prepared([Task(*pair, device) for pair in zip(tasks, homes, strict=True)])
 
 
-class _Planner:
-    def __init__(
-        self, tasks: Sequence[Task], device: DeviceCapacity, scheduling: Scheduling
-    ) -> None:
+class Prepared:
+    """Tasks with their homes and curves, to be asked for several sizes of fast memory."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        """Curves are made when they are first asked for, and kept."""
         self.tasks = tasks
-        self.scheduling = scheduling
-        self.fast_bytes = device.fast_bytes
-        self.extent_bytes = tasks[0].demand.layout.extent_bytes
-        self.workspace_bytes = max(task.demand.workspace_bytes for task in tasks)
-        self.room = (device.fast_bytes - self.workspace_bytes) // self.extent_bytes
         due = [task for task in tasks if task.guaranteed]
         self.test = DemandTest([task.period_ns for task in due], [task.deadline_ns for task in due])
 
-    def answer(self, *, give_spare: bool) -> Admitted | Infeasible:
-        rings_tried = rings_to_try(self.tasks)
+    def holds(self, fast_bytes: int, scheduling: Scheduling) -> bool:
+        """Whether the set is admitted: the verdict of `answer`, without plans or reasons."""
+        if not self.tasks:
+            return True
+        nearest = _Planner(self, fast_bytes, scheduling).find().nearest
+        return nearest is not None and nearest.outcome.ok
+
+    def answer(
+        self, fast_bytes: int, scheduling: Scheduling, *, give_spare: bool
+    ) -> Admitted | Infeasible:
+        """Plans for that much fast memory, or why there are none."""
+        if not self.tasks:
+            return Admitted((), 0.0, 0.0, float("inf"), None, 0)
+        return _Planner(self, fast_bytes, scheduling).answer(give_spare=give_spare)
+
+
+def _distance(refusal: Infeasible) -> tuple[float, float]:
+    """Sorts refusals: the one that least is missing for comes first."""
+    late = refusal.shortfall_s
+    missing = refusal.missing_bytes
+    return (
+        float("inf") if missing is None else float(missing),
+        float("inf") if late is None else late,
+    )
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """The outcome that holds, or came nearest."""
+
+    search: Search
+    rings: dict[str, int]
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class _Found:
+    nearest: _Nearest | None
+    """None: nothing fits."""
+    hopeless: bool
+    """No memory would be enough."""
+    least_extents: int
+
+
+class _Planner:
+    def __init__(self, prepared: Prepared, fast_bytes: int, scheduling: Scheduling) -> None:
+        self.tasks = tasks = prepared.tasks
+        self.test = prepared.test
+        self.scheduling = scheduling
+        self.fast_bytes = fast_bytes
+        self.extent_bytes = tasks[0].demand.layout.extent_bytes
+        self.workspace_bytes = max(task.demand.workspace_bytes for task in tasks)
+        self.room = (fast_bytes - self.workspace_bytes) // self.extent_bytes
+
+    def find(self) -> _Found:
         hopeless = not self._holds_with_unlimited_memory()
-        nearest: tuple[Search, dict[str, int], Outcome] | None = None
+        nearest: _Nearest | None = None
         least: list[int] = []
-        for rings in rings_tried:
+        for rings in rings_to_try(self.tasks):
             search = self._search(rings)
             least.append(search.least() + sum(rings.values()))
             outcome = search.run(self.room - sum(rings.values()))
             if outcome is None:
                 continue
-            if nearest is None or outcome.ok or outcome.late_ns < nearest[2].late_ns:
-                nearest = (search, rings, outcome)
-            if nearest[2].ok or hopeless:
+            if nearest is None or outcome.ok or outcome.late_ns < nearest.outcome.late_ns:
+                nearest = _Nearest(search, rings, outcome)
+            if nearest.outcome.ok or hopeless:
                 break
-        if nearest is None:
-            need = min(least) * self.extent_bytes + self.workspace_bytes
+        return _Found(nearest, hopeless, min(least))
+
+    def answer(self, *, give_spare: bool) -> Admitted | Infeasible:
+        found = self.find()
+        if found.nearest is None:
+            need = found.least_extents * self.extent_bytes + self.workspace_bytes
             return memory_exceeded(self.tasks, need, self.fast_bytes)
-        search, rings, outcome = nearest
+        search, rings = found.nearest.search, found.nearest.rings
+        outcome = found.nearest.outcome
         if outcome.ok:
             return self._admitted(search, rings, outcome, give_spare=give_spare)
+        missing = None if found.hopeless else self._missing_bytes(rings_to_try(self.tasks))
         return deadline_missed(
             search,
             outcome,
-            missing_bytes=None if hopeless else self._missing_bytes(rings_tried),
+            missing_bytes=missing,
             nearest=self._plans(search, outcome, rings),
         )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tierline_api.layout import ArenaLayout
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.pipeline import LinkRate
 
 
@@ -95,5 +96,13 @@ class DeviceCapacity:
     """Time from a free device to the start of the next job's copies (the lease's way there)."""
     gate_s: float = 0.0
     """Time a gate adds to each layer."""
+    supports: frozenset[Scheduling] = frozenset({Scheduling.NON_PREEMPTIVE})
+    """What the device's agent does. A plan that needs more is not admitted: a proof about jobs that
+    yield says nothing of a device on which they do not."""
     blocked_extents: int = 1
     """Extents of something else that may be on the link when a job is dispatched (P3)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a device that schedules in no way at all."""
+        if not self.supports:
+            raise ValueError("a device must support one way of scheduling; name it in `supports`")
