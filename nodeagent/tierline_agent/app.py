@@ -235,8 +235,7 @@ async def _measure_links(node: Node, path: Path) -> None:
     if node.recovery.pending and probe.restore(node.storage, path):
         _log.info("planning with the link rates of %s", path)
         return
-    for unit in node.units.values():
-        await probe.measure(node.storage, unit.device, unit.name)
+    await probe.measure(node.storage, {name: unit.device for name, unit in node.units.items()})
     probe.save(node.storage, path)
     for link in node.storage.links:
         rate = link.rate()

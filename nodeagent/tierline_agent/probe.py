@@ -6,6 +6,9 @@ flight as always, and more content than caches hold; content of next to nothing,
 other as a job has, gives the overhead of one transfer in a row. A GPU reads them by a stream, as
 for a job whose client has consumed everything beforehand.
 
+Devices that copy by themselves share what lies behind their links (a root port, the memory of the
+host): they are measured once more all at once, and the slower of both is planned with.
+
 The content is the same at every start, so that it is found again in the store rather than added;
 no reference is kept, so that it goes when its place is needed.
 
@@ -17,11 +20,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from tierline_agent import state
 from tierline_agent.devices.base import Device, Extent, StreamOrder
@@ -50,25 +55,53 @@ Reads = Callable[[Sequence[bytes]], Awaitable[None]]
 """Brings the contents of these digests into fast memory, as a job would."""
 
 
-async def measure(storage: Storage, device: Device, name: str) -> None:
-    """Measure every link of every tier to one device, called `name`, one after another.
+async def measure(storage: Storage, devices: Mapping[str, Device]) -> None:
+    """Measure every link of every tier to each device, by its name.
 
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
+    with ExitStack() as lent:
+        probes = [
+            _Probe(storage, name, device, lent.enter_context(_extents(device)))
+            for name, device in devices.items()
+        ]
+        for tier in storage.tiers.values():
+            for probe in probes:
+                # where it has a rate it is another device's link too, and was measured for that
+                if tier.reads[probe.name].rate() is None:
+                    await _measure_tier(tier, tier.reads[probe.name], probe)
+            alone = [one for one in probes if tier.reads[one.name].device]
+            if len(alone) > 1:
+                await _measure_together(tier, alone)
+
+
+@contextmanager
+def _extents(device: Device) -> Iterator[list[Extent]]:
     extents = [device.create_extent() for _ in range(_TARGETS)]
     try:
-        for tier in storage.tiers.values():
-            if tier.reads[name].rate() is not None:  # it is another device's link too
-                continue
-
-            def source(digest: bytes, tier: Tier = tier) -> Source:
-                return storage.source(name, _DOMAIN, Stored(tier, digest, 0), "the probe")
-
-            way = _by_stream if device.copies_itself else _by_links
-            await _measure_tier(tier, tier.reads[name], device, way(device, extents, source))
+        yield extents
     finally:
         for extent in extents:
             device.destroy_extent(extent)
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """A device that reads into some extents."""
+
+    storage: Storage
+    name: str
+    device: Device
+    extents: Sequence[Extent]
+
+    def reads(self, tier: Tier) -> Reads:
+        """How it reads from a tier."""
+
+        def source(digest: bytes) -> Source:
+            return self.storage.source(self.name, _DOMAIN, Stored(tier, digest, 0), "the probe")
+
+        way = _by_stream if self.device.copies_itself else _by_links
+        return way(self.device, self.extents, source)
 
 
 def _by_links(
@@ -126,45 +159,88 @@ def _by_stream(
     return read
 
 
-async def _measure_tier(tier: Tier, link: Link, device: Device, read: Reads) -> None:
-    key = domain_key(_DOMAIN)
+async def _measure_tier(tier: Tier, link: Link, probe: _Probe) -> None:
     small = _content(0, _SMALL_BYTES)
-    contents = [
-        _content(number, device.extent_bytes)
-        for number in range(1, _content_count(tier, device.extent_bytes) + 1)
-    ]
-    digests: list[bytes] = []
-
-    def store(content: memoryview) -> Callable[[], int]:
-        def work() -> int:
-            digests.append(tier.store.put(key, content))
-            return len(content)
-
-        return work
-
-    try:
-        tier.write.meter.restart()
-        for content in contents:
-            await tier.write.run(BACKGROUND_NS, store(content))
-        _plan(tier.write, await _time(_ran(tier.write, store(small))))
-        *full, tiny = digests
+    read = probe.reads(tier)
+    with _Contents(tier, probe.device.extent_bytes) as contents:
+        try:
+            tier.write.meter.restart()
+            await contents.store()
+            _plan(tier.write, await _time(contents.put(small)))
+        except NoSpace:
+            return
+        *full, tiny = contents.digests
         overheads = [
             await _time(read([tiny] * _SMALL_TRANSFERS)) / _SMALL_TRANSFERS
             for _ in range(_SMALL_ROUNDS)
         ]
         await read(full)
         link.meter.restart()
-        began = time.monotonic()
-        for _ in range(_READ_WINDOWS):
-            await read(full)
-            if time.monotonic() - began > _LONGEST_S:
-                break
+        await _read_for_a_while(read, full)
         _plan(link, statistics.median(overheads))
-    except NoSpace:
-        return
-    finally:
-        for digest in digests:
-            tier.store.release(digest)
+
+
+async def _measure_together(tier: Tier, probes: Sequence[_Probe]) -> None:
+    """Plan with what each link does while all of them are busy, where that is less."""
+    meters = [tier.reads[probe.name].meter for probe in probes]
+    with _Contents(tier, probes[0].device.extent_bytes) as contents:
+        try:
+            await contents.store()
+        except NoSpace:
+            return
+        alone = [meter.planned for meter in meters]
+        for meter in meters:
+            meter.restart()
+            meter.planned = None  # else the others would make it look as if it had drifted
+        await gather_all(_read_for_a_while(probe.reads(tier), contents.digests) for probe in probes)
+    for meter, before in zip(meters, alone, strict=True):
+        meter.planned = before
+        median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
+        if before is not None and median is not None and worst is not None:
+            meter.planned = LinkRate(
+                min(before.bandwidth_bytes_per_s, median),
+                min(before.worst_bytes_per_s, worst),
+                before.overhead_s,
+            )
+
+
+async def _read_for_a_while(read: Reads, digests: Sequence[bytes]) -> None:
+    began = time.monotonic()
+    for _ in range(_READ_WINDOWS):
+        await read(digests)
+        if time.monotonic() - began > _LONGEST_S:
+            return
+
+
+class _Contents:
+    """What is stored in a tier while it is measured; released at the end."""
+
+    def __init__(self, tier: Tier, extent_bytes: int) -> None:
+        self.digests: list[bytes] = []
+        self._tier = tier
+        self._extent_bytes = extent_bytes
+        self._key = domain_key(_DOMAIN)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for digest in self.digests:
+            self._tier.store.release(digest)
+
+    async def store(self) -> None:
+        """Store full extents, more than caches hold. Raises NoSpace."""
+        for number in range(1, _content_count(self._tier, self._extent_bytes) + 1):
+            await self.put(_content(number, self._extent_bytes))
+
+    async def put(self, content: memoryview) -> None:
+        """Store one more content. Raises NoSpace."""
+
+        def work() -> int:
+            self.digests.append(self._tier.store.put(self._key, content))
+            return len(content)
+
+        await _ran(self._tier.write, work)
 
 
 async def _ran(link: Link, work: Callable[[], int]) -> None:
