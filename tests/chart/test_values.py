@@ -1,0 +1,196 @@
+"""What the chart says of wrong values and of clusters that it cannot work on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.chart.helm import templated
+
+SIZE = "write a whole number with Ki, Mi, Gi or Ti, such as 512Mi"
+
+
+class Wrong(NamedTuple):
+    """Values that cannot be meant, and what is said of them."""
+
+    values: dict[str, Any]
+    said: str
+
+
+def pool(**changes: Any) -> dict[str, Any]:
+    """Values whose pool `default` has these changes."""
+    return {"agent": {"pools": {"default": changes}}}
+
+
+def tier(name: str, **changes: Any) -> dict[str, Any]:
+    return pool(tiers={name: changes})
+
+
+WRONG = {
+    "a name that is not there": Wrong(
+        {"operator": {"replica": 2}}, "at '/operator': additional properties 'replica' not allowed"
+    ),
+    "a name at the top that is not there": Wrong(
+        {"agents": {}}, "at '': additional properties 'agents' not allowed"
+    ),
+    "no operator": Wrong(
+        {"operator": {"replicas": 0}}, "at '/operator/replicas': minimum: got 0, want 1"
+    ),
+    "half an operator": Wrong(
+        {"operator": {"replicas": "two"}},
+        "at '/operator/replicas': got string, want integer",
+    ),
+    "a margin that weakens the proof": Wrong(
+        {"operator": {"margins": {"cuda": 0.9}}},
+        "at '/operator/margins/cuda': minimum: got 0.9, want 1",
+    ),
+    "a log level of another program": Wrong(
+        {"operator": {"logLevel": "trace"}},
+        "at '/operator/logLevel': value must be one of 'debug', 'info', 'warning', 'error'",
+    ),
+    "an image without a name": Wrong(
+        {"operator": {"image": {"repository": ""}}},
+        "at '/operator/image/repository': minLength: got 0, want 1",
+    ),
+    "a digest within the name": Wrong(
+        {"agent": {"image": {"repository": "agent@sha256:00"}}},
+        "at '/agent/image/repository': 'agent@sha256:00' does not match pattern",
+    ),
+    "a digest that is none": Wrong(
+        {"agent": {"image": {"digest": "latest"}}},
+        "at '/agent/image/digest': 'latest' does not match pattern '^(sha256:[0-9a-f]{64})?$'",
+    ),
+    "a pull policy that is none": Wrong(
+        {"agent": {"image": {"pullPolicy": "Sometimes"}}},
+        "at '/agent/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'",
+    ),
+    "a relative folder": Wrong(
+        {"agent": {"kubeletDir": "kubelet"}},
+        "at '/agent/kubeletDir': 'kubelet' does not match pattern '^(/[^/]+)+$'",
+    ),
+    "a folder that ends in a slash": Wrong(
+        {"agent": {"cdiDir": "/var/run/cdi/"}},
+        "at '/agent/cdiDir': '/var/run/cdi/' does not match pattern '^(/[^/]+)+$'",
+    ),
+    "more nodes at once than there are": Wrong(
+        {"agent": {"maxUnavailable": "150%"}},
+        "at '/agent/maxUnavailable': '150%' does not match pattern",
+    ),
+    "a pool whose name cannot be a label": Wrong(
+        {"agent": {"pools": {"GPU_Nodes": {}}}}, "invalid propertyName 'GPU_Nodes'"
+    ),
+    "a pool of nothing": Wrong(
+        {"agent": {"pools": {"gpu": {}}}},
+        "at '/agent/pools/gpu': missing properties 'devices', 'tiers'",
+    ),
+    "a device of another kind": Wrong(
+        pool(devices={"tpu": {"fastMemory": "1Gi"}}),
+        "at '/agent/pools/default/devices': additional properties 'tpu' not allowed",
+    ),
+    "a pool without devices": Wrong(
+        pool(devices={"cpu": None}),
+        "agent.pools.default has no device; give devices.cpu or devices.gpus",
+    ),
+    "GPUs without a count": Wrong(
+        pool(devices={"gpus": {"fastMemory": "70Gi"}}),
+        "at '/agent/pools/default/devices/gpus': missing property 'count'",
+    ),
+    "no GPU": Wrong(
+        pool(devices={"gpus": {"count": 0, "fastMemory": "70Gi"}}),
+        "at '/agent/pools/default/devices/gpus/count': minimum: got 0, want 1",
+    ),
+    "fast memory in decimal units": Wrong(
+        pool(devices={"cpu": {"fastMemory": "1GB"}}),
+        f'agent.pools.default.devices.cpu.fastMemory is "1GB"; {SIZE}',
+    ),
+    "fast memory of less than an extent": Wrong(
+        pool(devices={"gpus": {"count": 1, "fastMemory": "16Mi"}, "cpu": None}),
+        "agent.pools.default.devices.gpus.fastMemory 16Mi holds not one extent of 32Mi; give more,"
+        " or a smaller extentSize",
+    ),
+    "an extent of half a byte": Wrong(
+        pool(extentSize="0.5Mi"), f'agent.pools.default.extentSize is "0.5Mi"; {SIZE}'
+    ),
+    "a pool without tiers": Wrong(
+        pool(tiers={"dram": None, "nvme": None}),
+        "agent.pools.default has no tier; give one of tiers.dram, tiers.pmem and tiers.nvme",
+    ),
+    "a tier of another kind": Wrong(
+        tier("ssd", path="/mnt/ssd"),
+        "at '/agent/pools/default/tiers': additional properties 'ssd' not allowed",
+    ),
+    "a tier without a path": Wrong(
+        tier("pmem", size="1Gi"), "at '/agent/pools/default/tiers/pmem': missing property 'path'"
+    ),
+    "a tier's size without a unit that is known": Wrong(
+        tier("nvme", size="1Eb"), f'agent.pools.default.tiers.nvme.size is "1Eb"; {SIZE}'
+    ),
+    "a tier's file without a size": Wrong(
+        tier("pmem", path="/mnt/pmem0/store"),
+        "agent.pools.default.tiers.pmem: /mnt/pmem0/store is a file, whose size is needed; give"
+        " agent.pools.default.tiers.pmem.size",
+    ),
+    "a tier of less than an extent": Wrong(
+        tier("nvme", size="1Mi"),
+        "agent.pools.default.tiers.nvme.size 1Mi holds not one extent of 4Mi; give more, or a"
+        " smaller extentSize",
+    ),
+    "two tiers in one file": Wrong(
+        tier("nvme", path="/dev/shm/tierline/dram"),  # noqa: S108 - the DRAM tier's
+        "agent.pools.default.tiers.nvme.path /dev/shm/tierline/dram is another tier's as well;"
+        " give each its own",
+    ),
+    "a memory limit that would end the agent": Wrong(
+        {"agent": {"resources": {"limits": {"memory": "2Gi"}}}},
+        "agent.resources.limits.memory 2Gi is below the 3584Mi that agents of the pool default keep"
+        " in memory (fast memory of cpu, tier dram, 512Mi of their own); raise it or leave it out",
+    ),
+    "a memory limit in decimal units": Wrong(
+        {"agent": {"resources": {"limits": {"memory": "64G"}}}},
+        f'agent.resources.limits.memory is "64G"; {SIZE}',
+    ),
+    "a word for a truth value": Wrong(
+        {"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"
+    ),
+    "no way to the API server": Wrong(
+        {"networkPolicy": {"apiServerPorts": []}},
+        "at '/networkPolicy/apiServerPorts': minItems: got 0, want 1",
+    ),
+    "a port that is none": Wrong(
+        {"networkPolicy": {"apiServerPorts": [70000]}},
+        "at '/networkPolicy/apiServerPorts/0': maximum: got 70,000, want 65,535",
+    ),
+    "a secret without a name": Wrong(
+        {"imagePullSecrets": ["registry"]},
+        "at '/imagePullSecrets/0': got string, want object",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_values_are_refused_with_a_message(wrong: Wrong, tmp_path: Path) -> None:
+    values = tmp_path / "values.json"
+    values.write_text(json.dumps(wrong.values))
+
+    done = templated("--values", values)
+
+    assert done.returncode != 0
+    assert wrong.said in done.stderr
+
+
+def test_an_old_cluster_is_refused_with_what_to_do() -> None:
+    done = templated("--kube-version", "1.35.4")
+
+    assert done.returncode != 0
+    assert (
+        "cannot install Tierline on Kubernetes v1.35.4: it needs 1.36 or later, with containerd 2"
+        " or CRI-O on the nodes" in done.stderr
+    )
+    assert "upgrade the cluster, or run the tasks of one machine with `tierline run`" in done.stderr
+
+
+@pytest.mark.parametrize("version", ["1.36.0", "v1.36.0-beta.1", "v1.37.2-gke.100", "v1.36.3+k3s1"])
+def test_later_clusters_are_taken(version: str) -> None:
+    assert templated("--kube-version", version).returncode == 0
