@@ -21,18 +21,19 @@ from typing import Any, Final
 from uuid import uuid4
 
 import yaml
+from tests.chart.helm import SYSTEM, rights
 from tests.e2e.busybox import BUSYBOX
 from tests.integration.conftest import install_crds
 from tests.integration.dra.bundle import lay_out
-from tests.integration.operator.running import SYSTEM, prepare
+from tests.integration.operator.running import POLICIES, prepare
 
 from tierline_cluster.api import Api, Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.node import Node
 from tierline_cluster.processes import wait_until
+from tierline_cluster.versions import REPOSITORY
 
 ACCOUNT: Final = "tierline-agent"
-ROLE: Final = Path(__file__).parents[1] / "integration" / "dra" / "role.yaml"
 EXTENT_BYTES: Final = 64 << 10
 FAST_EXTENTS: Final = 16
 PATIENCE_S: Final = 90
@@ -43,10 +44,20 @@ def install(plane: ControlPlane) -> None:
     """Apply what the chart would: CRDs, policies, DeviceClass, rights."""
     install_crds(plane)
     prepare(plane)
-    for manifest in yaml.safe_load_all(ROLE.read_text()):
+    for manifest in rights("agent"):
         plane.api.apply(manifest)
-    metadata = {"name": ACCOUNT, "namespace": SYSTEM}
-    plane.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+
+
+def uninstall(plane: ControlPlane, node: str) -> None:
+    """Take everything away again, what the agent published included."""
+    slices = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
+    plane.api.delete(slices | {"metadata": {"name": f"{node}-tierline.io"}})
+    plane.api.delete(agent_pod(node), gracePeriodSeconds=0)
+    policies = yaml.safe_load_all(POLICIES.read_text())
+    for manifest in (*policies, *rights("operator"), *rights("agent")):
+        plane.api.delete(manifest)
+    for path in (REPOSITORY / "crds").glob("*.yaml"):
+        plane.api.delete(yaml.safe_load(path.read_text()))
 
 
 def agent_pod(node: str) -> Manifest:

@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
+from tests.chart.helm import SYSTEM, rights
 from tests.integration.agent.agent_process import AgentProcess, TaskProcess, plan
 from tests.integration.observability.expressions import RULES, panel_expressions, watched
 from tests.integration.observability.prometheus import Prometheus
-from tests.integration.operator.running import ROLE, SYSTEM, Nursery, Operator, User, until
+from tests.integration.operator.running import Nursery, Operator, User, until
 from tests.unit.placement.fleets import node, profile, task
 
 from tierline_cluster.control_plane import ControlPlane
@@ -48,7 +48,7 @@ def program(agent: AgentProcess) -> TaskProcess:
 def operator_port(api_server: ControlPlane, tmp_path: Path) -> Iterator[int]:
     """Where a running operator that leads serves its metrics."""
     api_server.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for manifest in yaml.safe_load_all(ROLE.read_text()):
+    for manifest in rights("operator"):
         api_server.api.apply(manifest)
     port = free_port()
     with ExitStack() as undo:

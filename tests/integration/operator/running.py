@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.chart.helm import SYSTEM, rights
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
@@ -24,9 +25,7 @@ from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
 
-SYSTEM = "tierline-system"
 USER = "system:serviceaccount:tierline-system:tierline-operator"
-ROLE = Path(__file__).with_name("role.yaml")
 POLICIES = REPOSITORY / "charts" / "tierline" / "files" / "admission.yaml"
 QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.2"}
 """Quick to take over, and still patient with a machine that does other things as well."""
@@ -35,9 +34,8 @@ QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.
 def prepare(plane: ControlPlane) -> None:
     """What the chart installs beside the operator: namespace, DeviceClass, policies, rights."""
     plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for path in (POLICIES, ROLE):
-        for manifest in yaml.safe_load_all(path.read_text()):
-            plane.api.apply(manifest)
+    for manifest in (*yaml.safe_load_all(POLICIES.read_text()), *rights("operator")):
+        plane.api.apply(manifest)
 
 
 class Nursery:
