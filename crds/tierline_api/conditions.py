@@ -66,6 +66,7 @@ class Reason(StrEnum):
     ALL_WELL = "AllWell"
     LINK_DEGRADED = "LinkDegraded"
     TIER_FAILED = "TierFailed"
+    DEVICE_FAILED = "DeviceFailed"
     AGENT_STARTING = "AgentStarting"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,4 +63,8 @@ class Agent:
     async def close(self) -> None:
         """Close the connection."""
         async with self._turn:
-            self._close()
+            if self._streams is not None:
+                writer = self._streams[1]
+                self._close()
+                with suppress(OSError):
+                    await writer.wait_closed()

@@ -93,16 +93,17 @@ def environment(grant: Grant) -> dict[str, str]:
         "TIERLINE_TASK": grant.task,
         "TIERLINE_LIBRARY": LIBRARY,
         "TIERLINE_PYTHON": f"{FOLDER}/{PYTHON}",
-        # A pod that was admitted runs by its plan or not at all: it would take what others were
-        # granted.
-        "TIERLINE_REQUIRED": "1",
         "TIERLINE_BUDGET": str(terms.memory.budget_bytes),
         "TIERLINE_ON_EXCEEDED": terms.swap.on_budget_exceeded.value,
     }
     if grant.standing is Standing.PROFILING:
         variables["TIERLINE_OBSERVE"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
+        # Where it has been measured and planned, the program ends itself to start by its plan.
+        variables["TIERLINE_PLANNED"] = f"{FOLDER}/{SOCKET_NAME}"
     else:
         variables["TIERLINE_SOCKET"] = f"{FOLDER}/{SOCKET_NAME}"
+        # It was admitted by its plan; without the agent it would take what others were granted.
+        variables["TIERLINE_REQUIRED"] = "1"
     if terms.device.kind is DeviceKind.CUDA:
         variables["TIERLINE_DEVICE"] = "cuda"
         variables["TIERLINE_EXECUTION"] = terms.device.execution.value

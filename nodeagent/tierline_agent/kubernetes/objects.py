@@ -64,31 +64,38 @@ def _device(device: Device) -> Json:
 
 def with_condition(node: MemNode, before: Sequence[Condition], now: datetime) -> MemNode:
     """A node with its condition Healthy; `before` are those that were written last."""
+    status = node.status
     faults = [
-        *(f"device {d.name} has failed" for d in node.status.devices if _bad(d.health)),
-        *(f"tier {t.name} is {t.health}" for t in node.status.tiers if _bad(t.health)),
         *(
-            f"link {k.name} of {k.device} is slower than plans were made with"
-            for k in node.status.links
-            if _bad(k.health)
+            (Reason.DEVICE_FAILED, f"device {device.name} has failed")
+            for device in status.devices
+            if device.health is not Health.HEALTHY
+        ),
+        *(
+            (Reason.TIER_FAILED, f"tier {tier.name} is {tier.health}")
+            for tier in status.tiers
+            if tier.health is not Health.HEALTHY
+        ),
+        *(
+            (
+                Reason.LINK_DEGRADED,
+                f"link {link.name} of {link.device} is slower than plans were made with",
+            )
+            for link in status.links
+            if link.health is not Health.HEALTHY
         ),
     ]
-    links_only = all(fault.startswith("link ") for fault in faults)
-    reason = Reason.LINK_DEGRADED if links_only else Reason.TIER_FAILED
     conditions = updated(
         before,
         ConditionType.HEALTHY,
         ConditionStatus.FALSE if faults else ConditionStatus.TRUE,
-        reason if faults else Reason.ALL_WELL,
-        "; ".join(faults) or "devices, tiers and links are as they were measured",
+        faults[0][0] if faults else Reason.ALL_WELL,
+        "; ".join(fault for _, fault in faults)
+        or "devices, tiers and links are as they were measured",
         now=now,
     )
-    status = node.status.model_copy(update={"conditions": tuple(conditions)})
-    return node.model_copy(update={"status": status})
-
-
-def _bad(health: Health) -> bool:
-    return health is not Health.HEALTHY
+    update = {"status": status.model_copy(update={"conditions": tuple(conditions)})}
+    return node.model_copy(update=update)
 
 
 def observed_status(grant: Grant, observed: Observed) -> Json:

@@ -23,7 +23,7 @@ from tierline_agent.kubernetes.api import CLAIM, MEMNODE, NODE, SLICE, Kube, Not
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.observing import Observation
 from tierline_api.conditions import Condition
-from tierline_api.memnode import Health, MemNode
+from tierline_api.memnode import Device, Health, MemNode
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S: Final = 60.0
@@ -39,8 +39,14 @@ class NodeReport:
         self._written: MemNode | None = None
         self._conditions: tuple[Condition, ...] = ()
         self._looked_at_s = 0.0
-        self.health: Mapping[str, str] = {}
+        self.devices: tuple[Device, ...] = ()
+        """The node's devices as they were last."""
+
+    @property
+    def health(self) -> Mapping[str, str]:
         """What is wrong with each device; an empty text is nothing."""
+        failed = "it has failed; the agent's log says why"
+        return {d.name: failed if d.health is Health.FAILED else "" for d in self.devices}
 
     async def write(self, *, look_again: bool = False) -> None:
         """Write what has changed; `look_again` also looks whether it is there at all.
@@ -50,12 +56,7 @@ class NodeReport:
         """
         answer = await self._agent.ask("node")
         described = MemNode.from_api(answer["node"])
-        self.health = {
-            device.name: "it has failed; the agent's log says why"
-            if device.health is Health.FAILED
-            else ""
-            for device in described.status.devices
-        }
+        self.devices = described.status.devices
         now = datetime.now(UTC).replace(microsecond=0)
         node = objects.with_condition(described, self._conditions, now)
         again = look_again or time.monotonic() - self._looked_at_s > _LOOK_AGAIN_S

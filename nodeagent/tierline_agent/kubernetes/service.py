@@ -23,6 +23,7 @@ from tierline_agent.kubernetes.api import CLAIM, EVENT, Kube, NotFound
 from tierline_agent.kubernetes.driver import ClaimName, Driver
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
+from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
 from tierline_agent.state import boot_id
@@ -87,6 +88,8 @@ class _Work:
         self._agent = Agent(socket, config.limits.admin_line_bytes)
         self._node_report = NodeReport(self._kube, self._agent, node)
         self._claim_reports = ClaimReports(self._kube, self._agent, settings.report_period_s)
+        self._folders = PodFolders(Path(settings.pods_dir))
+        self._measuring = Measuring(self._kube, self._folders)
         self._claims: dict[str, dict[str, Any]] = {}
         self._changed = asyncio.Event()
         self._slices_unsure = False
@@ -174,6 +177,7 @@ class _Work:
             look_again, self._slices_unsure = self._slices_unsure, False
             await self._node_report.write(look_again=look_again)
             await self._claim_reports.write(grants)
+            await self._measuring.look(grants.values(), self._node_report.devices)
             await self._pause()
 
     async def _pause(self) -> None:
@@ -191,7 +195,7 @@ class _Work:
             self._agent,
             library,
             library.install(version("tierline")),
-            PodFolders(Path(settings.pods_dir)),
+            self._folders,
             Descriptions(Path(settings.cdi_dir)),
             boot_id(),
         )

@@ -162,3 +162,36 @@ def test_the_number_of_tasks_is_bounded(tmp_path: Path) -> None:
         tasks.register(registration(f"task-{number}"))
     with pytest.raises(QuotaExceeded, match="4 tasks"):
         tasks.register(registration("one-more"))
+
+
+def test_terms_change_in_place_and_a_plan_when_nobody_has_its_arenas(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    task = tasks.register(registration("a"))
+    faster = registration("a").model_copy(update={"deadline_ns": 5})
+    assert tasks.revise(faster) is task
+    assert task.registration.deadline_ns == 5
+
+    task.arena_owner = object()
+    larger = registration("a", resident=2)
+    tasks.revise(larger)
+    assert (task.registration.deadline_ns, len(task.plan.resident_extents)) == (10, 0)
+
+    task.arena_owner = None
+    tasks.revise(larger)
+    assert len(task.plan.resident_extents) == 2
+    again = registry(tmp_path)
+    assert again.load() == []
+    assert again.get("a").registration == larger
+
+
+def test_a_change_that_does_not_fit_leaves_a_task_as_it_was(tmp_path: Path) -> None:
+    tasks = registry(tmp_path)
+    tasks.register(registration("a"))
+    tasks.register(registration("b", extents=8, resident=6))
+
+    with pytest.raises(QuotaExceeded, match="bytes are missing"):
+        tasks.revise(registration("a", resident=4))
+
+    assert len(tasks.get("a").plan.resident_extents) == 0
+    with pytest.raises(NotAdmitted):
+        tasks.revise(registration("c"))

@@ -1,0 +1,100 @@
+"""What a claim grants, and the sentence when it grants nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.integration.dra.claims import NODE, claim, notes, results
+
+from tierline_agent.kubernetes.grants import NotGranted, Standing, grant_of, is_of
+
+
+def test_an_allocated_claim_grants_what_the_operator_noted() -> None:
+    grant = grant_of(claim(uid="u-1"), NODE)
+
+    assert (grant.uid, grant.task, grant.device, grant.pool) == ("u-1", "camera", "cpu", NODE)
+    assert grant.requests == ("device",)
+    registration = grant.registration
+    assert registration is not None
+    assert (registration.name, registration.memtask) == ("u-1", "camera")
+    assert (registration.domain, registration.device) == ("default", "cpu")
+    assert (registration.period_ns, registration.deadline_ns) == (10**9, 5 * 10**8)
+    assert registration.criticality == "Hard"
+
+
+def test_a_demoted_task_runs_in_what_others_leave() -> None:
+    registration = grant_of(claim(annotations=notes("Demoted")), NODE).registration
+
+    assert registration is not None
+    assert registration.criticality == "BestEffort"
+
+
+@pytest.mark.parametrize("standing", ["Profiling", "Lost"])
+def test_who_has_no_plan_that_holds_is_not_registered(standing: str) -> None:
+    grant = grant_of(claim(annotations=notes(standing)), NODE)
+
+    assert grant.standing is Standing(standing)
+    assert grant.registration is None
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(claim(allocated=[]), "has no device of tierline.io", id="not allocated"),
+        pytest.param(
+            claim(allocated=results("elsewhere")), f"on node {NODE}", id="of another node"
+        ),
+        pytest.param(
+            claim(annotations={}), "annotate the pod with tierline.io/task", id="by somebody else"
+        ),
+        pytest.param(
+            claim(labels={}), "was not allocated by Tierline's operator", id="without a task"
+        ),
+        pytest.param(
+            claim(annotations=notes() | {"tierline.io/plan": "{"}),
+            "are operator and agent of one release?",
+            id="an unreadable plan",
+        ),
+        pytest.param(
+            claim(annotations=notes() | {"tierline.io/standing": "Great"}),
+            "are operator and agent of one release?",
+            id="an unknown standing",
+        ),
+        pytest.param(
+            claim(annotations={k: v for k, v in notes().items() if k != "tierline.io/plan"}),
+            "has no plan yet",
+            id="no plan",
+        ),
+        pytest.param(
+            claim(allocated=[*results(), *results(device="gpu-0")]),
+            "has several devices (cpu, gpu-0)",
+            id="two devices",
+        ),
+    ],
+)
+def test_what_grants_nothing_says_why(body: dict[str, Any], said: str) -> None:
+    with pytest.raises(NotGranted) as refused:
+        grant_of(body, NODE)
+
+    assert said in str(refused.value)
+    assert "claim default/camera-1" in str(refused.value)
+
+
+def test_a_claim_is_of_the_node_of_its_pool() -> None:
+    assert is_of(claim(), NODE)
+    assert not is_of(claim(allocated=results("elsewhere")), NODE)
+
+
+def test_what_was_reported_last_is_read_back() -> None:
+    body = claim()
+    body["status"]["devices"] = [
+        {"driver": "tierline.io", "data": {"observed": {"jobs": 7, "misses": 1}}}
+    ]
+
+    observed = grant_of(body, NODE).observed
+    assert observed is not None
+    assert (observed.jobs, observed.misses) == (7, 1)
+
+    body["status"]["devices"][0]["data"] = {"observed": {"jobs": "many"}}
+    assert grant_of(body, NODE).observed is None

@@ -1,0 +1,57 @@
+"""Sums of what pods did, also over a restart of the agent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tierline_agent.kubernetes.observing import Observation
+from tierline_api.memtask_status import Observed
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def record(response_ms: int, *, missed: bool = False, warmup: bool = False) -> dict[str, Any]:
+    return {
+        "release_ns": 0,
+        "end_ns": response_ms * 10**6,
+        "missed": missed,
+        "warmup": warmup,
+        "streamed_bytes": 100,
+    }
+
+
+def test_jobs_are_summed_and_warm_up_is_not() -> None:
+    seen = Observation(None)
+    seen.add(record(500, warmup=True))
+    for response_ms in range(1, 101):
+        seen.add(record(response_ms, missed=response_ms == 100))
+
+    assert seen.observed(NOW) == Observed(
+        jobs=100,
+        misses=1,
+        response_time_p50_s=0.05,
+        response_time_p99_s=0.099,
+        response_time_worst_s=0.1,
+        streamed_bytes_per_job=100,
+        last_updated=NOW,
+    )
+
+
+def test_nothing_that_was_reported_is_lost() -> None:
+    before = Observed(
+        jobs=10,
+        misses=2,
+        response_time_p50_s=0.3,
+        response_time_p99_s=0.4,
+        response_time_worst_s=0.5,
+        streamed_bytes_per_job=300,
+    )
+    seen = Observation(before)
+    assert seen.observed(NOW) == before.model_copy(update={"last_updated": NOW})
+
+    seen.add(record(20))
+    after = seen.observed(NOW)
+    assert (after.jobs, after.misses, after.response_time_worst_s) == (11, 2, 0.5)
+    assert after.response_time_p50_s == 0.02
+    assert after.streamed_bytes_per_job == 3100 // 11
