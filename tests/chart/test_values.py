@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.chart.helm import templated
+from tests.chart.helm import CHART, templated
 
 SIZE = "write a whole number with Ki, Mi, Gi or Ti, such as 512Mi"
 
@@ -194,3 +195,25 @@ def test_an_old_cluster_is_refused_with_what_to_do() -> None:
 @pytest.mark.parametrize("version", ["1.36.0", "v1.36.0-beta.1", "v1.37.2-gke.100", "v1.36.3+k3s1"])
 def test_later_clusters_are_taken(version: str) -> None:
     assert templated("--kube-version", version).returncode == 0
+
+
+def paths(schema: dict[str, Any], of: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the names of all values; free-form ones as a whole."""
+    name = of.get("$ref", "").removeprefix("#/definitions/")
+    of = schema["definitions"].get(name, of)
+    if "properties" in of and name != "resources":
+        for key, value in of["properties"].items():
+            yield from paths(schema, value, f"{path}.{key}" if path else key)
+    elif "$ref" in (inner := of.get("additionalProperties") or {}):
+        yield from paths(schema, inner, f"{path}.NAME")
+    else:
+        yield path
+
+
+def test_every_value_is_in_the_table_of_the_charts_page() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    page = (CHART / "README.md").read_text()
+    known = [path for path in paths(schema, schema) if path != "global"]
+
+    assert len(known) > 30
+    assert [path for path in known if f"`{path}`" not in page] == []
