@@ -93,14 +93,14 @@ class JobLog:
         self._records.append(record)
         self._next += 1
 
-    def since(self, cursor: int) -> dict[str, Any]:
-        """The records from number `cursor` on, as many as one answer may hold.
+    def since(self, cursor: int, most: int = MAX_RECORDS_PER_READ) -> dict[str, Any]:
+        """The records from number `cursor` on: `most`, and no more than one answer may hold.
 
         The answer's `cursor` is what to ask with next; `lost` were dropped before they were read.
         """
         oldest = self._next - len(self._records)
         first = min(max(cursor, oldest), self._next)
-        last = min(first + MAX_RECORDS_PER_READ, self._next)
+        last = min(first + most, first + MAX_RECORDS_PER_READ, self._next)
         chosen = [self._records[number - oldest] for number in range(first, last)]
         return {
             "jobs": [asdict(record) for record in chosen],

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tierline_agent import reporting
+from tierline_agent.accounting import MAX_RECORDS_PER_READ
 from tierline_agent.errors import AgentError, ConfigError
 from tierline_agent.identity import peer_of
 from tierline_agent.node import Node
@@ -42,6 +43,7 @@ class Admin:
         self._changing = asyncio.Lock()
         self._methods: dict[str, Method] = {
             "node": self._describe,
+            "tasks": self._tasks,
             "register": self._register,
             "revise": self._revise,
             "remove": self._remove,
@@ -72,6 +74,9 @@ class Admin:
     async def _describe(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return {"node": reporting.describe_node(self._node, self._name).to_api()}
 
+    async def _tasks(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"tasks": [task.name for task in self._node.registry]}
+
     async def _register(self, request: Mapping[str, Any]) -> dict[str, Any]:
         registration = parse_registration(request)
         async with self._changing:
@@ -88,9 +93,10 @@ class Admin:
     async def _revise(self, request: Mapping[str, Any]) -> dict[str, Any]:
         registration = parse_registration(request)
         async with self._changing:
-            self._node.registry.revise(registration)
+            task = self._node.registry.revise(registration)
             self._node.plans_changed()
-        return {}
+        # A plan waits for the client that has the arenas of the one before.
+        return {"complete": task.registration == registration}
 
     async def _remove(self, request: Mapping[str, Any]) -> dict[str, Any]:
         name = str(request.get("name"))
@@ -117,7 +123,8 @@ class Admin:
 
     async def _jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
         cursor = _moment(request, "since")
-        return {"instance": self._node.instance, **self._node.jobs.since(cursor)}
+        most = _moment(request, "most") or MAX_RECORDS_PER_READ
+        return {"instance": self._node.instance, **self._node.jobs.since(cursor, most)}
 
     async def _verdict(self, request: Mapping[str, Any]) -> dict[str, Any]:
         admitted = request.get("admitted")

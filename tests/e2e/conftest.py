@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import pytest
 from tests.e2e.busybox import BUSYBOX, busybox_image
+from tests.e2e.installed import PATIENCE_S, NodeAgent, install, node_agent, uninstall
+from tests.e2e.python_image import python_image
+from tests.integration.operator.running import Nursery, Operator, until
 
 from tierline_cluster.api import Api, Manifest
 from tierline_cluster.build import ProgramFolders, built
@@ -49,6 +52,35 @@ def cluster(programs: ProgramFolders) -> Iterator[Running]:
         yield Running(plane, node)
     finally:
         whole.down(keep_logs=True)
+
+
+@pytest.fixture(scope="module")
+def agent(cluster: Running) -> Iterator[NodeAgent]:
+    """Tierline on the cluster, with the agent of its node at work, and the image PYTHON."""
+    cluster.node.import_image(python_image().write(cluster.node.folder / "python.tar"))
+    install(cluster.plane)
+    made = node_agent(cluster.plane, cluster.node)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.remove()
+        uninstall(cluster.plane, cluster.node.name)
+
+
+@pytest.fixture(scope="module")
+def operator(
+    cluster: Running, agent: NodeAgent, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Operator]:
+    """An operator that leads, beside the agent."""
+    nursery = Nursery()
+    running = Operator(cluster.plane, nursery, tmp_path_factory.mktemp("operator"), "e2e").start()
+    try:
+        until("the operator leads", running.leads, PATIENCE_S)
+        yield running
+    finally:
+        running.stop()
+        nursery.close()
 
 
 @pytest.fixture

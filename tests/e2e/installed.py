@@ -29,6 +29,7 @@ from tests.integration.operator.running import POLICIES, prepare
 
 from tierline_cluster.api import Api, Manifest
 from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.errors import ClusterError
 from tierline_cluster.node import Node
 from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import REPOSITORY
@@ -56,8 +57,11 @@ def uninstall(plane: ControlPlane, node: str) -> None:
     policies = yaml.safe_load_all(POLICIES.read_text())
     for manifest in (*policies, *rights("operator"), *rights("agent")):
         plane.api.delete(manifest)
-    for path in (REPOSITORY / "crds").glob("*.yaml"):
-        plane.api.delete(yaml.safe_load(path.read_text()))
+    crds = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
+    for manifest in crds:
+        plane.api.delete(manifest)
+    for manifest in (agent_pod(node), *crds):
+        plane.api.wait_gone(manifest, PATIENCE_S)
 
 
 def agent_pod(node: str) -> Manifest:
@@ -187,7 +191,10 @@ class NodeAgent:
             assert self.process.poll() is None, self.log
             return self.log.count("serving the kubelet") > said
 
-        wait_until(f"the agent does not serve: {self.log}", serves, timeout_s=PATIENCE_S)
+        try:
+            wait_until("the agent does not serve", serves, timeout_s=PATIENCE_S)
+        except ClusterError as error:
+            raise AssertionError(self.log) from error
 
     def kill(self) -> None:
         """SIGKILL it."""

@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import os
 import sys
 import time
+from pathlib import Path
 from random import Random
 
 EXTENTS = int(os.environ["EXTENTS"])
 PERIOD_S = float(os.environ["PERIOD_S"])
+DEADLINE_S = float(os.environ.get("DEADLINE_S", PERIOD_S))
+
+
+def be_measured(path: str) -> None:
+    """Write what a program of PyTorch would have been seen to do, and end when it was planned."""
+    layer = {"bytes": 64 << 10, "compute_s": 0.001, "pinned": False, "arena": 0}
+    layers = [{"name": f"layer{number}", **layer} for number in range(EXTENTS)]
+    profile = {"layers": layers, "workspace_bytes": 0, "weights_digest": "", "compute_s": [0.01]}
+    Path(path).write_text(json.dumps({"profile": profile}) + "\n")
+    while not Path(os.environ["TIERLINE_PLANNED"]).exists():
+        time.sleep(0.1)
+    sys.exit(75)
 
 
 def main() -> None:
-    sys.path.append(os.environ["TIERLINE_PYTHON"])
+    # Found by PYTHONPATH, which the preloaded library has extended.
     from tierline_client import Client  # noqa: PLC0415
 
     client = Client(os.environ["TIERLINE_SOCKET"], "program")
@@ -33,7 +47,7 @@ def main() -> None:
     print("sealed", flush=True)
     while True:
         now_ns = time.monotonic_ns()
-        job = client.job_begin(0, now_ns, now_ns + round(PERIOD_S * 1e9))
+        job = client.job_begin(0, now_ns, now_ns + round(DEADLINE_S * 1e9))
         seen = hashlib.sha256()
         for extent in range(EXTENTS):
             client.layer_begin(0, extent)
@@ -46,4 +60,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "TIERLINE_OBSERVE" in os.environ:
+        be_measured(os.environ["TIERLINE_OBSERVE"])
     main()

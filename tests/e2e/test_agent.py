@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from tests.e2e.conftest import Running, phase, pod
-from tests.e2e.installed import EXTENT_BYTES, PATIENCE_S, NodeAgent, install, node_agent
-from tests.e2e.python_image import PROGRAM, PYTHON, python_image
-from tests.integration.operator.running import Nursery, Operator, until
+from tests.e2e.installed import EXTENT_BYTES, PATIENCE_S, NodeAgent
+from tests.e2e.python_image import PROGRAM, PYTHON
+from tests.integration.operator.running import Operator, until
 
 from tierline_agent.devices.cpu import processor_name
+from tierline_api.optin import DRIVER, REQUEST
 from tierline_cluster.api import Manifest
 
 pytestmark = pytest.mark.e2e
 EXTENTS = 12
 API = "tierline.io/v1alpha1"
-
-
-@pytest.fixture(scope="module")
-def agent(cluster: Running) -> Iterator[NodeAgent]:
-    """Tierline on the cluster, its agent at work."""
-    install(cluster.plane)
-    archive = python_image().write(cluster.node.folder / "python.tar")
-    cluster.node.import_image(archive)
-    made = node_agent(cluster.plane, cluster.node)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.remove()
-
-
-@pytest.fixture(scope="module")
-def operator(
-    cluster: Running, agent: NodeAgent, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Operator]:
-    """An operator that leads."""
-    nursery = Nursery()
-    running = Operator(cluster.plane, nursery, tmp_path_factory.mktemp("operator"), "e2e").start()
-    try:
-        until("the operator leads", running.leads, PATIENCE_S)
-        yield running
-    finally:
-        running.stop()
-        nursery.close()
 
 
 def memtask(namespace: str, name: str) -> Manifest:
@@ -105,44 +79,36 @@ def jobs_of(cluster: Running, running: Manifest) -> int:
 
 
 def more_jobs(cluster: Running, running: Manifest) -> None:
-    """Wait until a pod has run some more jobs."""
+    """Wait until a pod has run some more jobs, all right."""
     before = jobs_of(cluster, running)
     until("no more jobs", lambda: jobs_of(cluster, running) >= before + 3, PATIENCE_S)
 
 
-def claim_of(cluster: Running, namespace: str, pod_name: str) -> Manifest:
-    """The claim of a pod."""
+def claims_of(cluster: Running, namespace: str) -> list[Manifest]:
+    """The claims of a namespace."""
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
-    (claim,) = [
-        kind | claim
-        for claim in cluster.api.list(kind["apiVersion"], kind["kind"], namespace)
-        if claim["metadata"]["ownerReferences"][0]["name"] == pod_name
-    ]
-    return claim
+    found = cluster.api.list(kind["apiVersion"], kind["kind"], namespace)
+    return [kind | claim for claim in found]
 
 
 @pytest.fixture
 def running(
     cluster: Running, operator: Operator, agent: NodeAgent, namespace: str
 ) -> Iterator[Manifest]:
-    """A pod that streams, in a namespace that enforces PodSecurity `restricted`."""
-    api = cluster.api
-    for manifest in (memtask(namespace, "camera"), memprofile(namespace, "camera")):
+    """A pod that streams."""
+    api, task = cluster.api, memtask(namespace, "camera")
+    for manifest in (task, memprofile(namespace, "camera")):
         api.create(manifest)
     wanted = camera(namespace)
     api.create(wanted)
-    try:
-        api.wait(wanted, lambda found: phase(found) == "Running", PATIENCE_S)
-        until("no job", lambda: jobs_of(cluster, wanted) >= 1, PATIENCE_S)
-    except BaseException:
-        print(agent.log, operator.log.read_text()[-4000:])
-        print(api.get(wanted))
-        raise
+    api.wait(wanted, lambda found: phase(found) == "Running", PATIENCE_S)
+    until("no job has ended", lambda: jobs_of(cluster, wanted) >= 1, PATIENCE_S)
     yield wanted
     api.delete(wanted, gracePeriodSeconds=1)
     api.wait_gone(wanted, PATIENCE_S)
-    api.delete(memtask(namespace, "camera"))
-    api.wait_gone(memtask(namespace, "camera"), PATIENCE_S)
+    api.delete(task)
+    api.wait_gone(task, PATIENCE_S)
+    until("traces are left", lambda: not agent.traces(), PATIENCE_S)
 
 
 def test_a_pod_streams_its_weights_and_its_task_says_so(
@@ -157,17 +123,111 @@ def test_a_pod_streams_its_weights_and_its_task_says_so(
     named = memtask(namespace, "camera")
     found = api.wait(named, lambda task: observed(task).get("jobs", 0) >= 3, PATIENCE_S)
     assert observed(found)["streamedBytesPerJob"] > 0
-    assert found["status"]["phase"] == "Running"
 
-    claim = claim_of(cluster, namespace, "camera")
-    uid = claim["metadata"]["uid"]
-    assert agent.traces() == {uid}
-    published = {"metadata": {"name": f"{cluster.node.name}-tierline.io"}}
+    (claim,) = claims_of(cluster, namespace)
+    assert agent.traces() == {claim["metadata"]["uid"]}
+    named = {"metadata": {"name": cluster.node.name}}
+    node = api.get({"apiVersion": API, "kind": "MemNode"} | named)
+    assert node["metadata"]["ownerReferences"][0]["kind"] == "Node"
+    assert node["status"]["conditions"][0]["type"] == "Healthy"
+    named = {"metadata": {"name": f"{cluster.node.name}-tierline.io"}}
     kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
-    (device,) = api.get(kind | published)["spec"]["devices"]
-    assert device["name"] == "cpu"
-    assert device["attributes"]["kind"] == {"string": "cpu"}
+    (device,) = api.get(kind | named)["spec"]["devices"]
+    assert (device["name"], device["attributes"]["kind"]) == ("cpu", {"string": "cpu"})
+    assert "Traceback" not in agent.log, agent.log
 
-    api.delete(running, gracePeriodSeconds=1)
-    api.wait_gone(running, PATIENCE_S)
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_running_pods_outlive_the_agent(
+    cluster: Running, agent: NodeAgent, running: Manifest, how: str
+) -> None:
+    if how == "killed":
+        agent.kill()
+    else:
+        assert agent.stop() == 0
+        sockets = [agent.kubelet_root / "plugins_registry" / "tierline.io-reg.sock"]
+        assert not any(path.exists() for path in sockets)
+    agent.start()
+
+    more_jobs(cluster, running)
+    (status,) = cluster.api.get(running)["status"]["containerStatuses"]
+    assert status["restartCount"] == 0
+
+
+def test_a_pod_that_was_deleted_by_force_leaves_nothing(
+    cluster: Running, agent: NodeAgent, namespace: str, running: Manifest
+) -> None:
+    agent.kill()
+    cluster.api.delete(running, gracePeriodSeconds=0)
+    cluster.api.wait_gone(running, PATIENCE_S)
+    until("the claim is there", lambda: not claims_of(cluster, namespace), PATIENCE_S)
+    agent.start()
+
+    until("traces are left", lambda: not agent.traces(), PATIENCE_S)
+
+
+def test_a_claim_that_the_operator_did_not_allocate_is_refused(
+    cluster: Running, agent: NodeAgent, namespace: str
+) -> None:
+    api = cluster.api
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    metadata = {"name": "own", "namespace": namespace}
+    request = {"name": REQUEST, "exactly": {"deviceClassName": DRIVER}}
+    claim = kind | {"metadata": metadata, "spec": {"devices": {"requests": [request]}}}
+    api.create(claim)
+    wanted = pod(
+        namespace, "own", "sleep 600", resourceClaims=[{"name": "own", "resourceClaimName": "own"}]
+    )
+    wanted["spec"]["containers"][0]["resources"] = {"claims": [{"name": "own"}]}
+    here = {"key": "metadata.name", "operator": "In", "values": [cluster.node.name]}
+    share = {"pool": cluster.node.name, "device": "cpu", "shareID": str(uuid4())}
+    allocation = {
+        "allocationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        "devices": {"results": [{"request": REQUEST, "driver": DRIVER, **share}]},
+    }
+    api.merge(claim, {"status": {"allocation": allocation}}, subresource="status")
+    api.create(wanted)
+
+    def told() -> bool:
+        events = api.list("events.k8s.io/v1", "Event", namespace)
+        said = [e["note"] for e in events if e["reason"] == "NotAllocated"]
+        return any("annotate the pod with tierline.io/task" in note for note in said)
+
+    until("no event says what to do", told, PATIENCE_S)
+    assert phase(api.get(wanted)) == "Pending"
+    assert not agent.traces()
+    api.delete(wanted, gracePeriodSeconds=0)
+    api.wait_gone(wanted, PATIENCE_S)
+    api.delete(claim)
+
+
+def test_a_task_without_a_profile_is_measured_and_then_streams(
+    cluster: Running, agent: NodeAgent, operator: Operator, namespace: str
+) -> None:
+    api, task = cluster.api, memtask(namespace, "camera")
+    api.create(task)
+    wanted = camera(namespace)
+    wanted["spec"]["restartPolicy"] = "Always"
+    api.create(wanted)
+    profile = {
+        "apiVersion": API,
+        "kind": "MemProfile",
+        "metadata": {"name": "camera", "namespace": namespace},
+    }
+
+    made = api.wait(profile, lambda _: True, PATIENCE_S)
+    assert [layer["bytes"] for layer in made["spec"]["layers"]] == [EXTENT_BYTES] * EXTENTS
+    assert made["spec"]["device"]["product"] == processor_name()
+
+    def streams() -> bool:
+        statuses = api.get(wanted)["status"].get("containerStatuses") or [{}]
+        running = "running" in (statuses[0].get("state") or {})
+        return running and jobs_of(cluster, wanted) >= 3
+
+    until("it does not stream", streams, PATIENCE_S)
+    api.delete(wanted, gracePeriodSeconds=1)
+    api.wait_gone(wanted, PATIENCE_S)
+    api.delete(task)
+    api.wait_gone(task, PATIENCE_S)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)

@@ -12,6 +12,7 @@ in an order in which every state between two pieces is one that the next start u
     grants      what a claim grants                      pure
     description the description of a claim for containerd pure
     objects     MemNode, ResourceSlice, statuses          pure
+    gpus        what opens a GPU to a pod
     folders     library versions and the pods' folders    disk
     api         the API server in plain JSON
     agent       the administrator's socket

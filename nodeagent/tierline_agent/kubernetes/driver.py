@@ -21,7 +21,6 @@ import grpc
 import grpc.aio
 
 from tierline_agent.errors import AgentError, ConfigError
-from tierline_agent.kubernetes.description import device_id
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_pb2
 from tierline_api.optin import DRIVER
@@ -50,8 +49,8 @@ class ClaimName:
 class Answers(Protocol):
     """Who does what the kubelet asks for. Failures are AgentError or OSError."""
 
-    async def prepare(self, claim: ClaimName) -> Grant:
-        """Prepare a claim; returns what it grants."""
+    async def prepare(self, claim: ClaimName) -> tuple[Grant, tuple[str, ...]]:
+        """Prepare a claim; returns what it grants, and the CDI devices that its pod gets."""
 
     async def unprepare(self, claim: ClaimName) -> None:
         """Unprepare a claim."""
@@ -75,7 +74,8 @@ class Driver:
         self._ending = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen. Raises ConfigError, OSError."""
+        """Listen, anew if an earlier start failed on its way. Raises ConfigError, OSError."""
+        await self._close(None)
         await self._listen(
             self._endpoint,
             _methods(
@@ -115,11 +115,14 @@ class Driver:
     async def stop(self) -> None:
         """Leave the kubelet: first no new calls, then those in progress have a moment."""
         self._ending.set()
-        for server in reversed(self._servers):
-            await server.stop(_GRACE_S)
-        self._servers.clear()
+        await self._close(_GRACE_S)
         for path in (self._registration, self._endpoint):
             path.unlink(missing_ok=True)
+
+    async def _close(self, grace_s: float | None) -> None:
+        for server in reversed(self._servers):
+            await server.stop(grace_s)
+        self._servers.clear()
 
     async def _listen(self, path: Path, *handlers: grpc.GenericRpcHandler) -> None:
         if len(str(path).encode()) > _LONGEST_PATH:
@@ -162,12 +165,12 @@ class Driver:
             async def prepare(
                 name: ClaimName = name, answer: dra_pb2.NodePrepareResourceResponse = answer
             ) -> None:
-                grant = await self._answers.prepare(name)
+                grant, described = await self._answers.prepare(name)
                 answer.devices.add(
                     request_names=list(grant.requests),
                     pool_name=grant.pool,
                     device_name=grant.device,
-                    cdi_device_ids=[device_id(grant.uid)],
+                    cdi_device_ids=list(described),
                     share_id=grant.share_id,
                 )
 

@@ -21,17 +21,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tierline_agent.kubernetes.agent import Agent, AgentRefused
-from tierline_agent.kubernetes.description import Version, describe
+from tierline_agent.kubernetes.description import Version, describe, device_id
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
+from tierline_agent.kubernetes.gpus import Access
 from tierline_agent.kubernetes.grants import Grant, NotGranted, Standing
 
 _log = logging.getLogger(__name__)
 
-DeviceNodes = Callable[[Grant], Sequence[str]]
-"""The device nodes that a pod needs for its device."""
+Claims = Callable[[], Mapping[str, Grant | None]]
+"""The node's claims, by uid; None for one that cannot be read."""
+Opener = Callable[[Grant], Access]
+"""Says what opens its device to a pod; raises OSError."""
 
 
 class Placing:
@@ -45,7 +49,7 @@ class Placing:
         folders: PodFolders,
         descriptions: Descriptions,
         boot: str,
-        device_nodes: DeviceNodes = lambda _grant: (),
+        opener: Opener = lambda _grant: Access(),
     ) -> None:
         self._agent = agent
         self._library = library
@@ -53,11 +57,13 @@ class Placing:
         self._folders = folders
         self._descriptions = descriptions
         self._boot = boot
-        self._device_nodes = device_nodes
+        self._opener = opener
+        self._made: dict[str, Grant] = {}
+        """By claim: what was made of it by this process, completely."""
         self._turn = asyncio.Lock()
 
-    async def prepare(self, grant: Grant) -> None:
-        """Let a pod start with what its claim grants.
+    async def prepare(self, grant: Grant) -> tuple[str, ...]:
+        """Let a pod start with what its claim grants; returns the CDI devices that it gets.
 
         Raises:
             NotGranted: the claim is there and grants nothing (any more).
@@ -69,15 +75,15 @@ class Placing:
                 "device; its conditions say what is missing"
             )
         async with self._turn:
-            await self._make(grant, self._version_of(grant.uid))
+            return await self._make(grant, self._version_of(grant.uid))
 
     async def unprepare(self, uid: str) -> None:
         """Undo whatever there is of a claim. Raises AgentError, OSError."""
         async with self._turn:
             await self._undo(uid)
 
-    async def settle(self, grants: Mapping[str, Grant | None]) -> None:
-        """Hold what is here against the node's claims: by uid, None for one that is unreadable.
+    async def settle(self, claims: Claims) -> None:
+        """Hold what is here against the node's claims, as they are when it is this call's turn.
 
         What belongs to no claim goes. Prepared claims whose terms, plan or standing changed get
         them; a claim that is not prepared is left to the kubelet.
@@ -86,6 +92,7 @@ class Placing:
             AgentError, OSError: something could not be done; settling again is right.
         """
         async with self._turn:
+            grants = claims()
             described = self._descriptions.all()
             registered = await self._registered()
             here = self._folders.uids() | set(described) | self._descriptions.drafts()
@@ -94,7 +101,8 @@ class Placing:
                 await self._undo(uid)
             for uid in sorted(set(described) & set(grants)):
                 grant = grants[uid]
-                if grant is not None and described[uid].boot == self._boot:
+                current = described[uid].boot == self._boot
+                if grant is not None and current and self._made.get(uid) != _lasting(grant):
                     await self._renew(grant, described[uid].version)
 
     def remove_unused_versions(self) -> None:
@@ -108,17 +116,22 @@ class Placing:
             return self._version
         return self._library.version(known.version) or self._version
 
-    async def _make(self, grant: Grant, version: Version) -> None:
+    async def _make(self, grant: Grant, version: Version) -> tuple[str, ...]:
         measured = grant.standing is Standing.PROFILING
         folder = self._folders.make(grant.uid, version, measured=measured)
-        await self._register(grant)
-        nodes = self._device_nodes(grant)
-        self._descriptions.write(grant.uid, describe(grant, folder, version, self._boot, nodes))
+        complete = await self._register(grant)
+        access = self._opener(grant)
+        description = describe(grant, folder, version, self._boot, access.nodes)
+        self._descriptions.write(grant.uid, description)
+        if complete:
+            self._made[grant.uid] = _lasting(grant)
+        return (device_id(grant.uid), *access.described)
 
     async def _renew(self, grant: Grant, version: str) -> None:
         """Bring a prepared claim to what it grants now."""
         if grant.standing is Standing.LOST:
             await self._unregister(grant.uid)
+            self._made[grant.uid] = _lasting(grant)
             return
         try:
             await self._make(grant, self._library.version(version) or self._version)
@@ -126,24 +139,32 @@ class Placing:
             # Another claim's change may be what makes room for this one; it is tried again.
             _log.warning("claim %s/%s stays as it was: %s", grant.namespace, grant.claim, error)
 
-    async def _register(self, grant: Grant) -> None:
+    async def _register(self, grant: Grant) -> bool:
+        """Tell the agent; returns whether it holds all of it already."""
         wanted = grant.registration
         if wanted is None:
             await self._unregister(grant.uid)
         elif grant.uid in await self._registered():
-            await self._agent.ask("revise", **wanted.as_json())
+            answer = await self._agent.ask("revise", **wanted.as_json())
+            return bool(answer["complete"])
         else:
             await self._agent.ask("register", **wanted.as_json())
+        return True
 
     async def _unregister(self, uid: str) -> None:
         if uid in await self._registered():
             await self._agent.ask("remove", name=uid)
 
     async def _registered(self) -> set[str]:
-        answer = await self._agent.ask("snapshot")
-        return {task["name"] for task in answer["snapshot"]["tasks"]}
+        return set((await self._agent.ask("tasks"))["tasks"])
 
     async def _undo(self, uid: str) -> None:
+        self._made.pop(uid, None)
         self._descriptions.remove(uid)
         await self._unregister(uid)
         self._folders.remove(uid)
+
+
+def _lasting(grant: Grant) -> Grant:
+    """A grant without what changes with every report."""
+    return replace(grant, observed=None)

@@ -19,7 +19,15 @@ from typing import Any, Final
 
 from tierline_agent.kubernetes import objects
 from tierline_agent.kubernetes.agent import Agent
-from tierline_agent.kubernetes.api import CLAIM, MEMNODE, NODE, SLICE, Kube, NotFound
+from tierline_agent.kubernetes.api import (
+    CLAIM,
+    MEMNODE,
+    NODE,
+    SLICE,
+    Kube,
+    KubeError,
+    NotFound,
+)
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.observing import Observation
 from tierline_api.conditions import Condition
@@ -27,18 +35,23 @@ from tierline_api.memnode import Device, Health, MemNode
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S: Final = 60.0
+_NODE_PAUSE_S: Final = 5.0
+"""Least time between two writes of the node."""
+_JOBS_AT_ONCE: Final = 256
+"""Job records that are asked for at once: the agent grants no lease while it writes them down."""
 
 
 class NodeReport:
     """The MemNode and the ResourceSlice of this node."""
 
-    def __init__(self, kube: Kube, agent: Agent, node: str) -> None:
+    def __init__(self, kube: Kube, agent: Agent, node: str, period_s: float) -> None:
         self._kube = kube
         self._agent = agent
+        self._period_s = period_s
         self._node = node
         self._written: MemNode | None = None
         self._conditions: tuple[Condition, ...] = ()
-        self._looked_at_s = 0.0
+        self._looked_at_s = -_LOOK_AGAIN_S
         self.devices: tuple[Device, ...] = ()
         """The node's devices as they were last."""
 
@@ -48,19 +61,24 @@ class NodeReport:
         failed = "it has failed; the agent's log says why"
         return {d.name: failed if d.health is Health.FAILED else "" for d in self.devices}
 
+    async def read(self) -> MemNode:
+        """The node as the agent describes it now. Raises AgentError, OSError."""
+        described = MemNode.from_api((await self._agent.ask("node"))["node"])
+        self.devices = described.status.devices
+        return described
+
     async def write(self, *, look_again: bool = False) -> None:
         """Write what has changed; `look_again` also looks whether it is there at all.
 
         Raises:
             AgentError, OSError: the agent or the API server does not answer, or refuses.
         """
-        answer = await self._agent.ask("node")
-        described = MemNode.from_api(answer["node"])
-        self.devices = described.status.devices
+        described = await self.read()
         now = datetime.now(UTC).replace(microsecond=0)
         node = objects.with_condition(described, self._conditions, now)
-        again = look_again or time.monotonic() - self._looked_at_s > _LOOK_AGAIN_S
-        if node == self._written and not again:
+        since_s = time.monotonic() - self._looked_at_s
+        changed = node != self._written and since_s > min(_NODE_PAUSE_S, self._period_s)
+        if not (changed or look_again or since_s > _LOOK_AGAIN_S):
             return
         owner = objects.owned_by_node(await self._kube.get(NODE, self._node))
         metadata = {"name": self._node, "ownerReferences": owner}
@@ -137,14 +155,14 @@ class ClaimReports:
             observed = seen.observed(datetime.now(UTC).replace(microsecond=0))
             try:
                 await self._kube.apply(CLAIM, objects.observed_status(grant, observed), "status")
-            except NotFound:
-                continue  # it went meanwhile; the next settling drops it
+            except KubeError as error:  # it went meanwhile, or is refused: the others are not
+                _log.warning("cannot report on claim %s: %s", grant.claim, error)
             self._written[uid] = (seen.jobs, now_s)
 
     async def _read_jobs(self, grants: Mapping[str, Grant | None]) -> None:
         more = True
         while more:
-            answer = await self._agent.ask("jobs", since=self._cursor)
+            answer = await self._agent.ask("jobs", since=self._cursor, most=_JOBS_AT_ONCE)
             self._cursor, more = answer["cursor"], answer["more"]
             for record in answer["jobs"]:
                 grant = grants.get(record["task"])

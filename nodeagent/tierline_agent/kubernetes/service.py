@@ -10,23 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
-from tierline_agent.kubernetes import objects
+from tierline_agent.kubernetes import gpus, objects
 from tierline_agent.kubernetes.agent import Agent
 from tierline_agent.kubernetes.api import CLAIM, EVENT, Kube, NotFound
 from tierline_agent.kubernetes.driver import ClaimName, Driver
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
+from tierline_agent.kubernetes.gpus import Access
 from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
 from tierline_agent.state import boot_id
+from tierline_api.device import DeviceKind
 from tierline_api.optin import NODE_LABEL
 
 _log = logging.getLogger(__name__)
@@ -86,11 +88,13 @@ class _Work:
         self._kube = Kube()
         socket = Path(config.run_dir) / "admin.sock"
         self._agent = Agent(socket, config.limits.admin_line_bytes)
-        self._node_report = NodeReport(self._kube, self._agent, node)
-        self._claim_reports = ClaimReports(self._kube, self._agent, settings.report_period_s)
+        period_s = settings.report_period_s
+        self._node_report = NodeReport(self._kube, self._agent, node, period_s)
+        self._claim_reports = ClaimReports(self._kube, self._agent, period_s)
         self._folders = PodFolders(Path(settings.pods_dir))
         self._measuring = Measuring(self._kube, self._folders)
         self._claims: dict[str, dict[str, Any]] = {}
+        self._listed = asyncio.Event()
         self._changed = asyncio.Event()
         self._slices_unsure = False
         self._told: set[tuple[str, str]] = set()
@@ -136,16 +140,25 @@ class _Work:
         """Keep up with the node's claims until the watch ends."""
         selector = f"{NODE_LABEL}={self._node}"
         items, at = await self._kube.list_all(CLAIM, selector)
-        self._claims = {claim["metadata"]["uid"]: claim for claim in items}
+        # What the kubelet has asked about meanwhile is newer than this list.
+        later = [claim for claim in self._claims.values() if _version(claim) > int(at)]
+        self._claims = {claim["metadata"]["uid"]: claim for claim in (*items, *later)}
         self._object_to("")
+        self._listed.set()
         self._changed.set()
         async for kind, claim in self._kube.watch(CLAIM, selector, at):
-            uid = claim["metadata"]["uid"]
             if kind == "DELETED":
-                self._claims.pop(uid, None)
+                self._claims.pop(claim["metadata"]["uid"], None)
             else:
-                self._claims[uid] = claim
+                self._take(claim)
             self._changed.set()
+
+    def _take(self, claim: dict[str, Any]) -> None:
+        """Keep a claim, unless a later state of it is known."""
+        uid = claim["metadata"]["uid"]
+        known = self._claims.get(uid)
+        if known is None or _version(known) <= _version(claim):
+            self._claims[uid] = claim
 
     def _grants(self) -> Mapping[str, Grant | None]:
         """The node's claims, by uid; None for what grants nothing now."""
@@ -163,22 +176,32 @@ class _Work:
 
     async def _serve(self, driver: Driver) -> None:
         """Settle, then answer the kubelet and report, again and again."""
-        if self._placing is None:
-            await self._changed.wait()
-            self._placing = self._make_placing()
-            await self._placing.settle(self._grants())
-            self._placing.remove_unused_versions()
-            await driver.start()
-            _log.info("serving the kubelet of node %s", self._node)
+        await self._listed.wait()
+        await self._node_report.read()
+        self._placing = placing = self._make_placing()
+        await placing.settle(self._grants)
+        placing.remove_unused_versions()
+        await driver.start()
+        _log.info("serving the kubelet of node %s", self._node)
         while True:
             self._changed.clear()
-            grants = self._grants()
-            await self._placing.settle(grants)
+            await self._attempt("settle the node's claims", placing.settle(self._grants))
             look_again, self._slices_unsure = self._slices_unsure, False
-            await self._node_report.write(look_again=look_again)
-            await self._claim_reports.write(grants)
-            await self._measuring.look(grants.values(), self._node_report.devices)
+            report = self._node_report.write(look_again=look_again)
+            await self._attempt("report on the node", report)
+            grants = self._grants()
+            await self._attempt("report on claims", self._claim_reports.write(grants))
+            profiles = self._measuring.look(grants.values(), self._node_report.devices)
+            await self._attempt("write what was measured", profiles)
             await self._pause()
+
+    @staticmethod
+    async def _attempt(what: str, work: Awaitable[None]) -> None:
+        """Do one of the steady things; a failure is only logged: it is done again soon."""
+        try:
+            await work
+        except (AgentError, OSError) as error:
+            _log.warning("cannot %s: %s", what, error)
 
     async def _pause(self) -> None:
         """Wait until something changed, or the next report is due."""
@@ -198,11 +221,23 @@ class _Work:
             self._folders,
             Descriptions(Path(settings.cdi_dir)),
             boot_id(),
+            self._open,
         )
+
+    def _open(self, grant: Grant) -> Access:
+        """What opens its device to a pod. Raises OSError."""
+        device = next((d for d in self._node_report.devices if d.name == grant.device), None)
+        if device is None:
+            raise FileNotFoundError(f"there is no device {grant.device} on this node any more")
+        if device.kind is DeviceKind.CPU:
+            return Access()
+        known = gpus.nvidia_devices((gpus.STATIC, Path(self._settings.cdi_dir)))
+        minor = gpus.minor_of(device.uuid) if device.uuid else None
+        return gpus.access_to(device, known, minor, Path("/dev"))
 
     # -- what the kubelet asks for
 
-    async def prepare(self, claim: ClaimName) -> Grant:
+    async def prepare(self, claim: ClaimName) -> tuple[Grant, tuple[str, ...]]:
         """Prepare a claim as it is now."""
         placing = self._ready()
         try:
@@ -211,14 +246,14 @@ class _Work:
             raise NotGranted(f"there is no claim {claim.namespace}/{claim.name}") from error
         if body["metadata"]["uid"] != claim.uid:
             raise NotGranted(f"claim {claim.namespace}/{claim.name} is another one by now")
+        self._take(body)
         try:
             grant = grant_of(body, self._node)
-            await placing.prepare(grant)
+            described = await placing.prepare(grant)
         except NotGranted as refusal:
             await self._tell(body, "NotAllocated", str(refusal))
             raise
-        self._claims.setdefault(claim.uid, body)
-        return grant
+        return grant, described
 
     async def unprepare(self, claim: ClaimName) -> None:
         """Unprepare a claim, whether it is known or not."""
@@ -258,3 +293,8 @@ class _Work:
             await self._kube.create(EVENT, objects.event(regarding, reason, note, self._node))
         except AgentError as error:
             _log.warning("cannot write an event: %s", error)
+
+
+def _version(claim: Mapping[str, Any]) -> int:
+    """An object's resourceVersion, which grows with every change (Kubernetes 1.35 and later)."""
+    return int(claim["metadata"]["resourceVersion"])

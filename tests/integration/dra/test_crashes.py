@@ -65,7 +65,7 @@ class Machine:
         self._place("unprepare", uid)
 
     def settle(self, grants: dict[str, Grant | None]) -> None:
-        self._place("settle", grants)
+        self._place("settle", lambda: grants)
 
     def _place(self, method: str, argument: Any) -> None:
         async def act() -> None:
