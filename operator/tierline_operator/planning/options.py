@@ -108,7 +108,7 @@ class Task:
             points = pareto(self.worst, ring, least_extents=self.least_extents)
             if self.demand.policy is SwapPolicy.SWAP:
                 points = points[:1]
-            self._options[ring] = [self._option(point, ring) for point in points]
+            self._options[ring] = [self.option(point, ring) for point in points]
         return self._options[ring]
 
     def resident(self) -> Option:
@@ -134,7 +134,8 @@ class Task:
             streams=option.point.streamed_extents > 0,
         )
 
-    def _option(self, point: Point, ring: int) -> Option:
+    def option(self, point: Point, ring: int) -> Option:
+        """A point of the curve of that ring with its costs."""
         worst_s = point.total_s + self.dispatch_s
         demand_s = worst_s
         if self.mean is not None:

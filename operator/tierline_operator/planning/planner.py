@@ -128,6 +128,17 @@ class Prepared:
             return Admitted((), 0.0, 0.0, float("inf"), None, 0)
         return _Planner(self, fast_bytes, scheduling).answer(give_spare=give_spare)
 
+    def lean(self, fast_bytes: int, scheduling: Scheduling) -> Lean | None:
+        """The admitted set with no memory given away beyond what deadlines need; None if refused.
+
+        Nothing is shed either: a task that is to stream keeps what the search gave it.
+        """
+        planner = _Planner(self, fast_bytes, scheduling)
+        nearest = planner.find().nearest
+        if nearest is None or not nearest.outcome.ok:
+            return None
+        return planner.lean(nearest)
+
 
 def _distance(refusal: Infeasible) -> tuple[float, float]:
     """Sorts refusals: the one that least is missing for comes first."""
@@ -137,6 +148,20 @@ def _distance(refusal: Infeasible) -> tuple[float, float]:
         float("inf") if missing is None else float(missing),
         float("inf") if late is None else late,
     )
+
+
+@dataclass(frozen=True)
+class Lean:
+    """An admitted set as its proof sees it, in the order of the tasks; costs in nanoseconds."""
+
+    plans: tuple[TaskPlan, ...]
+    costs: tuple[int, ...]
+    sections: tuple[int, ...]
+    penalties: dict[int, int]
+    """What a preemption of each preemptible task costs, by index."""
+    rings: dict[str, int]
+    extents: int
+    """All of fast memory but the largest workspace: residents, rings, parked."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +223,22 @@ class _Planner:
             outcome,
             missing_bytes=missing,
             nearest=self._plans(search, outcome, rings),
+        )
+
+    def lean(self, nearest: _Nearest) -> Lean:
+        search, outcome = nearest.search, nearest.outcome
+        costs, sections = search.charged(outcome.chosen, outcome.preemptible)
+        rings = self._rings(search, outcome.chosen, nearest.rings)
+        picked = _picked(search, outcome.chosen)
+        return Lean(
+            plans=self._plans(search, outcome, nearest.rings),
+            costs=tuple(costs),
+            sections=tuple(sections),
+            penalties={
+                index: self.tasks[index].penalty_ns(picked[index]) for index in outcome.preemptible
+            },
+            rings=rings,
+            extents=outcome.used + sum(rings.values()),
         )
 
     def _holds_with_unlimited_memory(self) -> bool:
@@ -289,7 +330,7 @@ class _Planner:
         for index, (task, option, response_s) in enumerate(
             zip(self.tasks, _picked(search, outcome.chosen), responses, strict=True)
         ):
-            granted = _task_plan(task, option, rings[task.demand.domain], response_s)
+            granted = task_plan(task, option, rings[task.demand.domain], response_s)
             if index in outcome.preemptible:
                 granted = replace(
                     granted,
@@ -310,7 +351,8 @@ def _picked(search: Search, chosen: Sequence[int]) -> list[Option]:
     return [options[at] for options, at in zip(search.options, chosen, strict=True)]
 
 
-def _task_plan(task: Task, option: Option, ring: int, response_s: float | None) -> TaskPlan:
+def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -> TaskPlan:
+    """What `task` is granted with that choice and a ring of `ring` extents in its domain."""
     demand, held = task.demand, option.point.resident
     sizes = demand.layout.extent_sizes
     return TaskPlan(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from tierline_operator.admission.demand import DemandTest, Kind
-from tierline_operator.admission.preemption import Scheduling, charge
+from tierline_operator.admission.preemption import PlannedJob, Scheduling, charge
 from tierline_operator.planning.options import Option, Task
 
 LOOK_AHEAD = 6
@@ -72,6 +72,7 @@ class Search:
         ]
         self.due = [index for index, task in enumerate(tasks) if task.guaranteed]
         self.idle = [index for index, task in enumerate(tasks) if not task.guaranteed]
+        self._jobs: dict[tuple[int, int, bool], PlannedJob] = {}
         self._resume_ns = max((task.resume_ns for task in tasks), default=0)
 
     def least(self) -> int:
@@ -109,14 +110,18 @@ class Search:
         self, chosen: Sequence[int], preemptible: Collection[int] = NOBODY
     ) -> tuple[list[int], list[int]]:
         """Costs and sections of all tasks for the demand test, nanoseconds."""
-        picked = [options[at] for options, at in zip(self.options, chosen, strict=True)]
         if not preemptible:
+            picked = [options[at] for options, at in zip(self.options, chosen, strict=True)]
             return [o.cost_ns for o in picked], [o.section_ns for o in picked]
-        jobs = [
-            task.planned(option, preemptible=index in preemptible)
-            for index, (task, option) in enumerate(zip(self.tasks, picked, strict=True))
-        ]
+        jobs = [self._job(index, at, index in preemptible) for index, at in enumerate(chosen)]
         return charge(jobs, preemptible, self.scheduling, self._resume_ns)
+
+    def _job(self, index: int, at: int, preemptible: bool) -> PlannedJob:
+        key = (index, at, preemptible)
+        if key not in self._jobs:
+            option = self.options[index][at]
+            self._jobs[key] = self.tasks[index].planned(option, preemptible=preemptible)
+        return self._jobs[key]
 
     def fill(
         self,

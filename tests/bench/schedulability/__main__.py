@@ -1,6 +1,8 @@
 """The figures of docs/benchmarks/schedulability.md, part by part.
 
-    python -m tests.bench.schedulability attacks [--runs 1000000] [--seconds S]
+    python -m tests.bench.schedulability attacks [--runs 1000000]
+    python -m tests.bench.schedulability curves [--sets 400] [--shapes families]
+    python -m tests.bench.schedulability growth
 
 Each part prints the machine, the command and its table, and writes JSON and plots to --folder
 while it goes on, so what an interrupted run has found is not lost. Exit status 1: a proof is wrong.
@@ -14,7 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.machine import describe, print_head
-from tests.bench.schedulability import soundness
+from tests.bench.schedulability import acceptance, growth, soundness
+from tests.bench.schedulability.shapes import SOURCES
+
+PARTS = {"attacks": soundness.run, "curves": acceptance.run, "growth": growth.run}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,8 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = describe()
     print_head(about)
     options.folder.mkdir(parents=True, exist_ok=True)
-    run = {"attacks": soundness.run}[options.part]
-    return run(options, about)
+    return PARTS[options.part](options, about)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -40,6 +44,11 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     attacks = parts.add_parser("attacks", help="attack just-admitted sets")
     attacks.add_argument("--runs", type=int, default=1_000_000)
     attacks.add_argument("--each", type=int, default=2000, help="runs for one set")
+    curves = parts.add_parser("curves", help="share of sets admitted")
+    curves.add_argument("--sets", type=int, default=400, help="for each utilisation")
+    curves.add_argument("--shapes", choices=sorted(SOURCES), default="families")
+    more = parts.add_parser("growth", help="time for one more task beside a hundred")
+    more.add_argument("--times", type=int, default=200, help="tasks asked for")
     return parser.parse_args(arguments)
 
 

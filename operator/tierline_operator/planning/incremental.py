@@ -1,0 +1,227 @@
+"""One more task on a device full of admitted ones, in milliseconds.
+
+The admitted tasks keep their plans, so the only question is what the new one may cost. Admission
+answers that in one pass over the deadlines (admission/growth.py): the largest job time with which
+every deadline still holds. Paced resident sets (curve.py) for that job time and for shares of it
+trade time for memory, and one recursion says what each really costs. Chosen is the fastest one that
+leaves half of the free memory to those who come later (a job that takes all the time there is would
+leave them nothing), else the one with the least memory. So no curve is made and nothing is
+searched. Where nothing fits, `settle` plans everybody anew, as planner.plan does.
+
+What is admitted here is proven by the same test as ever. Invariant: `with_task` never changes
+another task's plan, memory or proof; a refusal of `settle` is a refusal of planner.plan.
+
+Anytime: the answer is good at once, with the deadline as the bound of every response, which the
+proof gives for nothing; `responses_s` computes the exact bounds when somebody wants them. Memory
+that no deadline needs stays free for the next task, until planner.plan gives it away.
+
+What the quick way leaves to `settle`: BestEffort tasks, Soft ones with mean times, policy Swap,
+reserved memory that the deadlines do not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.demand import NS, SporadicTask, instant_ns
+from tierline_operator.admission.growth import DemandCurve
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.admission.response import worst_responses
+from tierline_operator.planning.answer import Infeasible, TaskPlan
+from tierline_operator.planning.curve import Point, forced_residents, paced
+from tierline_operator.planning.homes import place_homes
+from tierline_operator.planning.options import Option, Task
+from tierline_operator.planning.planner import Lean, plan, prepare, supported, task_plan
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+AIMS = (0.2, 0.5, 0.8, 0.97)
+"""Shares of the largest job time that are aimed at; a paced set may come out a little slower."""
+LONGEST_DEADLINE_NS = 60 * NS
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The tasks of a device, with plans that are proven together."""
+
+    device: DeviceCapacity
+    scheduling: Scheduling
+    demands: tuple[TaskDemand, ...]
+    lean: Lean
+    curve: DemandCurve | None
+    """None: too close to full utilisation to be extended quickly."""
+
+    @property
+    def plans(self) -> tuple[TaskPlan, ...]:
+        """In the order in which the tasks came."""
+        return self.lean.plans
+
+    @property
+    def fast_bytes_used(self) -> int:
+        """Residents, rings, what may be parked, and the largest workspace."""
+        workspace = max((demand.workspace_bytes for demand in self.demands), default=0)
+        return self.lean.extents * _extent_bytes(self.demands) + workspace
+
+    def with_task(self, demand: TaskDemand) -> Standing | None:
+        """The same with one task more, or None if that takes a plan of everybody anew."""
+        quick = demand.criticality is not Criticality.BEST_EFFORT
+        quick = quick and demand.mean_compute_s is None and demand.policy is not SwapPolicy.SWAP
+        known = {other.name for other in self.demands}
+        if self.curve is None or not quick or demand.name in known:
+            return None
+        homes = place_homes([*self.demands, demand], self.device.tiers)
+        if isinstance(homes, Infeasible):
+            return None
+        size = demand.layout.extent_bytes
+        if self.demands and _extent_bytes(self.demands) != size:
+            return None
+        task = Task(demand, homes[-1], self.device)
+        most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
+        workspace = max(other.workspace_bytes for other in (*self.demands, demand))
+        room = (self.device.fast_bytes - workspace) // size - self.lean.extents
+        fits: list[tuple[int, Option, int, int]] = []
+        for option, more_ring in self._choices(task, most_ns, room):
+            cost_ns = option.cost_ns + self._charge(task, option)
+            taken = option.extents + more_ring
+            if cost_ns <= most_ns and taken <= room:
+                fits.append((taken, option, more_ring, cost_ns))
+                if taken <= room // 2:
+                    break
+        if not fits:
+            return None
+        _, option, more_ring, cost_ns = min(fits, key=lambda fit: fit[0])
+        return self._grown(task, option, more_ring, cost_ns)
+
+    def responses_s(self) -> list[float | None]:
+        """The exact bound of each task's response time, seconds; slower than all the rest."""
+        rows = zip(self.demands, self.lean.costs, self.lean.sections, strict=True)
+        return worst_responses([_sporadic(*row) for row in rows])
+
+    def _choices(self, task: Task, most_ns: int, room: int) -> Iterator[tuple[Option, int]]:
+        """Options with the ring extents that each adds, faster ones first."""
+        if task.may_be_resident and not task.must_stream:
+            yield task.resident(), 0
+        ring = self.lean.rings.get(task.demand.domain, 0)
+        needed = task.span + 1
+        if task.may_stream and task.span:
+            for size in dict.fromkeys(size for size in (ring, needed, needed + 2) if size > 1):
+                if size - ring > room:
+                    continue
+                for option in _paced(task, most_ns - self._most_charged(task), size):
+                    yield option, max(0, min(size, option.point.streamed_extents) - ring)
+        if task.may_be_resident and task.must_stream:
+            yield task.resident(), 0
+
+    def _most_charged(self, task: Task) -> int:
+        """What taking over the device may cost the others, at most."""
+        deadline_ns = instant_ns(task.demand.deadline_s)
+        return max(
+            (
+                penalty + task.resume_ns
+                for index, penalty in self.lean.penalties.items()
+                if instant_ns(self.demands[index].deadline_s) > deadline_ns
+            ),
+            default=0,
+        )
+
+    def _charge(self, task: Task, option: Option) -> int:
+        """admission/preemption.py's charge; the new task itself is never preempted."""
+        most = self._most_charged(task)
+        keeps = self.scheduling is Scheduling.RING_KEEPING and not option.point.streamed_extents
+        return task.resume_ns if most and keeps else most
+
+    def _grown(self, task: Task, option: Option, more_ring: int, cost_ns: int) -> Standing:
+        assert self.curve is not None  # noqa: S101 - with_task has looked
+        demand, lean = task.demand, self.lean
+        rings = dict(lean.rings)
+        rings[demand.domain] = rings.get(demand.domain, 0) + more_ring
+        granted = task_plan(task, option, rings[demand.domain], demand.deadline_s)
+        return Standing(
+            self.device,
+            self.scheduling,
+            (*self.demands, demand),
+            Lean(
+                plans=(*map(_bounded, lean.plans, self.demands), granted),
+                costs=(*lean.costs, cost_ns),
+                sections=(*lean.sections, cost_ns),
+                penalties=lean.penalties,
+                rings=rings,
+                extents=lean.extents + option.extents + more_ring,
+            ),
+            self.curve.with_task(task.period_ns, task.deadline_ns, cost_ns),
+        )
+
+
+def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Standing | Infeasible:
+    """Plan everybody anew; the refusal is planner.plan's. Raises ValueError like it."""
+    prepared = prepare(demands, device)
+    if isinstance(prepared, Infeasible):
+        return prepared
+    if not demands:
+        way = supported(device)[0]
+        return Standing(device, way, (), Lean((), (), (), {}, {}, 0), _curve((), (), ()))
+    for way in supported(device):
+        lean = prepared.lean(device.fast_bytes, way)
+        if lean is not None:
+            curve = _curve(demands, lean.costs, lean.sections)
+            return Standing(device, way, tuple(demands), lean, curve)
+    refusal = plan(demands, device)
+    if not isinstance(refusal, Infeasible):
+        raise TypeError("the planner admits a set that it has just refused")
+    return refusal
+
+
+def admit(standing: Standing, demand: TaskDemand) -> Standing | Infeasible:
+    """One task more: quickly if that works, else by planning everybody anew."""
+    quick = standing.with_task(demand)
+    return settle((*standing.demands, demand), standing.device) if quick is None else quick
+
+
+def _paced(task: Task, most_ns: int, ring: int) -> Iterator[Option]:
+    """Resident sets made for shares of the largest job time."""
+    forced = forced_residents(task.worst, ring)
+    compute_s = sum(task.worst.compute_s)
+    for share in AIMS:
+        aim_s = most_ns / NS * share - task.dispatch_s
+        if aim_s < compute_s or compute_s <= 0:
+            continue
+        held = paced(task.worst, ring, forced, aim_s)
+        streamed = len(task.homes) - len(held)
+        if streamed and len(held) >= task.least_extents:
+            point = Point(len(held), task.worst.total_s(held, ring), held, streamed)
+            yield task.option(point, ring)
+
+
+def _curve(
+    demands: Sequence[TaskDemand], costs: Sequence[int], sections: Sequence[int]
+) -> DemandCurve | None:
+    due = [i for i, d in enumerate(demands) if d.criticality is not Criticality.BEST_EFFORT]
+    idle = set(range(len(demands))) - set(due)
+    deadlines = [instant_ns(demands[i].deadline_s) for i in due]
+    return DemandCurve.of(
+        [instant_ns(demands[i].period_s) for i in due],
+        deadlines,
+        [costs[i] for i in due],
+        [sections[i] for i in due],
+        max((sections[i] for i in idle), default=0),
+        2 * max(deadlines, default=LONGEST_DEADLINE_NS // 2),
+    )
+
+
+def _sporadic(demand: TaskDemand, cost_ns: int, section_ns: int) -> SporadicTask:
+    due = demand.criticality is not Criticality.BEST_EFFORT
+    limit_s = demand.deadline_s if due else None
+    return SporadicTask(demand.name, demand.period_s, limit_s, cost_ns / NS, section_ns / NS)
+
+
+def _bounded(granted: TaskPlan, demand: TaskDemand) -> TaskPlan:
+    """With its deadline as the bound: that holds whoever comes."""
+    if granted.response_s is None or granted.response_s == demand.deadline_s:
+        return granted
+    return replace(granted, response_s=demand.deadline_s)
+
+
+def _extent_bytes(demands: Sequence[TaskDemand]) -> int:
+    return demands[0].layout.extent_bytes if demands else 0

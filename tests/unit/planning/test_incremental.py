@@ -1,0 +1,122 @@
+"""One task more: admitted whenever planning anew admits it, and what is admitted is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.simulation.compiled.runs import Attack, play
+from tests.simulation.compiled.tables import tables_of
+from tests.simulation.mixedsets import mixed_device, mixed_set
+from tests.unit.planning.shapes import device, task
+
+from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning.answer import Infeasible
+from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.planner import plan
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.simulation.from_plans import machine_of, models_of
+
+
+def standing(answer: Standing | Infeasible) -> Standing:
+    assert isinstance(answer, Standing), answer
+    return answer
+
+
+def test_others_keep_their_plans() -> None:
+    empty = standing(settle([], device(60)))
+    first = standing(admit(empty, task("first", 100, 90, 10, megabytes=20)))
+    second = first.with_task(task("second", 200, 180, 20, megabytes=30))
+    assert second is not None
+    assert second.plans[0] == first.plans[0]
+    assert [one.name for one in second.plans] == ["first", "second"]
+    assert second.fast_bytes_used <= 60e6
+    exact = second.responses_s()
+    assert all(
+        r is not None and r <= p.response_s
+        for r, p in zip(exact, second.plans, strict=True)
+        if p.response_s
+    )
+
+
+def test_a_stream_takes_no_more_memory_than_its_deadline_needs() -> None:
+    empty = standing(settle([], device(60)))
+    loose = standing(admit(empty, task("loose", 2000, 2000, 10, megabytes=40)))
+    tight = standing(admit(empty, task("tight", 2000, 100, 10, megabytes=40)))
+    assert 0 < loose.fast_bytes_used < tight.fast_bytes_used < 50e6
+
+
+def test_a_refusal_is_the_planners() -> None:
+    full = standing(settle([task("one", 100, 90, 50)], device(30)))
+    more = task("two", 100, 90, 45)
+    refused = admit(full, more)
+    assert isinstance(refused, Infeasible)
+    assert refused == plan([task("one", 100, 90, 50), more], device(30))
+
+
+@pytest.mark.slow
+def test_growing_admits_what_planning_anew_admits_and_it_holds() -> None:
+    quick = grown = 0
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        tasks = mixed_set(rng)
+        ways = frozenset(Scheduling) if seed % 2 else frozenset({Scheduling.NON_PREEMPTIVE})
+        where = replace(mixed_device(rng, tasks), supports=ways)
+        now = standing(settle([], where))
+        for demand in tasks:
+            step = now.with_task(demand)
+            after = admit(now, demand)
+            if plan([*now.demands, demand], where).ok:
+                assert isinstance(after, Standing)
+            if not isinstance(after, Standing):
+                continue
+            quick, grown, now = quick + (step is not None), grown + 1, after
+            check(now, where)
+        attacked(now, where, rng)
+    assert grown > 60
+    assert quick > grown / 4
+
+
+def check(now: Standing, where: DeviceCapacity) -> None:
+    assert now.fast_bytes_used <= where.fast_bytes
+    rings = dict.fromkeys((demand.domain for demand in now.demands), 0)
+    for demand, granted in zip(now.demands, now.plans, strict=True):
+        rings[demand.domain] = max(rings[demand.domain], granted.ring_extents)
+    held = sum(len(granted.resident_extents) for granted in now.plans) + sum(rings.values())
+    size = now.demands[0].layout.extent_bytes
+    parked = sum(granted.parked_bytes for granted in now.plans)
+    workspace = max(demand.workspace_bytes for demand in now.demands)
+    assert held * size + parked + workspace <= now.fast_bytes_used
+    rows = zip(now.demands, now.plans, now.lean.costs, now.lean.sections, strict=True)
+    sporadic = [
+        SporadicTask(
+            demand.name,
+            demand.period_s,
+            None if granted.response_s is None else demand.deadline_s,
+            cost / 1e9,
+            section / 1e9,
+        )
+        for demand, granted, cost, section in rows
+    ]
+    assert np_edf(sporadic).ok
+
+
+def attacked(now: Standing, where: DeviceCapacity, rng: np.random.Generator) -> None:
+    if not now.demands:
+        return
+    models = models_of(now.demands, now.plans, where)
+    machine = machine_of(now.plans, where, now.scheduling)
+    runs = [Attack(released(now.demands, rng, index), 2.0, index) for index in range(40)]
+    played = play(tables_of(models, machine), runs)
+    assert not played.seen["failed"].any()
+    assert not played.seen["misses"].any()
+
+
+def released(
+    demands: tuple[TaskDemand, ...], rng: np.random.Generator, blocker: int
+) -> tuple[float, ...]:
+    first = [1.0 + (demand.period_s * rng.random() if blocker > 8 else 0.0) for demand in demands]
+    first[blocker % len(first)] -= 1e-9
+    return tuple(first)
