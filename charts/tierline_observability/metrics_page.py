@@ -18,9 +18,9 @@ the operator at `TIERLINE_OPERATOR_METRICS_PORT` (9402). The chart's monitors se
 `tierline-agent` or `tierline-operator`, and `node` to the agent's node; dashboards and alerts
 select by these.
 
-`domain` is the trust domain of a task, its namespace on Kubernetes; `task` is the name by which the
-agent knows it. The series of a task end when it is removed. Every counter of a thing is there with
-0 as soon as the thing is. `process_*` are those of every Prometheus client.
+`domain` is the trust domain of a task, its namespace on Kubernetes; `task` is its name there, the
+same for all pods of a MemTask. A task's series end with its last pod. Every counter of a thing is
+there with 0 as soon as the thing is. `process_*` are those of every Prometheus client.
 """
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tierline_agent.links import Link
-from tierline_agent.metrics import Metrics
+from tierline_agent.metrics import Metrics, TaskKey, TaskMetrics
 from tierline_agent.node import Node
 from tierline_agent.sessions.session import Session
 from tierline_agent.storage import Tier
@@ -22,9 +22,13 @@ def update(node: Node, sessions: Iterable[Session]) -> None:
         by_task.setdefault(session.client.task.name, []).append(session)
     metrics.clients.set(sum(map(len, by_task.values())))
     metrics.recovering.set(node.recovery.pending)
-    metrics.keep({task.key for task in node.registry})
+    pods: dict[TaskKey, list[Task]] = {}
     for task in node.registry:
-        _task(metrics, task, by_task.get(task.name, []))
+        pods.setdefault(task.key, []).append(task)
+    metrics.keep(pods)
+    for key, tasks in pods.items():
+        sessions_of = [session for task in tasks for session in by_task.get(task.name, [])]
+        _task(metrics.of(key), tasks, sessions_of)
     planned = node.registry.planned_homes()
     for unit in node.units.values():
         _device(metrics, unit, node.registry.planned_bytes(unit.name))
@@ -34,16 +38,17 @@ def update(node: Node, sessions: Iterable[Session]) -> None:
         _link(metrics, link)
 
 
-def _task(metrics: Metrics, task: Task, sessions: list[Session]) -> None:
-    of_task, registration = metrics.of(task.key), task.registration
+def _task(of_task: TaskMetrics, pods: list[Task], sessions: list[Session]) -> None:
+    """What the pods of one task on this node have together; times are those of the slowest."""
+    newest = pods[-1].registration
+    bounds = [pod.plan.predicted_response_time_s for pod in pods]
     of_task.describe(
-        device=task.device,
-        criticality=registration.criticality,
+        {(pod.device, pod.registration.criticality) for pod in pods},
         ready=any(session.jobs.ready for session in sessions),
-        period_s=registration.period_ns / 1e9,
-        deadline_s=registration.deadline_ns / 1e9,
-        job_s=task.plan.predicted_job_time_s,
-        response_s=task.plan.predicted_response_time_s,
+        period_s=newest.period_ns / 1e9,
+        deadline_s=newest.deadline_ns / 1e9,
+        job_s=max(pod.plan.predicted_job_time_s for pod in pods),
+        response_s=max((bound for bound in bounds if bound is not None), default=None),
     )
     stored: Counter[str] = Counter()
     for session in sessions:

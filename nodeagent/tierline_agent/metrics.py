@@ -88,7 +88,7 @@ class Metrics:
     def _name_tasks(self) -> None:
         self.task_info = self._gauge(
             "tierline_task_info",
-            "1 for each registered task, with its device and criticality.",
+            "1 for each task, by device and criticality: a demoted Hard task is BestEffort.",
             *(*_TASK, "device", "criticality"),
         )
         self.task_ready = self._gauge(
@@ -263,6 +263,7 @@ class TaskMetrics:
     metrics: Metrics
     key: TaskKey
     _tiers: set[str] = field(default_factory=set)
+    _runs: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Make the counters with 0."""
@@ -292,18 +293,21 @@ class TaskMetrics:
 
     def describe(
         self,
+        runs: set[tuple[str, str]],
         *,
-        device: str,
-        criticality: str,
         ready: bool,
         period_s: float,
         deadline_s: float,
         job_s: float,
         response_s: float | None,
     ) -> None:
-        """What the task was registered with, and whether it runs."""
+        """What the task was registered with (device and criticality of each pod), how it stands."""
         m = self.metrics
-        m.task_info.labels(*self.key, device, criticality).set(1)
+        for gone in self._runs - runs:
+            m.task_info.remove(*self.key, *gone)
+        self._runs = runs
+        for run in runs:
+            m.task_info.labels(*self.key, *run).set(1)
         m.task_ready.labels(*self.key).set(ready)
         m.task_period_s.labels(*self.key).set(period_s)
         m.task_deadline_s.labels(*self.key).set(deadline_s)

@@ -90,17 +90,21 @@ def test_a_task_that_is_gone_leaves_no_series(metrics: Metrics) -> None:
         }
 
     task = metrics.of(("perception", "vit"))
-    task.describe(
-        device="cpu",
-        criticality="Hard",
-        ready=True,
-        period_s=1,
-        deadline_s=1,
-        job_s=0.1,
-        response_s=0.2,
-    )
+    for criticality in ("Hard", "BestEffort"):
+        task.describe(
+            {("cpu", criticality)},
+            ready=True,
+            period_s=1,
+            deadline_s=1,
+            job_s=0.1,
+            response_s=0.2,
+        )
     task.set_tier_bytes({"dram": 1})
     assert {"tierline_task_info", "tierline_jobs_total", "tierline_task_tier_bytes"} <= series()
+    of_task = {"domain": "perception", "task": "vit", "device": "cpu"}
+    value = metrics.registry.get_sample_value
+    assert value("tierline_task_info", {**of_task, "criticality": "Hard"}) is None
+    assert value("tierline_task_info", {**of_task, "criticality": "BestEffort"}) == 1
 
     metrics.keep({("perception", "other")})
 
