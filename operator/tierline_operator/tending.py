@@ -12,11 +12,12 @@ before anything else is decided.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from tierline_api.conditions import ConditionStatus, ConditionType, find
+from tierline_api.conditions import ConditionStatus, ConditionType, Reason, find
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.memtask_status import MemTaskStatus
 from tierline_api.optin import INLINE_NEEDED
@@ -61,8 +62,11 @@ from tierline_operator.writing import (
 )
 
 log = logging.getLogger(__name__)
-_TOLD = (ConditionType.PROFILED, ConditionType.ADMITTED, ConditionType.DEADLINES_MET)
-"""Conditions of which a change is worth an event."""
+_TOLD = (
+    *(ConditionType.PROFILED, ConditionType.ADMITTED, ConditionType.READY),
+    ConditionType.DEADLINES_MET,
+)
+"""Conditions of which a change is worth an event, in the order in which they come true."""
 
 
 class Stale(Exception):  # noqa: N818 - a state, not a mistake
@@ -230,6 +234,10 @@ class Tending:
             patch = allocation_patch(noted, seat, _now().strftime("%Y-%m-%dT%H:%M:%SZ"))
             await self._patch(CLAIM, known.claim.key, patch, subresource="status")
             metrics.ALLOCATIONS.inc()
+            pod = self._view.pods.get((key.namespace, known.claim.pod))
+            if pod is not None:
+                place = f"MemTask/{key.name} has its place on {seat.place}"
+                await self._tell(POD, pod.meta, "Placed", place, normal=True)
             log.info(
                 "allocated",
                 extra={
@@ -252,7 +260,7 @@ class Tending:
         return True
 
     async def open_gates(self, key: TaskKey) -> None:
-        """Let the scheduler have the pods whose claims are allocated."""
+        """Let the scheduler have the pods whose claims are allocated; tell the others why not."""
         placed = {
             known.claim.pod
             for known in self._view.claims_of(key)
@@ -262,6 +270,19 @@ class Tending:
             if pod.gate is not None and pod.meta.name in placed and not pod.meta.leaving:
                 name = (pod.meta.namespace, pod.meta.name)
                 await self._patch(POD, name, gate_removal(pod), how=JSON_PATCH)
+            elif pod.gate is not None and not pod.meta.leaving:
+                await self._tell_waiting(key, pod)
+
+    async def _tell_waiting(self, key: TaskKey, pod: KnownPod) -> None:
+        verdict = self._view.fleet.verdict(key)
+        if verdict is None or verdict.admitted.reason == Reason.PENDING:
+            return
+        said = verdict.admitted
+        if said.status == ConditionStatus.FALSE:
+            await self._tell_once(
+                *(POD, pod.meta, said.reason, f"waits for MemTask/{key.name}: {said.message}"),
+                topic=said.reason,  # figures change often
+            )
 
     # Status
 
@@ -324,13 +345,19 @@ class Tending:
             is_ = find(now.conditions, kind)
             if is_ is None or is_.status == ConditionStatus.UNKNOWN:
                 continue
+            good = is_.status == ConditionStatus.TRUE
+            if kind == ConditionType.READY and not good:
+                continue  # pods come and go, and say themselves why
             if was is None or (was.status, was.reason) != (is_.status, is_.reason):
-                good = is_.status == ConditionStatus.TRUE
                 await self._tell(MEMTASK, meta, is_.reason, is_.message, normal=good)
 
-    async def _tell_once(self, resource: Resource, meta: Meta, reason: str, message: str) -> None:
-        if (meta.uid, message) not in self._told:
-            self._told.add((meta.uid, message))
+    async def _tell_once(
+        self, resource: Resource, meta: Meta, reason: str, message: str, *, topic: str = ""
+    ) -> None:
+        """Write an event unless there was one of this topic, or else of this message."""
+        what = (meta.uid, topic or message)
+        if what not in self._told:
+            self._told.add(what)
             await self._tell(resource, meta, reason, message, normal=False)
 
     async def _tell(
@@ -340,8 +367,12 @@ class Tending:
         event: Json = {
             "apiVersion": EVENT.group_version,
             "kind": EVENT.kind,
-            "metadata": {"namespace": meta.namespace, "generateName": f"{meta.name[:50]}-"},
-            "eventTime": _now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "metadata": {
+                "namespace": meta.namespace,
+                # kubectl shows events of one second in the order of their names.
+                "name": f"{meta.name[:200].rstrip('-.')}.{time.time_ns():016x}",
+            },
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": "Normal" if normal else "Warning",
             "reason": reason,
             "action": "Admission",
