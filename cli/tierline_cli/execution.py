@@ -13,6 +13,7 @@ from tierline_api.memtask import MemTask
 from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import CommandError
 from tierline_cli.local_agent import LocalAgent
+from tierline_cli.profiling import learned_environment
 from tierline_cli.programs import Program, describe_end, program_of
 from tierline_cli.results import JobLog, JobRecord
 
@@ -52,6 +53,7 @@ class Execution:
                     {
                         "TIERLINE_SOCKET": socket,
                         "TIERLINE_REQUIRED": "1",
+                        **learned_environment(self._work_dir, task.name),
                         **self._agent.place.environment(task),
                     },
                 )

@@ -59,7 +59,7 @@ def observe(
         CommandError: it failed, or showed no model that could be profiled.
     """
     spec = program_of(task)
-    lines_path = work_dir / f"{spec.task}.observed.jsonl"
+    lines_path = _observed(work_dir, spec.task)
     lines_path.unlink(missing_ok=True)
     program = Program(
         spec,
@@ -87,6 +87,16 @@ def observe(
     if not complete and program.poll() != 0:
         raise CommandError(describe_end(program))
     return _read(lines_path, spec.task)
+
+
+def learned_environment(work_dir: Path, task: str) -> dict[str, str]:
+    """Lets a managed program lay its weights out as the observed one did, if there was one."""
+    path = _observed(work_dir, task)
+    return {"TIERLINE_LEARNED": str(path)} if path.exists() else {}
+
+
+def _observed(work_dir: Path, task: str) -> Path:
+    return work_dir / f"{task}.observed.jsonl"
 
 
 def _count_outputs(path: Path) -> int:

@@ -24,11 +24,17 @@ class _Read(ctypes.Structure):
     )
 
 
+class _Time(ctypes.Structure):
+    _fields_ = (("launch", ctypes.c_uint64), ("end_ns", ctypes.c_uint64))
+
+
 class Launches:
     """The launches of this process, since the last `watching`."""
 
     def __init__(self) -> None:
         self._library = library.load()
+        self._library.tierline_observer_time.argtypes = (ctypes.c_bool,)
+        self._library.tierline_observer_time.restype = None
 
     @property
     def active(self) -> bool:
@@ -54,6 +60,25 @@ class Launches:
         found = (_Read * count)()
         count = min(count, self._library.tierline_observer_reads(found, count))
         return [(one.launch, one.weight) for one in found[:count]]
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """Time the launches that read a range first, in the block; inside `watching`."""
+        self._library.tierline_observer_time(True)
+        try:
+            yield
+        finally:
+            self._library.tierline_observer_time(False)
+
+    def times(self) -> list[tuple[int, float]]:
+        """(launch, when it ended) pairs in program order; inside `timing`.
+
+        In seconds since just before the first of them began, by the GPU's clock. Waits for them.
+        """
+        count = self._library.tierline_observer_times(None, 0)
+        found = (_Time * count)()
+        count = min(count, self._library.tierline_observer_times(found, count))
+        return [(one.launch, one.end_ns / 1e9) for one in found[:count]]
 
     def _check(self, result: int) -> None:
         if result != 0:

@@ -2,7 +2,8 @@
 
 PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
 It returns at once, and imports nothing, unless the process is a Tierline task:
-TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run.
+TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run; beside
+the former TIERLINE_LEARNED names what an earlier observed run wrote (`learned`).
 Nothing here connects to anything; the first job does, so that a worker process that merely
 imports torch costs neither time nor a connection.
 """

@@ -39,6 +39,9 @@ class Contents:
     """One arena's weights with their offsets in bytes from its base."""
 
     entries: tuple[Entry, ...]
+    weights: tuple[Weight, ...]
+    """As they were selected from."""
+    selection: Selection
     placed: tuple[tuple[Weight, int], ...]
     launches: tuple[tuple[int, int], ...]
     """First and end byte of what each gated launch reads; none where modules are gated."""
@@ -51,6 +54,20 @@ class Contents:
     def streams(self) -> bool:
         """Whether any weight may be streamed."""
         return self.pinned_bytes < self.size_bytes
+
+    @property
+    def layers(self) -> list[list[int]]:
+        """The weights of each entry that is not pinned, as indexes into `placed`."""
+        layers: list[list[int]] = []
+        end, following = 0, 0
+        for entry in self.entries:
+            end += entry.size_bytes
+            first = following
+            while following < len(self.placed) and self.placed[following][1] < end:
+                following += 1
+            if not entry.pinned:
+                layers.append(list(range(first, following)))
+        return layers
 
     @property
     def shapes(self) -> tuple[LayerShape, ...]:
@@ -124,6 +141,8 @@ def arrange(weights: Sequence[Weight], selection: Selection, names: Mapping[int,
         place(_name(layer, weights, names), layer.weights, pinned=False)
     return Contents(
         entries=tuple(entries),
+        weights=tuple(weights),
+        selection=selection,
         placed=tuple(placed),
         launches=tuple(
             (

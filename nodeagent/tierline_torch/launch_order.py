@@ -5,8 +5,13 @@ which the program made them. A weight is streamed if every run shows it, in the 
 the others, and if the launches that read it lie close together. Everything else is pinned, with
 the reason: a weight that no launch named may be read through memory that nobody watches.
 
-A launch may seem to name a weight that it does not read: parameters have gaps, and an old address
-may lie in one. So only what all runs show, in one order, counts as a read.
+A launch may seem to name a weight that it does not read: structures have holes, and an old address
+may lie in one. So only what all runs show, in one order, counts as a read. Such a name is often the
+same in all runs of a process and another one in the next process, so two processes may choose
+differently. But a run shows all that its launches read, so what only one process shows was not
+read: an order that another process chose serves this one too, if every run here shows it, but for
+names that are nobody's reads (`explains`). The gates check each launch by what it names, so an
+order that is wrong in places costs waits, and never wrong bytes.
 
 Weights that are read again while others have begun share a layer: the layer must be there whole.
 
@@ -55,6 +60,17 @@ def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
         pinned=by_reason(reasons),
         launches=launches,
     )
+
+
+def explains(selection: Selection, runs: Sequence[Reads]) -> bool:
+    """Whether what another process chose for the same weights serves the job of these runs.
+
+    Invariant: then every run names each weight that is streamed, at its place in the chosen order.
+    One that a run did not name there may be read through memory that nobody watches.
+    """
+    chosen = [(at, weight) for at, launch in enumerate(selection.launches) for weight in launch]
+    streamed = {weight for layer in selection.layers for weight in layer.weights}
+    return all(streamed <= {weight for _, weight in _in_both(chosen, run)} for run in runs)
 
 
 def _in_both(first: Reads, second: Reads) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 The preloaded library sees in each launch's parameters which weights it reads, so a run shows order
 and sizes without anything attached to the model. A few runs are compared; what no launch names, or
-what changes between them, stays resident.
+what changes between them, stays resident. What an observed run chose before is chosen again where
+these runs allow it, so that its plan fits.
 
 Times are by the GPU's own clock, gaps in which it waited for launches included.
 """
@@ -17,7 +18,9 @@ from tierline_client.launches import Launches
 from tierline_torch.calls import plain
 from tierline_torch.contents import Contents
 from tierline_torch.errors import TierlineError
-from tierline_torch.launch_order import Reads, select_by_launches
+from tierline_torch.launch_order import Reads, explains, select_by_launches
+from tierline_torch.launch_times import layer_times_s
+from tierline_torch.learned import LearnedOrders
 from tierline_torch.learning import Recorder
 from tierline_torch.replay import Replay
 from tierline_torch.selection import Selection
@@ -32,8 +35,9 @@ class LaunchSurvey:
 
     kind = "cuda"
 
-    def __init__(self, launches: Launches) -> None:
+    def __init__(self, launches: Launches, learned: LearnedOrders) -> None:
         self._launches = launches
+        self._learned = learned
 
     @classmethod
     def of_this_process(cls) -> LaunchSurvey:
@@ -47,7 +51,7 @@ class LaunchSurvey:
                 "could not watch kernel launches: libtierline.so is not preloaded; "
                 "start the program with LD_PRELOAD naming it"
             )
-        return cls(launches)
+        return cls(launches, LearnedOrders.of_this_process())
 
     def recorder(self) -> Recorder | None:
         """The repetitions are enough."""
@@ -60,7 +64,7 @@ class LaunchSurvey:
         del recorded
         runs: list[Reads] = []
         peak_bytes = 0
-        ranges = [(one.storage.data_ptr() + one.start, one.size_bytes) for one in weights]
+        ranges = _ranges(weights)
         for _ in range(_RUNS):
             with lease(), self._launches.watching(ranges):
                 standing = _reset_peak()
@@ -68,30 +72,35 @@ class LaunchSurvey:
                 torch.cuda.synchronize()
                 peak_bytes = torch.cuda.max_memory_allocated() - standing
                 runs.append(self._launches.reads())
+        learned = self._learned.of(weights)
+        if learned is not None and explains(learned, runs):
+            return learned, peak_bytes
         return select_by_launches(len(weights), runs), peak_bytes
 
     def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
-        """Take the time of the whole job, and share it out by bytes.
-
-        A layer that is slower for its bytes than the others is thought faster than it is.
-        """
+        """Take the time of the whole job, and of the launches that end its layers."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with lease():
+        ranges = _ranges([weight for weight, _ in contents.placed])
+        with lease(), self._launches.watching(ranges), self._launches.timing():
             torch.cuda.synchronize()
             begin.record()
             outputs = replay.run(lambda *call: through(plain, *call))
             end.record()
             end.synchronize()
-        total_s = begin.elapsed_time(end) / 1e3
-        sizes = [entry.size_bytes for entry in contents.entries if not entry.pinned]
-        streamed = sum(sizes)
-        if not streamed:
+            total_s = begin.elapsed_time(end) / 1e3
+            reads, ends_s = self._launches.reads(), self._launches.times()
+        layers = contents.layers
+        if not layers:
             return Timed(outputs, total_s, [])
-        return Timed(outputs, 0.0, [total_s * size / streamed for size in sizes])
+        return Timed(outputs, 0.0, layer_times_s(layers, reads, ends_s, total_s))
 
     def finish(self) -> None:
         """Wait for the GPU."""
         torch.cuda.synchronize()
+
+
+def _ranges(weights: Sequence[Weight]) -> list[tuple[int, int]]:
+    return [(one.storage.data_ptr() + one.start, one.size_bytes) for one in weights]
 
 
 def _reset_peak() -> int:

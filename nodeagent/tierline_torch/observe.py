@@ -37,6 +37,7 @@ from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import Stopwatch
 from tierline_torch.jobs import Lesson, Reportable, Site, Window, spread
+from tierline_torch.learned import as_record
 from tierline_torch.survey import Survey
 
 if TYPE_CHECKING:
@@ -165,6 +166,8 @@ class Observer:
         site.arena = len(self._arenas)
         site.gates = dict(contents.gates)
         contents.digest_into(self._digest)
+        if contents.launches:
+            self._write(as_record(contents))
         self._arenas.append(_Measured(contents.entries, site.gates, lesson.compute_s))
 
     def ready(self) -> tuple[int, int]:

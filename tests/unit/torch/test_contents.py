@@ -37,6 +37,12 @@ def test_pinned_weights_come_first_then_layers(contents: Contents) -> None:
     assert all(offset % 64 == 0 for _, offset in contents.placed)
 
 
+def test_each_layer_knows_its_weights(contents: Contents) -> None:
+    assert contents.layers == [[3, 4], [5]]
+    names = [[contents.placed[at][0].name for at in layer] for layer in contents.layers]
+    assert names == [["1.weight", "1.bias"], ["0.bias"]]
+
+
 @pytest.mark.parametrize("extent_bytes", [64, 100, 512, 4096, 1 << 20])
 def test_layers_lie_where_the_layout_says(contents: Contents, extent_bytes: int) -> None:
     layout = contents.layout(extent_bytes)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_torch.launch_order import NOT_SEEN, select_by_launches
+from tierline_torch.launch_order import NOT_SEEN, explains, select_by_launches
 from tierline_torch.selection import CHANGING, REPEATED, Selection
 
 
@@ -78,3 +78,58 @@ def test_every_weight_has_one_place_and_no_layer_ends_early(runs: list[list[list
     assert all(len(set(one)) == 1 for one in positions)
     order = [one[0] for one in positions]
     assert order == sorted(order)
+
+
+CHAIN = [(weight,) for weight in range(20)]
+"""Launches of a plain network: each reads a weight of its own."""
+
+
+def with_chance(*names: tuple[int, int]) -> list[tuple[int, int]]:
+    """A run in which launches name weights that they do not read, as (launch, weight)."""
+    launches = [list(one) for one in CHAIN]
+    for launch, weight in names:
+        launches[launch].append(weight)
+    return reads(*map(tuple, launches))
+
+
+def test_an_order_serves_a_process_whose_launches_name_others_by_chance() -> None:
+    # In each process the same old address lies in the same hole in all of its runs.
+    profiled = [with_chance((15, 0), (4, 3))] * 3
+    managed = [with_chance((12, 1), (12, 19), (7, 6))] * 3
+    chosen = select_by_launches(20, profiled)
+    assert pinned(chosen) == {0: REPEATED}
+    assert layers(select_by_launches(20, managed)) != layers(chosen)
+    assert explains(chosen, managed)
+    assert explains(select_by_launches(20, managed), profiled)
+
+
+def test_an_order_serves_a_process_without_chance_names() -> None:
+    assert explains(select_by_launches(20, [with_chance((15, 0), (3, 2))] * 2), [reads(*CHAIN)])
+    assert explains(select_by_launches(20, [reads(*CHAIN)]), [with_chance((15, 0))])
+
+
+def test_what_is_streamed_must_be_named_by_every_run() -> None:
+    chosen = select_by_launches(20, [reads(*CHAIN)])
+    assert not explains(chosen, [reads(*CHAIN), reads(*CHAIN[:7], (), *CHAIN[8:])])
+
+
+def test_what_is_streamed_must_be_named_in_its_turn() -> None:
+    chosen = select_by_launches(20, [reads(*CHAIN)])
+    assert not explains(chosen, [reads(*CHAIN[:7], CHAIN[8], CHAIN[7], *CHAIN[9:])])
+    assert not explains(chosen, [reads(*CHAIN[10:], *CHAIN[:10])])
+
+
+def test_what_stays_resident_may_change() -> None:
+    chosen = select_by_launches(20, [with_chance((15, 0))] * 2)
+    assert explains(chosen, [reads(*CHAIN[1:], (0,))])
+
+
+@given(_RUNS, _RUNS)
+def test_an_order_that_serves_streams_nothing_that_a_run_does_not_name(
+    here: list[list[list[int]]], there: list[list[list[int]]]
+) -> None:
+    chosen = select_by_launches(15, [reads(*map(tuple, map(dict.fromkeys, run))) for run in there])
+    runs = [reads(*map(tuple, run)) for run in here]
+    if explains(chosen, runs):
+        streamed = {weight for layer in layers(chosen) for weight in layer}
+        assert all(streamed <= {weight for _, weight in run} for run in runs)

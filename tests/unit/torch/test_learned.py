@@ -1,0 +1,65 @@
+"""The order that an observed run wrote, read by a managed one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from tierline_torch.contents import arrange
+from tierline_torch.errors import TierlineError
+from tierline_torch.learned import LearnedOrders, as_record
+from tierline_torch.selection import Layer, Pinned, Selection
+from tierline_torch.weights import Weight, collect
+
+
+def weights_of(*sizes: int) -> list[Weight]:
+    model = nn.ModuleList([nn.Linear(size, size) for size in sizes])
+    return collect(model.named_modules(), "cpu")
+
+
+CHOSEN = Selection(
+    layers=(Layer(None, (5, 1)), Layer(None, (2,))),
+    pinned=(Pinned("a reason", (0, 4)), Pinned("b reason", (3,))),
+    launches=((1, 5), (5,), (2,)),
+)
+
+
+@pytest.fixture
+def learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnedOrders:
+    contents = arrange(weights_of(3, 4, 5), CHOSEN, {})
+    path = tmp_path / "observed"
+    path.write_text('{"output": {}}\n' + json.dumps(as_record(contents)) + "\n")
+    monkeypatch.setenv("TIERLINE_LEARNED", str(path))
+    return LearnedOrders.of_this_process()
+
+
+def test_what_was_written_is_read_back(learned: LearnedOrders) -> None:
+    assert learned.of(weights_of(3, 4, 5)) == CHOSEN
+
+
+def test_it_holds_for_weights_in_another_order(learned: LearnedOrders) -> None:
+    weights = weights_of(3, 4, 5)
+    found = learned.of(weights[::-1])
+    assert found is not None
+    assert found.launches == ((4, 0), (0,), (3,))
+
+
+def test_it_is_for_those_weights_only(learned: LearnedOrders) -> None:
+    assert learned.of(weights_of(3, 4, 6)) is None
+    assert learned.of(weights_of(3, 4)) is None
+
+
+def test_nothing_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIERLINE_LEARNED", raising=False)
+    assert LearnedOrders.of_this_process().of(weights_of(3)) is None
+
+
+def test_a_file_that_no_run_wrote_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "observed"
+    path.write_text('{"order": {}}\n')
+    monkeypatch.setenv("TIERLINE_LEARNED", str(path))
+    with pytest.raises(TierlineError, match="could not read the learned order in TIERLINE_LEARNED"):
+        LearnedOrders.of_this_process()
