@@ -130,6 +130,28 @@ static void every_launch(void) {
     OK(D(cuStreamSynchronize)(NULL));
 }
 
+/* What lies between parameters is nobody's, and an address there names nothing. */
+static void gaps(void) {
+    prepare();
+    watch();
+    CUmodule other;
+    CUfunction apart = access_function(&other, "sim_gemm_apart");
+    struct {
+        uint32_t count, gap;
+        uint64_t left_over;
+        struct gemm_parameters gemm;
+    } buffer = {.left_over = weights[4]};
+    gemm_of(&buffer.gemm, 3);
+    size_t size = sizeof buffer;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
+                     CU_LAUNCH_PARAM_END};
+    OK(D(cuLaunchKernel)(apart, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, extra));
+    expect_order((const uint32_t[]){3}, 1);
+    EQUAL(totals().opaque_launches, 0);
+    OK(D(cuStreamSynchronize)(NULL));
+    OK(D(cuModuleUnload)(other));
+}
+
 static void bad_ranges(void) {
     prepare();
     tierline_weight list[2] = {{weights[1], BYTES}, {weights[1] + 64, BYTES}};
@@ -436,6 +458,7 @@ int main(int argc, char **argv) {
         void (*run)(void);
     } scenarios[] = {
         {"every_launch", every_launch},
+        {"gaps", gaps},
         {"bad_ranges", bad_ranges},
         {"copies", copies},
         {"unloaded_module", unloaded_module},

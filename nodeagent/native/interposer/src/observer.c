@@ -116,20 +116,45 @@ static void scan(const unsigned char *bytes, size_t offset, size_t size, struct 
     }
 }
 
-static void scan_extra(void *const *extra, struct sink *sink) {
-    const unsigned char *buffer = NULL;
-    size_t size = 0;
-    for (; (uintptr_t)extra[0] != EXTRA_END; extra += 2) {
+/* Where a launch's parameters are: one by one, or all in one buffer. */
+struct parameters {
+    void *const *each;
+    const unsigned char *buffer;
+    size_t bytes; /* of the buffer */
+};
+
+/* False: there are none, or the driver will refuse them. */
+static bool parameters_of(void *const *each, void *const *extra, struct parameters *out) {
+    *out = (struct parameters){.each = each};
+    for (; each == NULL && extra != NULL && (uintptr_t)extra[0] != EXTRA_END; extra += 2) {
         if ((uintptr_t)extra[0] == EXTRA_BUFFER) {
-            buffer = extra[1];
+            out->buffer = extra[1];
         } else if ((uintptr_t)extra[0] == EXTRA_SIZE && extra[1] != NULL) {
-            size = *(const size_t *)extra[1];
+            out->bytes = *(const size_t *)extra[1];
         } else {
-            return; /* the driver will refuse it */
+            return false;
         }
     }
-    if (buffer != NULL) {
-        scan(buffer, 0, size, sink);
+    return each != NULL || out->buffer != NULL;
+}
+
+/* Looks at what the kernel declares, and at nothing between: a buffer's gaps may hold addresses of
+ * earlier launches. Without a description a buffer is looked at as a whole. */
+static void scan_parameters(const struct parameters *given, const struct layout *layout,
+                            struct sink *sink) {
+    if (layout == NULL) {
+        scan(given->buffer, 0, given->buffer != NULL ? given->bytes : 0, sink);
+        return;
+    }
+    for (uint32_t i = 0; i < layout->count; i++) {
+        size_t offset = layout->parameters[i].offset;
+        size_t size = layout->parameters[i].size;
+        bool whole = given->each != NULL || offset + size <= given->bytes;
+        const unsigned char *at = given->buffer != NULL ? given->buffer + offset : NULL;
+        at = given->each != NULL ? given->each[i] : at;
+        if (size >= 8 && whole && at != NULL) {
+            scan(at, offset, size, sink);
+        }
     }
 }
 
@@ -160,25 +185,16 @@ static const struct layout *lock_with_layout(const void *function, bool *unloade
 /* Searches a launch's parameters, under the lock. False: the driver does not describe them. */
 static bool search_launch(const void *function, void *const *parameters, void *const *extra,
                           struct sink *sink, bool *unloaded) {
-    if (parameters == NULL) {
-        pthread_mutex_lock(&lock);
-        mark++;
-        if (extra != NULL) {
-            scan_extra(extra, sink);
-        }
-        pthread_mutex_unlock(&lock);
-        return true;
-    }
+    struct parameters given;
+    bool any = parameters_of(parameters, extra, &given);
     const struct layout *layout = lock_with_layout(function, unloaded);
     bool known = layout != NULL && !layout->opaque;
     mark++;
-    for (uint32_t i = 0; known && i < layout->count; i++) {
-        if (layout->parameters[i].size >= 8 && parameters[i] != NULL) {
-            scan(parameters[i], layout->parameters[i].offset, layout->parameters[i].size, sink);
-        }
+    if (any) {
+        scan_parameters(&given, known ? layout : NULL, sink);
     }
     pthread_mutex_unlock(&lock);
-    return known;
+    return known || given.buffer != NULL || !any;
 }
 
 /* NOLINTNEXTLINE(readability-non-const-parameter) written through the sink */

@@ -2,6 +2,13 @@
  *
  * A launch's parameters are searched, word by word, for addresses inside watched ranges. A word is
  * compared with the lowest and the highest address first, so that what is no address costs nothing.
+ *
+ * Only what the kernel declares is searched, where the driver (CUDA >= 12.4) tells: what lies
+ * between parameters is left over from earlier calls. A structure passed by value is one parameter,
+ * holes among its members included, and unused members are often left as they were: an old address
+ * in one names a weight that the kernel does not read. That costs a wait, never wrong bytes; what
+ * is learned from it has to bear it (tierline_torch/launch_order.py).
+ *
  * Under one mutex, never held during a driver call or a gate.
  */
 #pragma once

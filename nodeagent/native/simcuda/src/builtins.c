@@ -145,6 +145,11 @@ static CUresult run_gemm_like(CUcontext ctx, const unsigned char *parameters) {
     return result == CUDA_SUCCESS ? store(ctx, word_at(parameters, 24), hash) : result;
 }
 
+/* As sim_gemm_like, behind a gap. */
+static CUresult run_gemm_apart(CUcontext ctx, const unsigned char *parameters) {
+    return run_gemm_like(ctx, parameters + 16);
+}
+
 static CUresult run_gemm_struct(CUcontext ctx, const unsigned char *parameters) {
     struct simcuda_gemm gemm;
     memcpy(&gemm, parameters, sizeof gemm);
@@ -186,6 +191,11 @@ const struct builtin builtins[BUILTIN_COUNT] = {
     {"sim_fill", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_fill},
     {"sim_hash", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_hash},
     {"sim_gemm_like", 40, 5, {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}}, run_gemm_like},
+    {"sim_gemm_apart",
+     56,
+     6,
+     {{0, 4}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}},
+     run_gemm_apart},
     {"sim_gemm_struct",
      sizeof(struct simcuda_gemm),
      1,

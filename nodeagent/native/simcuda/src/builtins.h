@@ -4,7 +4,7 @@
 #include <cuda.h>
 #include <stddef.h>
 
-enum { BUILTIN_COUNT = 8, BUILTIN_MOST_PARAMETERS = 5 };
+enum { BUILTIN_COUNT = 9, BUILTIN_MOST_PARAMETERS = 6 };
 
 struct builtin {
     const char *name;
