@@ -155,6 +155,10 @@ class FastMemory:
         self.unswappable[task, client] = size_bytes
         self._observe()
 
+    def unswappable_of(self, task: str, client: int) -> int:
+        """What a client reported last, bytes."""
+        return self.unswappable.get((task, client), 0)
+
     def forget_client(self, task: str, client: int) -> None:
         """The client is gone, and its memory with it."""
         self.unmanaged.pop((task, client), None)

@@ -182,6 +182,10 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
         "extents": sum(arena.extent_count for arena in arenas),
         "planned_extents": task.plan.extent_count,
         "tier_bytes": per_tier,
+        "unswappable_bytes": sum(
+            session.client.unit.memory.unswappable_of(task.name, session.client.token)
+            for session in sessions
+        ),
         **task.counters.as_json(),
         "predicted_job_s": task.plan.predicted_job_time_s,
         "predicted_response_s": task.plan.predicted_response_time_s,

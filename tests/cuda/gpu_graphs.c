@@ -264,6 +264,18 @@ static void agent_killed(void) {
     OK(cuGraphExecDestroy(exec));
 }
 
+/* The agent's copies fail while a graph waits for them. */
+static void revoked(void) {
+    load_all();
+    CUgraphExec exec = capture_all(0);
+    say("loaded");
+    uint64_t job = begin(&task);
+    OK(cuGraphLaunch(exec, stream));
+    check(&task, 0, task.count, stream);
+    HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_REVOKED);
+    run_streamed(exec);
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"captured", captured},
@@ -274,6 +286,7 @@ int main(int argc, char **argv) {
         {"forked", forked},
         {"sealed_later", sealed_later},
         {"agent_killed", agent_killed},
+        {"revoked", revoked},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

@@ -337,6 +337,38 @@ static void agent_killed(void) {
     check(&task, 0, task.count, NULL);
 }
 
+/* The agent's copies fail in the middle of a job. */
+static void revoked(void) {
+    load_all();
+    say("loaded");
+    uint64_t job = begin(&task);
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_REVOKED);
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        job = begin(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+/* Memory that cannot be swapped, beside the weights and before them. */
+static void unswappable(void) {
+    CUdeviceptr before;
+    CUdeviceptr beside;
+    use_gpu();
+    OK(cuMemAllocAsync(&before, 6 << 20, NULL));
+    load_all();
+    say("held");
+    OK(cuMemAllocAsync(&beside, 4 << 20, NULL));
+    say("held more");
+    OK(cuMemFreeAsync(before, NULL));
+    OK(cuMemFreeAsync(beside, NULL));
+    say("freed");
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"in_order", in_order},
@@ -355,6 +387,8 @@ int main(int argc, char **argv) {
         {"forking", forking},
         {"closing", closing},
         {"agent_killed", agent_killed},
+        {"revoked", revoked},
+        {"unswappable", unswappable},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.integration.agent.agent_process import AgentProcess
+from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
 from tests.interposer.test_interposer import build, library, preload
 from tests.native_builds import FLAVOURS, simulated_machine
@@ -30,7 +31,8 @@ SCENARIOS = [
         r'^ {8}\{"(\w+)", \1\}', (HERE / f"{program}.c").read_text(), re.MULTILINE
     )
 ]
-WITH_AGENT_ALIVE = [scenario for scenario in SCENARIOS if scenario[1] != "agent_killed"]
+DIALOGUES = ("agent_killed", "revoked", "unswappable")
+BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]
 PLANS = {
     "all streamed": gpu_plan(EXTENTS, ring=4),
     "some resident": gpu_plan(EXTENTS, ring=3, resident=(0, 3, 4, 9)),
@@ -41,7 +43,10 @@ PLANS = {
 @pytest.fixture(scope="module")
 def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
     folder = tmp_path_factory.mktemp("agent")
-    with simulated_machine() as machine, gpu_agent(folder, machine, fast_extents=40) as process:
+    with (
+        simulated_machine() as machine,
+        gpu_agent(folder, machine, fast_extents=40, revoke_grace_s=600) as process,
+    ):
         yield process
 
 
@@ -70,6 +75,8 @@ class Task:
             text=True,
             env={
                 **agent.environment,
+                "SIMCUDA_FAULT_FILE": "",  # faults are the agent's
+                "SIMCUDA_CALLS_WAIT": "1",
                 "LD_LIBRARY_PATH": str(folder / "simcuda"),
                 "LD_PRELOAD": preload(flavour, library(flavour)),
                 "ASAN_OPTIONS": "detect_leaks=0",
@@ -100,19 +107,51 @@ class Task:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize(("program", "name"), WITH_AGENT_ALIVE)
+@pytest.mark.parametrize(("program", "name"), BY_THEMSELVES)
 def test_scenario(agent: AgentProcess, program: str, name: str, plan: str) -> None:
     agent.register("vision", PLANS[plan])
     assert Task(agent, "plain", program, name).held() == ""
 
 
 @pytest.mark.parametrize("flavour", [flavour for flavour in FLAVOURS if flavour != "plain"])
-@pytest.mark.parametrize(("program", "name"), WITH_AGENT_ALIVE)
+@pytest.mark.parametrize(("program", "name"), BY_THEMSELVES)
 def test_scenario_under_sanitizers(
     agent: AgentProcess, program: str, name: str, flavour: str
 ) -> None:
     agent.register("vision", PLANS["some resident"])
     Task(agent, flavour, program, name).held()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_job_is_revoked(agent: AgentProcess, program: str, flavour: str) -> None:
+    """The agent's copies fail once; the job ends with right bytes all the same."""
+    agent.register("vision", PLANS["all streamed"])
+    task = Task(agent, flavour, program, "revoked")
+    task.wait_for("loaded")
+    faults = Path(agent.environment["SIMCUDA_FAULT_FILE"])
+    faults.write_text("call cuMemcpyHtoDAsync 6 INVALID_VALUE\n")
+    try:
+        task.go_on()
+        task.held()
+    finally:
+        faults.write_text("")
+    assert agent.task("vision")["revoked"] == 1
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_agent_hears_what_cannot_be_swapped(agent: AgentProcess, flavour: str) -> None:
+    agent.register("vision", PLANS["all streamed"])
+    task = Task(agent, flavour, "gpu_task", "unswappable")
+
+    def known(size_bytes: int) -> bool:
+        return bool(agent.task("vision")["unswappable_bytes"] == size_bytes)
+
+    for word, size_bytes in (("held", 6 << 20), ("held more", 10 << 20), ("freed", 0)):
+        task.wait_for(word)
+        wait_until(partial(known, size_bytes), f"{word}: {size_bytes} bytes are known")
+        task.go_on()
+    task.held()
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

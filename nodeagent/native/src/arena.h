@@ -82,6 +82,8 @@ struct tl_device_arena {
     uint64_t *private;            /* per extent, of a private copy; 0: none */
     uint32_t private_count;
     uint32_t mapped; /* extents below are */
+    uint64_t slots;  /* addresses at which the ring slots can be written, one behind the other */
+    uint32_t slots_mapped;
     bool registered; /* the control page */
     uint32_t weight_count;
     struct tl_weight *weights;

@@ -1,6 +1,9 @@
 /* The memory of an arena on a GPU: the agent's extents, imported from their descriptors and mapped
  * read-only into one range of device addresses. See arena.h.
  *
+ * Beside it each ring slot is mapped once more, for writing, at addresses that no program knows;
+ * see stand_in.h.
+ *
  * Invariant: a mapping changes only while nothing on the GPU can read the arena; whoever calls
  * restore or tl_device_replace has waited for that.
  */
@@ -18,6 +21,14 @@
 
 static uint64_t address_of(const struct tl_arena *arena, uint32_t extent) {
     return (uint64_t)(uintptr_t)tl_extent_address(arena, extent);
+}
+
+static uint64_t slot_address(const struct tl_arena *arena, uint32_t slot) {
+    return arena->on_device.slots + (uint64_t)slot * arena->extent_bytes;
+}
+
+static uint64_t slots_bytes(const struct tl_arena *arena) {
+    return (uint64_t)arena->ring_slots * arena->extent_bytes;
 }
 
 static int reserve(struct tl_arena *arena) {
@@ -73,10 +84,16 @@ static void release(struct tl_arena *arena) {
         for (uint32_t e = 0; e < gpu->mapped; e++) {
             TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
         }
+        for (uint32_t s = 0; s < gpu->slots_mapped; s++) {
+            TL_CUDA(HOOK, cuMemUnmap, slot_address(arena, s), arena->extent_bytes);
+        }
         release_handles(gpu->private, arena->extent_count);
         release_handles(gpu->resident, arena->extent_count);
         release_handles(gpu->ring, TL_MAX_RING_SLOTS);
         TL_CUDA(HOOK, cuMemAddressFree, (uint64_t)(uintptr_t)arena->base, tl_arena_bytes(arena));
+        if (gpu->slots != 0) {
+            TL_CUDA(HOOK, cuMemAddressFree, gpu->slots, slots_bytes(arena));
+        }
         if (gpu->registered) {
             TL_CUDA(HOOK, cuMemHostUnregister, arena->control);
         }
@@ -143,6 +160,22 @@ static int map_one(const struct tl_arena *arena, uint32_t extent, uint64_t handl
         "mapping an extent");
 }
 
+static int map_slots(struct tl_arena *arena) {
+    struct tl_device_arena *gpu = &arena->on_device;
+    if (arena->ring_slots == 0) {
+        return 0;
+    }
+    int code = tl_cuda_check(
+        TL_CUDA(HOOK, cuMemAddressReserve, &gpu->slots, slots_bytes(arena), ALIGNMENT_BYTES, 0, 0),
+        "reserving device addresses");
+    for (; gpu->slots_mapped < arena->ring_slots && code == 0; gpu->slots_mapped += code == 0) {
+        code = tl_cuda_check(TL_CUDA(HOOK, cuMemMap, slot_address(arena, gpu->slots_mapped),
+                                     arena->extent_bytes, 0, gpu->ring[gpu->slots_mapped], 0),
+                             "mapping a ring slot");
+    }
+    return code == 0 ? allow(arena, gpu->slots, slots_bytes(arena), ABI_ACCESS_READ_WRITE) : code;
+}
+
 static int map_all(struct tl_arena *arena) {
     struct tl_device_arena *gpu = &arena->on_device;
     if (!tl_cuda_enter(gpu->context)) {
@@ -154,6 +187,7 @@ static int map_all(struct tl_arena *arena) {
     }
     code = code == 0 ? allow(arena, address_of(arena, 0), tl_arena_bytes(arena), ABI_ACCESS_READ)
                      : code;
+    code = code == 0 ? map_slots(arena) : code;
     tl_cuda_leave();
     return code;
 }
@@ -223,43 +257,6 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     gpu->private_count++;
     arena->states[extent] = TL_EXTENT_PRIVATE;
     return 0;
-}
-
-int tl_device_write_slot(const struct tl_arena *arena, uint32_t index, const uint8_t *bytes,
-                         uint64_t length) {
-    const struct tl_device_arena *gpu = &arena->on_device;
-    uint64_t place = 0;
-    int code = tl_cuda_check(
-        TL_CUDA(HOOK, cuMemAddressReserve, &place, arena->extent_bytes, ALIGNMENT_BYTES, 0, 0),
-        "reserving device addresses");
-    if (code != 0) {
-        return code;
-    }
-    code = tl_cuda_check(TL_CUDA(HOOK, cuMemMap, place, arena->extent_bytes, 0,
-                                 gpu->ring[index % arena->ring_slots], 0),
-                         "mapping a ring slot");
-    if (code == 0) {
-        void *stream = NULL;
-        code = allow(arena, place, arena->extent_bytes, ABI_ACCESS_READ_WRITE);
-        /* A stream of its own: the default one may stand behind what waits for these bytes. */
-        code = code == 0 ? tl_cuda_check(TL_CUDA(USED, cuStreamCreate, &stream, ABI_NON_BLOCKING),
-                                         "making a stream")
-                         : code;
-        code =
-            code == 0
-                ? tl_cuda_check(TL_CUDA(HOOK, cuMemcpyHtoDAsync_v2, place, bytes, length, stream),
-                                "copying an extent to the GPU")
-                : code;
-        code = code == 0
-                   ? tl_cuda_check(TL_CUDA(USED, cuStreamSynchronize, stream), "waiting for a copy")
-                   : code;
-        if (stream != NULL) {
-            TL_CUDA(HOOK, cuStreamDestroy_v2, stream);
-        }
-        TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes);
-    }
-    TL_CUDA(HOOK, cuMemAddressFree, place, arena->extent_bytes);
-    return code;
 }
 
 bool tl_device_gated(void) {

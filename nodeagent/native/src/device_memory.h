@@ -8,10 +8,6 @@
 int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
                       uint64_t length);
 
-/* Writes a streamed extent's bytes into its ring slot, as the agent would. 0 or a code. */
-int tl_device_write_slot(const struct tl_arena *arena, uint32_t index, const uint8_t *bytes,
-                         uint64_t length);
-
 /* Whether this process's use of CUDA passes this library: it was preloaded. */
 bool tl_device_gated(void);
 

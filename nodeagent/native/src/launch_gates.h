@@ -27,6 +27,9 @@ int tl_gates_rewind(tierline_client *client);
 /* The agent took the lease of the job in progress back. With or without any lock. */
 void tl_gates_revoked(void);
 
+/* There is a new connection. With or without any lock. */
+void tl_gates_connected(void);
+
 /* In a fork's child. */
 void tl_gates_forget(void);
 

@@ -5,8 +5,10 @@
  */
 #include "cuda.h"
 #include "gate.h"
+#include "holdings.h"
 #include "launch_state.h"
 #include "observer.h"
+#include "stand_in.h"
 #include "streams.h"
 #include "watch.h"
 
@@ -205,6 +207,8 @@ int tl_gates_adopt(tierline_client *client) {
         tl_gates.client = client;
         tl_gates.job = 0;
         atomic_store(&tl_gates.failed, 0);
+        tl_holdings_watch();
+        code = tl_monitor_start();
     }
     tl_lock_release(&tl_gates.lock);
     return code;
@@ -225,6 +229,7 @@ void tl_gates_disown(const tierline_client *client) {
     bool ours = tl_gates.client == client;
     if (ours) {
         gate_own(NULL);
+        tl_holdings_unwatch();
         uint64_t generation;
         observer_watch_own(NULL, 0, &generation);
     }
@@ -240,16 +245,21 @@ void tl_gates_disown(const tierline_client *client) {
     }
 }
 
+/* What a job must not make while the GPU stands at a flag. */
+static int prepare_context(void) {
+    int code = tl_streams_open();
+    return code == 0 ? tl_stand_in_open() : code;
+}
+
 int tl_gates_show(tierline_client *client) {
     tl_lock_acquire(&tl_gates.lock);
     void *context = tl_gates_context(client);
     int code = tl_watch_show(client);
     if (code == 0 && context != NULL) {
         code = tl_cuda_enter(context)
-                   ? tl_streams_open()
+                   ? prepare_context()
                    : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
         tl_cuda_leave();
-        code = code == 0 ? tl_monitor_start() : code;
     }
     if (code == 0) {
         gate_own(context != NULL ? &tl_launch_gate : NULL);
@@ -294,6 +304,10 @@ int tl_gates_rewind(tierline_client *client) {
     return code;
 }
 
+void tl_gates_connected(void) {
+    tl_monitor_wake();
+}
+
 void tl_gates_revoked(void) {
     atomic_store(&tl_gates.orphaned, true);
     tl_monitor_wake();
@@ -301,6 +315,7 @@ void tl_gates_revoked(void) {
 
 void tl_gates_forget(void) {
     tl_gates = (struct tl_gates){0};
+    tl_stand_in_forget();
     tl_streams_forget();
     tl_watch_forget();
 }

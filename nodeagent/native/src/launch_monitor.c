@@ -8,15 +8,16 @@
  * error, so that nobody sees what was computed from wrong bytes.
  *
  * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
- * issued.
+ * issued; and it tells the agent what cannot be swapped (holdings.h).
  *
  * Invariant: it never waits for the gates' lock. Whoever holds that may be waiting for the GPU,
  * which may be waiting for the monitor.
  */
 #include "cuda.h"
-#include "device_memory.h"
 #include "gate.h"
+#include "holdings.h"
 #include "launch_state.h"
+#include "stand_in.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ static int publish_next(tierline_client *client, uint32_t index, uint32_t next, 
     tl_lock_acquire(&client->lock);
     int code = tl_fetch_bytes(client, index, extent, buffer);
     tl_lock_release(&client->lock);
-    code = code == 0 ? tl_device_write_slot(arena, next, buffer, arena->lengths[extent]) : code;
+    code = code == 0 ? tl_stand_in_write(arena, next, buffer, arena->lengths[extent]) : code;
     if (code == 0) {
         tierline_word_publish(&arena->control->published, next + 1);
     }
@@ -161,7 +162,8 @@ static void *watch(void *context) {
             end_if_idle(client, begun);
         }
         begun = now;
-        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : TL_FOREVER, false);
+        uint64_t pause = tl_holdings_report(client);
+        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : pause, false);
     }
 }
 

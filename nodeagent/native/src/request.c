@@ -9,6 +9,7 @@
  * the link marks all of them lost, and each requester repeats its own or gives up.
  */
 #include "client.h"
+#include "launch_gates.h"
 
 #include <poll.h>
 #include <stddef.h>
@@ -174,6 +175,9 @@ int tl_ensure_connected(tierline_client *client) {
         client->gave_up = code != 0;
         if (code == 0) {
             client->generation++;
+            if (client->device == TIERLINE_DEVICE_CUDA) {
+                tl_gates_connected();
+            }
             if (client->offer.revoked_job != 0) {
                 client->job.revoke_asked = client->offer.revoked_job;
             }

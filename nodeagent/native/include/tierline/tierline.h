@@ -55,6 +55,7 @@ enum tierline_error {
 #define TIERLINE_NOTICE_LEFT_MANAGEMENT 2U
 #define TIERLINE_NOTICE_ORDER_CHANGED 3U
 #define TIERLINE_NOTICE_OVER_WORKSPACE 4U
+#define TIERLINE_NOTICE_UNSWAPPABLE 5U /* sent by the library itself */
 
 typedef struct tierline_client tierline_client;
 

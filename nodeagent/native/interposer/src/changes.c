@@ -18,7 +18,10 @@ struct listener {
     struct listener *older;
 };
 
+typedef void own_listener(void);
+
 static _Atomic(struct listener *) listener;
+static _Atomic(own_listener *) own;
 static atomic_bool noted;
 static _Atomic uint64_t told_unswappable, told_spilled; /* steps */
 
@@ -32,8 +35,10 @@ static uint64_t steps(uint64_t bytes) {
 
 void changes_tell(void) {
     const struct listener *now = atomic_load_explicit(&listener, memory_order_acquire);
-    if (now == NULL || now->function == NULL ||
-        !atomic_load_explicit(&noted, memory_order_relaxed) || !atomic_exchange(&noted, false)) {
+    own_listener *ours = atomic_load_explicit(&own, memory_order_acquire);
+    bool asked = now != NULL && now->function != NULL;
+    if ((!asked && ours == NULL) || !atomic_load_explicit(&noted, memory_order_relaxed) ||
+        !atomic_exchange(&noted, false)) {
         return;
     }
     uint64_t unswappable = 0;
@@ -41,12 +46,20 @@ void changes_tell(void) {
     ledger_figures(&unswappable, &spilled);
     bool moved = atomic_exchange(&told_unswappable, steps(unswappable)) != steps(unswappable);
     moved |= atomic_exchange(&told_spilled, steps(spilled)) != steps(spilled);
-    if (moved) {
+    if (moved && asked) {
         now->function(now->context);
+    }
+    if (moved && ours != NULL) {
+        ours();
     }
 }
 
+void changes_own(void (*function)(void)) {
+    atomic_store_explicit(&own, function, memory_order_release);
+}
+
 void changes_forget(void) {
+    atomic_store(&own, NULL);
     for (struct listener *old = atomic_exchange(&listener, NULL); old != NULL;) {
         struct listener *older = old->older;
         free(old);

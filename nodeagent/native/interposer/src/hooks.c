@@ -4548,7 +4548,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuKernelGetParamInfo",
     "cuMemGetAllocationGranularity",
     "cuMemHostGetDevicePointer_v2",
-    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamIsCapturing",
     "cuStreamIsCapturing_ptsz",
     "cuStreamQuery",

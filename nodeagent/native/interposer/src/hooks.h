@@ -296,7 +296,7 @@ enum hook {
     USED_cuKernelGetParamInfo,
     USED_cuMemGetAllocationGranularity,
     USED_cuMemHostGetDevicePointer_v2,
-    USED_cuStreamCreate,
+    USED_cuStreamCreateWithPriority,
     USED_cuStreamIsCapturing,
     USED_cuStreamIsCapturing_ptsz,
     USED_cuStreamQuery,
@@ -588,7 +588,7 @@ typedef int cuKernelGetFunction_function(void **pFunc, void *kernel);
 typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuMemGetAllocationGranularity_function(size_t *granularity, const void *prop, int option);
 typedef int cuMemHostGetDevicePointer_v2_function(uint64_t *pdptr, void *p, unsigned int Flags);
-typedef int cuStreamCreate_function(void **phStream, unsigned int Flags);
+typedef int cuStreamCreateWithPriority_function(void **phStream, unsigned int flags, int priority);
 typedef int cuStreamIsCapturing_function(void *hStream, int *captureStatus);
 typedef int cuStreamIsCapturing_ptsz_function(void *hStream, int *captureStatus);
 typedef int cuStreamQuery_function(void *hStream);

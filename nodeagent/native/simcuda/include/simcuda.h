@@ -41,10 +41,14 @@
  *   sim_fill(u64 *out, u64 value, u64 count)
  *   sim_hash(const void *data, u64 bytes, u64 *out)                       out = simcuda_hash(0,
  * data) sim_gemm_like(const void *weights, u64 bytes, const u64 *in, u64 *out, u64 duration) out =
- * simcuda_hash(*in, weights) sim_gemm_struct(struct simcuda_gemm) out = hash(hash(*in, a), b)
+ * simcuda_hash(*in, weights) sim_gemm_apart(u32, 8 bytes of nothing, then as sim_gemm_like)
+ *   sim_gemm_struct(struct simcuda_gemm) out = hash(hash(*in, a), b)
  *   sim_gemm_array(const u64 *addresses, u64 count, u64 bytes, const u64 *in, u64 *out)
  *                                                                         hash over arrays found in
  * device memory sim_trap() CUDA_ERROR_LAUNCH_FAILED
+ *
+ * With SIMCUDA_CALLS_WAIT=1 the process's calls that map, allocate or page-lock memory, make
+ * streams or load modules wait while one of its streams stands at a flag, as they may on a GPU.
  *
  * SIMCUDA_REPORT names a file to which each process appends, when it exits, one JSON line: calls by
  * symbol and which of them are not supported.

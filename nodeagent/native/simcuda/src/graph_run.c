@@ -18,6 +18,7 @@
 #include "graph_exec.h"
 #include "memops.h"
 #include "objects.h"
+#include "standing.h"
 #include "streams.h"
 
 enum { PAUSE_NS = 100000 };
@@ -137,9 +138,18 @@ static CUresult step_try(CUcontext ctx, struct run_step *step) {
     return result;
 }
 
+static void stand(bool *stands, bool now) {
+    if (now != *stands) {
+        *stands = now;
+        now ? standing_begin() : standing_end();
+    }
+}
+
 CUresult run_perform(CUcontext ctx, struct run *run) {
     size_t left = run->count;
-    while (left > 0 && !context_is_over(ctx)) {
+    bool stands = false;
+    CUresult result = CUDA_SUCCESS;
+    while (left > 0 && !context_is_over(ctx) && result == CUDA_SUCCESS) {
         const struct run_step *blocked = NULL;
         bool moved = false;
         for (size_t i = 0; i < run->count && !context_is_over(ctx); i++) {
@@ -147,9 +157,9 @@ CUresult run_perform(CUcontext ctx, struct run *run) {
             if (step->done || !step_is_free(run, step)) {
                 continue;
             }
-            CUresult result = step_try(ctx, step);
+            result = step_try(ctx, step);
             if (result != CUDA_SUCCESS) {
-                return result;
+                break;
             }
             moved = moved || step->done;
             left -= step->done;
@@ -157,16 +167,19 @@ CUresult run_perform(CUcontext ctx, struct run *run) {
                 blocked = step;
             }
         }
-        if (moved || blocked == NULL) {
+        bool waits = !moved && blocked != NULL && result == CUDA_SUCCESS;
+        stand(&stands, waits && blocked->work->kind == WORK_MEMOPS);
+        if (!waits) {
             continue;
         }
-        if (blocked->work->kind == WORK_MEMOPS) {
+        if (stands) {
             memops_sleep(&blocked->work->memops, blocked->next, PAUSE_NS);
         } else {
             machine_sleep_until(machine_now_ns() + PAUSE_NS);
         }
     }
-    return CUDA_SUCCESS;
+    stand(&stands, false);
+    return result;
 }
 
 CUresult IMPL(cuGraphLaunch)(CUgraphExec hGraph, CUstream hStream) {

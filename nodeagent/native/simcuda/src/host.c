@@ -13,6 +13,7 @@
 #include "context.h"
 #include "entry.h"
 #include "memory.h"
+#include "standing.h"
 #include "streams.h"
 
 CUresult IMPL(cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags) {
@@ -24,6 +25,7 @@ CUresult IMPL(cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    standing_wait();
     const unsigned known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if (pp == NULL || bytesize == 0 || (Flags & ~known) != 0) {
@@ -99,6 +101,7 @@ CUresult IMPL(cuMemHostRegister_v2)(void *p, size_t bytesize, unsigned int Flags
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    standing_wait();
     const unsigned known =
         CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
     uint64_t base = (uint64_t)(uintptr_t)p;

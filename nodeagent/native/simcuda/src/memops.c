@@ -19,6 +19,7 @@
 
 #include "entry.h"
 #include "ranges.h"
+#include "standing.h"
 #include "streams.h"
 
 enum { FIRST_PAUSE_NS = 50000, LONGEST_PAUSE_NS = 1000000 };
@@ -157,10 +158,15 @@ CUresult memops_perform(CUcontext ctx, const struct memops *memops) {
     unsigned next = 0;
     unsigned before = 0;
     uint64_t pause_ns = FIRST_PAUSE_NS;
+    CUresult result = memops_advance(ctx, memops, &next);
+    if (result != CUDA_SUCCESS || next == memops->count) {
+        return result;
+    }
+    standing_begin();
     while (!context_is_over(ctx)) {
-        CUresult result = memops_advance(ctx, memops, &next);
+        result = memops_advance(ctx, memops, &next);
         if (result != CUDA_SUCCESS || next == memops->count) {
-            return result;
+            break;
         }
         pause_ns = next != before ? FIRST_PAUSE_NS : pause_ns;
         before = next;
@@ -169,7 +175,8 @@ CUresult memops_perform(CUcontext ctx, const struct memops *memops) {
             pause_ns *= 2;
         }
     }
-    return CUDA_SUCCESS;
+    standing_end();
+    return result;
 }
 
 static CUresult submit(CUstream handle, unsigned count, CUstreamBatchMemOpParams *operations,

@@ -9,6 +9,7 @@
 #include "capture.h"
 #include "context.h"
 #include "entry.h"
+#include "standing.h"
 #include "streams.h"
 
 enum { SLAB_BYTES = GRANULARITY_BYTES, SLAB_GRANULES = SLAB_BYTES / GRANULE_BYTES };
@@ -228,6 +229,7 @@ CUresult IMPL(cuMemAlloc_v2)(CUdeviceptr *dptr, size_t bytesize) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    standing_wait();
     if (dptr == NULL || bytesize == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -15,6 +15,7 @@
 #include "entry.h"
 #include "objects.h"
 #include "simcuda.h"
+#include "standing.h"
 #include "streams.h"
 
 struct CUmod_st {
@@ -77,6 +78,7 @@ CUresult IMPL(cuModuleLoadData)(CUmodule *module, const void *image) {
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    standing_wait();
     if (module == NULL || image == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -226,6 +228,7 @@ CUresult IMPL(cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_opt
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standing_wait();
     if (library == NULL || code == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }

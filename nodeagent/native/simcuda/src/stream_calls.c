@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "entry.h"
 #include "objects.h"
+#include "standing.h"
 #include "streams.h"
 
 CUresult IMPL(cuStreamCreateWithPriority)(CUstream *phStream, unsigned int flags, int priority) {
@@ -12,6 +13,7 @@ CUresult IMPL(cuStreamCreateWithPriority)(CUstream *phStream, unsigned int flags
     if (result != CUDA_SUCCESS) {
         return result;
     }
+    standing_wait();
     if (phStream == NULL || (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }

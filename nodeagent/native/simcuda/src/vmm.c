@@ -23,6 +23,7 @@
 #include "context.h"
 #include "entry.h"
 #include "memory.h"
+#include "standing.h"
 
 struct physical {
     uint64_t handle;
@@ -165,6 +166,7 @@ CUresult IMPL(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t size,
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standing_wait();
     if (handle == NULL || prop == NULL || flags != 0 || size == 0 ||
         size % GRANULARITY_BYTES != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -364,6 +366,7 @@ CUresult IMPL(cuMemMap)(CUdeviceptr ptr, size_t size, size_t offset,
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standing_wait();
     if (offset != 0 || flags != 0 || size == 0 || size % GRANULARITY_BYTES != 0 ||
         ptr % GRANULARITY_BYTES != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -404,6 +407,7 @@ CUresult IMPL(cuMemUnmap)(CUdeviceptr ptr, size_t size) {
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standing_wait();
     if (size == 0 || !ranges_whole(ptr, size, 1U << RANGE_MAPPING)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -462,6 +466,7 @@ CUresult IMPL(cuMemSetAccess)(CUdeviceptr ptr, size_t size, const CUmemAccessDes
     if (!driver_ready()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    standing_wait();
     if (desc == NULL || count == 0 || size == 0 || !ranges_whole(ptr, size, 1U << RANGE_MAPPING)) {
         return CUDA_ERROR_INVALID_VALUE;
     }

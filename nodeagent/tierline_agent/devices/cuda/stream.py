@@ -18,6 +18,10 @@ stream is over, is known by events. A client that is gone cannot hold the stream
 word to a value that satisfies every wait, again and again until the last wait has ended, because
 the client's own device may still write there.
 
+A failure is told when what was enqueued before has run out, which needs nothing of the client but
+that it goes on: from then on the client fills its ring itself, and no late copy of the agent's may
+land there, no late count go back behind the client's own.
+
 Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
 back only when its copy has ended.
 """
@@ -112,7 +116,7 @@ class CudaStream:
         self._prepared: dict[int, _Prepared] = {}
         self._cancelled = False
         self._resumable = False
-        self._failed = False
+        self._failure: StreamFailed | None = None
         self._over = False
 
     # -- for the event loop's thread
@@ -172,7 +176,7 @@ class CudaStream:
         try:
             self._supplies.context.enter()
             self._take_ended()
-            if not (self._cancelled or self._failed):
+            if not (self._cancelled or self._failure):
                 self._prepare()
                 self._enqueue()
         except DeviceLost as error:
@@ -193,7 +197,8 @@ class CudaStream:
 
     @property
     def _has_nothing_to_do(self) -> bool:
-        return self._cancelled or self._failed or self._next == len(self._order.sources)
+        ended = self._cancelled or self._failure is not None
+        return ended or self._next == len(self._order.sources)
 
     def _take_ended(self) -> None:
         lane, order = self._supplies.lane, self._order
@@ -253,7 +258,7 @@ class CudaStream:
         with self._changed:
             prepared = self._prepared[number]
             prepared.size_bytes = moved
-            if prepared.buffer is None or failure is not None or self._cancelled or self._failed:
+            if prepared.buffer is None or failure is not None or self._cancelled or self._failure:
                 self._forget(number)
             if failure is not None:
                 self._fail(explain(self._order.sources[number], failure))
@@ -267,7 +272,7 @@ class CudaStream:
     # -- in their turn
 
     def _enqueue(self) -> None:
-        while self._next < self._looked and len(self._flight) < self._depth and not self._failed:
+        while self._next < self._looked and len(self._flight) < self._depth and not self._failure:
             ready = self._take_ready(self._next)
             if ready is None:
                 return
@@ -311,10 +316,8 @@ class CudaStream:
     # -- the end
 
     def _fail(self, failure: StreamFailed) -> None:
-        if self._failed or self._cancelled:
-            return
-        self._failed = True
-        self._loop.call_soon_threadsafe(self._order.on_failure, self, failure)
+        if self._failure is None and not self._cancelled:
+            self._failure = failure
 
     def _lose(self, error: DeviceLost) -> None:
         """The context is gone, and with it all that was enqueued."""
@@ -333,6 +336,8 @@ class CudaStream:
         self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
+        if self._failure is not None and not self._cancelled:
+            self._order.on_failure(self, self._failure)
         self.finished.set_result(None)
         self._order.on_finished(self)
 
