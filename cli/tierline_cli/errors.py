@@ -4,6 +4,12 @@ Exit codes: 0 done; 1 a program or the agent failed; 2 bad input; 3 infeasible (
 started); 4 it ran, but a deadline was missed or an output differed.
 """
 
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -17,3 +23,31 @@ class CommandError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def run(
+    command: click.Command,
+    name: str,
+    arguments: Sequence[str] | None = None,
+    bad_input: tuple[type[Exception], ...] = (),
+) -> NoReturn:
+    """Run a command line; every mistake of a user ends as one sentence after `name`.
+
+    Errors of the types `bad_input` are such sentences as well.
+    """
+    try:
+        command.main(arguments, prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except bad_input as error:
+        click.echo(f"{name}: {error}", err=True)
+        sys.exit(EXIT_BAD_INPUT)
+    except CommandError as error:
+        click.echo(f"{name}: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(EXIT_OK)

@@ -1,6 +1,5 @@
-"""The `tierline` command: its subcommands, and the one place where errors become sentences."""
+"""The `tierline` command and its subcommands."""
 
-import sys
 from typing import NoReturn
 
 import click
@@ -18,7 +17,8 @@ from tierline_cli import (
     simulate,
     top,
 )
-from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.cluster import plugin
+from tierline_cli.errors import run as run_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,23 +40,9 @@ for command in (
     completion.command,
 ):
     cli.add_command(command)
+cli.add_command(plugin.group, "cluster")
 
 
 def main() -> NoReturn:
-    """Run the command line; every mistake of a user ends as one sentence."""
-    try:
-        cli.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        sys.exit(130)
-    except ManifestError as error:
-        click.echo(f"tierline: {error}", err=True)
-        sys.exit(EXIT_BAD_INPUT)
-    except CommandError as error:
-        click.echo(f"tierline: {error}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(0)
+    """Run the command line."""
+    run_command(cli, "tierline", bad_input=(ManifestError,))

@@ -1,0 +1,190 @@
+"""The cluster as the user's kubeconfig shows it; every failure is a sentence with its fix.
+
+The Kubernetes client takes a second or more to import, so that happens when a request is made and
+not for `--help`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from tierline_api.base import API_GROUP, API_VERSION
+from tierline_api.optin import TASK
+from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_FAILED, CommandError
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+Json = dict[str, Any]
+_VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
+_AT_ONCE: Final = 500
+_TIMEOUT_S: Final = 30
+
+
+class NotThere(CommandError):  # noqa: N818 - a state, not a mistake
+    """The one object that was asked for does not exist."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a user looks."""
+
+    namespace: str | None = None
+    """None is the context's own."""
+    everywhere: bool = False
+    context: str | None = None
+    kubeconfig: str | None = None
+
+
+@dataclass
+class Cluster:
+    """Reads objects. Not for several threads."""
+
+    scope: Scope
+    _client: ApiClient | None = field(default=None, init=False)
+
+    @cached_property
+    def namespace(self) -> str:
+        """The namespace that names are looked up in."""
+        return self.scope.namespace or str(self._context.get("namespace") or "default")
+
+    def tasks(self) -> list[Json]:
+        """The MemTasks in scope. Raises CommandError."""
+        return list(self._listed("memtasks", "" if self.scope.everywhere else self.namespace))
+
+    def task(self, name: str) -> Json:
+        """A MemTask of the namespace. Raises NotThere, CommandError."""
+        from kubernetes.client import CustomObjectsApi  # noqa: PLC0415
+
+        found: Json = self._ask(
+            f"read MemTask/{name} in namespace {self.namespace}",
+            CustomObjectsApi(self._connected()).get_namespaced_custom_object,
+            *(API_GROUP, _VERSION, self.namespace, "memtasks", name),
+        )
+        return found
+
+    def nodes(self) -> list[Json]:
+        """All MemNodes. Raises CommandError."""
+        return list(self._listed("memnodes", ""))
+
+    def pods(self, namespace: str, task: str | None = None) -> list[Json]:
+        """The pods that opted in, of one task or of all; all namespaces if it is empty.
+
+        Raises CommandError.
+        """
+        from kubernetes.client import CoreV1Api  # noqa: PLC0415
+
+        core = CoreV1Api(self._connected())
+        selector = TASK if task is None else f"{TASK}={task}"
+        call, where = (
+            (core.list_namespaced_pod, [namespace])
+            if namespace
+            else (core.list_pod_for_all_namespaces, [])
+        )
+        found = self._ask(f"list pods{_in(namespace)}", call, *where, label_selector=selector)
+        return [self._connected().sanitize_for_serialization(pod) for pod in found.items]
+
+    def pod(self, name: str) -> Json:
+        """A pod of the namespace. Raises NotThere, CommandError."""
+        from kubernetes.client import CoreV1Api  # noqa: PLC0415
+
+        core = CoreV1Api(self._connected())
+        what = f"read Pod/{name} in namespace {self.namespace}"
+        found = self._ask(what, core.read_namespaced_pod, name, self.namespace)
+        plain: Json = self._connected().sanitize_for_serialization(found)
+        return plain
+
+    def _listed(self, plural: str, namespace: str) -> Iterator[Json]:
+        from kubernetes.client import CustomObjectsApi  # noqa: PLC0415
+
+        api = CustomObjectsApi(self._connected())
+        call, where = (
+            (api.list_namespaced_custom_object, [API_GROUP, _VERSION, namespace, plural])
+            if namespace
+            else (api.list_cluster_custom_object, [API_GROUP, _VERSION, plural])
+        )
+        more: dict[str, Any] = {"limit": _AT_ONCE}
+        while True:
+            page = self._ask(f"list {plural}{_in(namespace)}", call, *where, **more)
+            yield from page["items"]
+            if not page["metadata"].get("continue"):
+                return
+            more["_continue"] = page["metadata"]["continue"]
+
+    @cached_property
+    def _context(self) -> Json:
+        """The chosen context of the kubeconfig. Raises CommandError."""
+        from kubernetes import config  # noqa: PLC0415
+
+        try:
+            contexts, current = config.list_kube_config_contexts(self.scope.kubeconfig)
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise _no_cluster(error) from error
+        wanted = self.scope.context
+        chosen = next((c for c in contexts if c["name"] == wanted), None) if wanted else current
+        if chosen is None:
+            names = ", ".join(sorted(c["name"] for c in contexts))
+            raise CommandError(
+                f"the kubeconfig has no context {wanted!r}; there are {names}", EXIT_BAD_INPUT
+            )
+        context: Json = chosen["context"]
+        return context
+
+    def _connected(self) -> ApiClient:
+        from kubernetes import config  # noqa: PLC0415
+
+        if self._client is None:
+            _ = self._context  # a wrong name is told before anything else
+            try:
+                self._client = config.new_client_from_config(
+                    config_file=self.scope.kubeconfig, context=self.scope.context
+                )
+            except (config.ConfigException, OSError, ValueError) as error:
+                raise _no_cluster(error) from error
+        return self._client
+
+    def _ask(self, what: str, call: Callable[..., Any], *where: str, **how: Any) -> Any:
+        from kubernetes.client import ApiException  # noqa: PLC0415
+        from urllib3.exceptions import HTTPError  # noqa: PLC0415
+
+        try:
+            return call(*where, **how, _request_timeout=_TIMEOUT_S)
+        except ApiException as error:
+            raise self._refused(what, error.status, str(error.body or error.reason)) from error
+        except (HTTPError, OSError) as error:
+            server = self._connected().configuration.host
+            cause = getattr(error, "reason", None) or error
+            raise CommandError(
+                f"cannot {what}: no answer from {server} ({cause}); is the cluster up, and is the "
+                "context the right one?"
+            ) from error
+
+    def _refused(self, what: str, status: int, said: str) -> CommandError:
+        if status == 404 and "page not found" in said:
+            return CommandError(
+                f"cannot {what}: the cluster does not know {API_VERSION}; install Tierline there "
+                "(helm install), or choose another cluster with --context"
+            )
+        if status == 404:
+            return NotThere(f"cannot {what}: there is none", EXIT_BAD_INPUT)
+        if status == 403:
+            return CommandError(
+                f"cannot {what}: you may not; ask for the ClusterRole tierline-view"
+                f"{'' if self.scope.everywhere else ' in the namespace'}"
+            )
+        if status == 401:
+            return CommandError(f"cannot {what}: the cluster does not know you; log in again")
+        return CommandError(f"cannot {what}: {status} {said[:300]}", EXIT_FAILED)
+
+
+def _in(namespace: str) -> str:
+    return f" in namespace {namespace}" if namespace else " in all namespaces"
+
+
+def _no_cluster(error: Exception) -> CommandError:
+    return CommandError(
+        f"cannot find a cluster: {error}; set KUBECONFIG or --kubeconfig", EXIT_BAD_INPUT
+    )

@@ -1,0 +1,207 @@
+"""What users see of their tasks: kubectl's columns and events, and `kubectl tierline`.
+
+Most commands run within the test's process, because the Kubernetes client takes long to import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.operator.running import User, until
+from tests.unit.placement.fleets import node, profile, task
+
+from tierline_cli.cluster.plugin import group
+from tierline_cli.errors import run
+from tierline_cluster.control_plane import ControlPlane
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
+
+
+def kubectl(plane: ControlPlane, *arguments: str) -> str:
+    """Run kubectl as a user does who has installed the plugin."""
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    done = subprocess.run(
+        [str(plane.programs / "kubectl"), *arguments],
+        env={**os.environ, "PATH": os.pathsep.join(folders), "KUBECONFIG": str(plane.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@dataclass
+class Plugin:
+    """The plugin, run within this process."""
+
+    user: User
+    output: pytest.CaptureFixture[str]
+
+    def run(self, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str, str]:
+        """Return exit status, output and errors."""
+        chosen = str(kubeconfig or self.user.plane.kubeconfig)
+        self.output.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            run(group, "kubectl tierline", [*arguments, "--kubeconfig", chosen])
+        return int(str(ended.value)), *self.output.readouterr()
+
+    def tell(self, *arguments: str) -> str:
+        """Return what a command prints of the user's namespace."""
+        status, out, errors = self.run(*arguments, "-n", self.user.namespace)
+        assert status == 0, errors
+        return out
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """The same for programs."""
+        found: dict[str, Any] = json.loads(self.tell(*arguments, "-o", "json"))
+        return found
+
+
+@pytest.fixture
+def plugin(user: User, capsys: pytest.CaptureFixture[str]) -> Plugin:
+    """`kubectl tierline` on the user's namespace."""
+    return Plugin(user, capsys)
+
+
+def measured(user: User, pod: str, **observed: Any) -> None:
+    """Write into the pod's claim what its agent would."""
+    claim = user.claim_of(pod)
+    assert claim is not None
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+    device = shared | {"data": {"observed": observed}}
+    user.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
+
+
+def run_one_task(user: User) -> None:
+    """A task that runs and has missed a deadline."""
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
+    user.api.merge(user.named_pod("one"), {"status": ready}, subresource="status")
+    user.wait_task("m", "Running", "Ready")
+    measured(user, "one", jobs=10, misses=0, responseTimeWorst="12ms", streamedBytesPerJob=2**20)
+    user.wait_task("m", "NoMisses", "DeadlinesMet")
+    measured(user, "one", jobs=20, misses=1, responseTimeWorst="112ms", streamedBytesPerJob=2**20)
+    user.wait_task("m", "DeadlinesMissed", "DeadlinesMet")
+
+
+def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
+    run_one_task(user)
+
+    # the columns, as the API server makes them
+    columns, row, *rest = user.plane.kubectl("get", "memtasks", "-n", user.namespace).splitlines()
+    assert not rest
+    assert columns.split() == [
+        *("NAME", "PHASE", "NODE", "PERIOD", "MISSES"),
+        *("FAST-MEMORY", "STREAMED", "REASON", "AGE"),
+    ]
+    shown = dict(zip(columns.split(), row.split(), strict=True))
+    assert (shown["NAME"], shown["PHASE"], shown["NODE"]) == ("m", "Running", "node-a")
+    assert (shown["PERIOD"], shown["MISSES"], shown["REASON"]) == ("100ms", "1", "Running")
+    assert int(shown["FAST-MEMORY"]) > 0
+    assert shown["STREAMED"] == str(2**20)
+
+    # the story, in order
+    told = user.plane.kubectl("describe", "memtask", "m", "-n", user.namespace)
+    story = [line.split()[1] for line in told.partition("Events:")[2].splitlines()[3:]]
+    wanted = ["ProfileFound", "Admitted", "Running", "NoMisses", "DeadlinesMissed"]
+    assert [reason for reason in story if reason in wanted] == wanted
+    assert [reason for reason, _ in user.events("one")] == ["Placed"]
+
+    # the plugin
+    found = plugin.json("top")
+    (seen,) = found["tasks"]
+    assert (seen["name"], seen["phase"], seen["node"], seen["device"]) == (
+        *("m", "Running"),
+        *("node-a", "cpu0"),
+    )
+    assert (seen["period_s"], seen["jobs"], seen["misses"]) == (0.1, 20, 1)
+    assert seen["response_worst_s"] == 0.112
+    assert [one["name"] for one in found["nodes"]] == ["node-a"]
+    table = kubectl(user.plane, "tierline", "top", "-n", user.namespace).splitlines()
+    assert table[0].split()[:3] == ["TASK", "PHASE", "DEVICE"]
+    assert table[1].split()[:3] == ["m", "Running", "node-a/cpu0"]
+    told = plugin.tell("explain", "m")
+    assert f"MemTask {user.namespace}/m: Running (Running)" in told
+    assert "measured    20 jobs, 1 misses; worst 112 ms" in told
+    assert "pod         one: Running" in told
+    assert plugin.tell("why-pending") == "nothing waits: 1 MemTasks, all admitted\n"
+    assert plugin.tell("why-pending", "one") == (
+        f"MemTask {user.namespace}/m does not wait: 1 of 1 pods are ready\n"
+    )
+
+
+def test_a_task_that_waits(user: User, plugin: Plugin) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m", compute_ms=50))
+    user.apply(task("too-much", of="m", period_ms=40))
+    user.pod("held", "too-much")
+    user.pod("lost", "nowhere")
+    user.wait_task("too-much", "DeadlineInfeasible")
+    until("the pods are told", lambda: user.events("held") and user.events("lost"), 120)
+
+    [(reason, note)] = user.events("held")
+    assert reason == "DeadlineInfeasible"
+    assert note.startswith("waits for MemTask/too-much: ")
+    found = plugin.json("why-pending")
+    (waiting,) = found["waiting"]
+    assert waiting["reason"] == "DeadlineInfeasible"
+    assert waiting["message"] in note
+    assert waiting["gated_pods"] == ["held"]
+    assert found["pods_without_task"] == [
+        {"namespace": user.namespace, "pod": "lost", "task": "nowhere"}
+    ]
+    told = plugin.tell("why-pending", "held")
+    assert told.splitlines()[0] == (
+        f"MemTask {user.namespace}/too-much: Pending (DeadlineInfeasible)"
+    )
+    assert "what helps: lengthen its deadline or period" in told
+    _, everywhere, _ = plugin.run("why-pending", "-A")
+    assert f"MemTask {user.namespace}/too-much" in everywhere
+
+
+def test_completion_knows_commands_and_tasks(user: User) -> None:
+    for name in ("vision", "vit", "speech"):
+        user.apply(task(name))
+
+    asked = ("__complete", "tierline", "explain", "-n", user.namespace, "vi")
+    assert kubectl(user.plane, *asked).split() == ["vision", "vit", ":4"]
+
+
+def test_mistakes_are_sentences(plugin: Plugin, tmp_path: Path) -> None:
+    user, plane = plugin.user, plugin.user.plane
+    closed = tmp_path / "closed"
+    closed.write_text(plane.kubeconfig.read_text().replace(plane.server, "https://127.0.0.1:1"))
+    here = ("-n", user.namespace)
+    for arguments, kubeconfig, status, said in (
+        (("explain", "m", *here), None, 2, f"cannot read MemTask/m in namespace {user.namespace}"),
+        (("why-pending", "m", *here), None, 2, "there is neither MemTask/m nor Pod/m in namespace"),
+        (("top", "-A", *here), None, 2, "-n and -A contradict each other; write one of them"),
+        (("explain", "m", "-A"), None, 2, "write -n instead of -A"),
+        (("top", "--context", "moon"), None, 2, "the kubeconfig has no context 'moon'; there are"),
+        (("top", *here), tmp_path / "none", 2, "set KUBECONFIG or --kubeconfig"),
+        (
+            ("top", *here),
+            plane.kubeconfig_for("stranger"),
+            1,
+            "you may not; ask for the ClusterRole tierline-view in the namespace",
+        ),
+        (("top", *here), closed, 1, "no answer from https://127.0.0.1:1"),
+    ):
+        ended, _, errors = plugin.run(*arguments, kubeconfig=kubeconfig)
+        assert ended == status, (arguments, errors)
+        (line,) = errors.splitlines()
+        assert line.startswith("kubectl tierline: "), errors
+        assert said in line
