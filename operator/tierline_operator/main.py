@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import kopf
@@ -110,7 +111,14 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 @kopf.on.login()
 def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
     """Watch as whom the operator writes: its service account, or the user of KUBECONFIG."""
-    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+    in_cluster = kopf.login_with_service_account(**kwargs)
+    return _by_address(in_cluster) if in_cluster else kopf.login_with_kubeconfig(**kwargs)
+
+
+def _by_address(found: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
+    """The API server by the address that every pod is told: it is there before names are."""
+    host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+    return replace(found, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 
 @kopf.on.cleanup()
