@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -126,19 +127,23 @@ class NodeAgent:
     plane: ControlPlane
     node: str
     kubelet_root: Path
-    settings: dict[str, Any] = field(default_factory=dict)
+    cdi: Path = CDI
     folder: Path = field(init=False)
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="tl-"))
         self.store = Path("/dev/shm") / f"tierline-test-{uuid4().hex}"  # noqa: S108 - a tmpfs
-        self.cdi = CDI
-        lay_out(self.folder / "opt" / version("tierline"))
+        lay_out(self.bundle)
 
-    def configure(self, token: str) -> None:
-        """Write the settings."""
-        self.kubeconfig = kubeconfig(self.folder, self.plane, token)
+    @property
+    def bundle(self) -> Path:
+        """What its image would bring for pods."""
+        return self.folder / "opt" / version("tierline")
+
+    def configure(self, kubeconfig: Path) -> None:
+        """Write the settings; it speaks to the API server by `kubeconfig`."""
+        self.kubeconfig = kubeconfig
         values = {
             "state_dir": str(self.folder / "state"),
             "run_dir": str(self.folder / "run"),
@@ -158,7 +163,6 @@ class NodeAgent:
                 "bundle_dir": str(self.folder / "opt"),
                 "report_period_s": 0.5,
             },
-            **self.settings,
         }
         (self.folder / "agent.json").write_text(json.dumps(values))
 
@@ -214,6 +218,7 @@ class NodeAgent:
         if self.process is not None and self.process.poll() is None:
             self.stop()
         self.store.unlink(missing_ok=True)
+        shutil.rmtree(self.folder)
         if self.cdi.exists() and not any(self.cdi.iterdir()):
             self.cdi.rmdir()
 
@@ -255,5 +260,6 @@ def node_agent(plane: ControlPlane, node: Node) -> NodeAgent:
     """The agent of the cluster's node, configured and not started."""
     agent = NodeAgent(plane, node.name, node.kubelet_root)
     pod = plane.api.create(agent_pod(node.name))
-    agent.configure(token_of(plane.api, plane.server, pod))
+    token = token_of(plane.api, plane.server, pod)
+    agent.configure(kubeconfig(agent.folder, plane, token))
     return agent

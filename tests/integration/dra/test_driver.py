@@ -1,0 +1,267 @@
+"""The agent towards a real API server, and towards a kubelet whose part the test plays."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.e2e.installed import PATIENCE_S, NodeAgent
+from tests.integration.dra.claims import NODE, notes, results
+from tests.integration.operator.running import until
+
+from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_pb2
+from tierline_cluster.api import Manifest
+from tierline_cluster.control_plane import ControlPlane
+
+pytestmark = pytest.mark.slow
+CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+SLICE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceSlice",
+    "metadata": {"name": f"{NODE}-tierline.io"},
+}
+
+
+class Kubelet:
+    """What the kubelet of a node asks the agent."""
+
+    def __init__(self, agent: NodeAgent) -> None:
+        self.agent = agent
+
+    def info(self) -> registration_pb2.PluginInfo:
+        return self._call(
+            self.agent.kubelet_root / "plugins_registry" / "tierline.io-reg.sock",
+            "/pluginregistration.Registration/GetInfo",
+            registration_pb2.InfoRequest(),
+            registration_pb2.PluginInfo,
+        )
+
+    def accept(self) -> None:
+        self._call(
+            self.agent.kubelet_root / "plugins_registry" / "tierline.io-reg.sock",
+            "/pluginregistration.Registration/NotifyRegistrationStatus",
+            registration_pb2.RegistrationStatus(plugin_registered=True),
+            registration_pb2.RegistrationStatusResponse,
+        )
+
+    def prepare(self, claim: Manifest) -> dra_pb2.NodePrepareResourceResponse:
+        answer = self._dra("NodePrepareResources", claim, dra_pb2.NodePrepareResourcesRequest)
+        return answer.claims[claim["metadata"]["uid"]]
+
+    def unprepare(self, claim: Manifest) -> str:
+        answer = self._dra("NodeUnprepareResources", claim, dra_pb2.NodeUnprepareResourcesRequest)
+        error: str = answer.claims[claim["metadata"]["uid"]].error
+        return error
+
+    def health(self) -> dict[str, int]:
+        """The health of each device, as the stream says it first."""
+        with grpc.insecure_channel(f"unix:{self._socket}") as channel:
+            watch = channel.unary_stream(
+                "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+                request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+            )(health_pb2.NodeWatchResourcesRequest(), timeout=PATIENCE_S)
+            first = next(watch)
+            watch.cancel()
+        return {device.device.device_name: device.health for device in first.devices}
+
+    @property
+    def _socket(self) -> Path:
+        return self.agent.kubelet_root / "plugins" / "tierline.io" / "dra.sock"
+
+    def _dra(self, method: str, claim: Manifest, request: Any) -> Any:
+        metadata = claim["metadata"]
+        named = {name: metadata[name] for name in ("namespace", "name", "uid")}
+        answer = {
+            dra_pb2.NodePrepareResourcesRequest: dra_pb2.NodePrepareResourcesResponse,
+            dra_pb2.NodeUnprepareResourcesRequest: dra_pb2.NodeUnprepareResourcesResponse,
+        }[request]
+        address = f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/{method}"
+        return self._call(self._socket, address, request(claims=[named]), answer)
+
+    @staticmethod
+    def _call(socket: Path, method: str, request: Any, answer: Any) -> Any:
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            call = channel.unary_unary(
+                method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer.FromString,
+            )
+            return call(request, timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def agent(api_server: ControlPlane) -> Iterator[NodeAgent]:
+    api_server.api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        root = Path(folder)
+        made = NodeAgent(api_server, NODE, root, cdi=root / "cdi")
+        made.configure(api_server.kubeconfig)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.remove()
+
+
+@pytest.fixture
+def kubelet(agent: NodeAgent) -> Kubelet:
+    return Kubelet(agent)
+
+
+@pytest.fixture
+def claim(api_server: ControlPlane, agent: NodeAgent, namespace: str) -> Iterator[Manifest]:
+    """A claim as the operator leaves it."""
+    made = granted(api_server, namespace)
+    yield made
+    gone(api_server, made)
+    until("traces are left", lambda: not agent.traces(), PATIENCE_S)
+
+
+def granted(plane: ControlPlane, namespace: str, name: str = "camera-1") -> Manifest:
+    """Make a claim and allocate it."""
+    labels = {"tierline.io/task": "camera", "tierline.io/node": NODE}
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "labels": labels,
+        "annotations": notes(),
+    }
+    made = allocated(plane, {**CLAIM, "metadata": metadata})
+    return CLAIM | made
+
+
+def allocated(plane: ControlPlane, wanted: Manifest) -> Manifest:
+    request = {"name": "device", "exactly": {"deviceClassName": "tierline.io"}}
+    made = plane.api.create(wanted | {"spec": {"devices": {"requests": [request]}}})
+    here = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    allocation = {
+        "allocationTimestamp": "2026-11-21T12:00:00Z",
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
+        "devices": {"results": results()},
+    }
+    return plane.api.merge(made, {"status": {"allocation": allocation}}, subresource="status")
+
+
+def gone(plane: ControlPlane, claim: Manifest) -> None:
+    """Let a claim go as the controllers do once its pod is gone."""
+    plane.api.delete(claim)
+    plane.api.wait_gone(claim, PATIENCE_S)
+
+
+def description(agent: NodeAgent, claim: Manifest) -> Path:
+    return agent.cdi / f"tierline.io-claim-{claim['metadata']['uid']}.json"
+
+
+def library(agent: NodeAgent, claim: Manifest) -> bytes:
+    """The library in the pod's folder."""
+    return (agent.pods / claim["metadata"]["uid"] / "libtierline.so").read_bytes()
+
+
+def test_it_registers_and_publishes_its_devices(
+    agent: NodeAgent, kubelet: Kubelet, api_server: ControlPlane
+) -> None:
+    info = kubelet.info()
+    assert (info.type, info.name) == ("DRAPlugin", "tierline.io")
+    assert "v1.DRAPlugin" in info.supported_versions
+    assert Path(info.endpoint).is_socket()
+    api_server.api.wait(SLICE, lambda found: found["spec"]["devices"], PATIENCE_S)
+    assert kubelet.health() == {"cpu": health_pb2.HEALTHY}
+
+    api_server.api.delete(SLICE)  # as the kubelet does with slices of a driver that was away
+    kubelet.accept()
+    api_server.api.wait(SLICE, lambda found: found["spec"]["devices"], PATIENCE_S)
+
+
+def test_the_kubelet_may_ask_twice(agent: NodeAgent, kubelet: Kubelet, claim: Manifest) -> None:
+    uid = claim["metadata"]["uid"]
+    first, second = kubelet.prepare(claim), kubelet.prepare(claim)
+
+    assert first == second
+    (device,) = first.devices
+    assert (device.pool_name, device.device_name) == (NODE, "cpu")
+    assert list(device.cdi_device_ids) == [f"tierline.io/claim={uid}"]
+    assert agent.traces() == {uid}
+    assert library(agent, claim) == (agent.bundle / "libtierline.so").read_bytes()
+
+    assert (kubelet.unprepare(claim), kubelet.unprepare(claim)) == ("", "")
+    assert agent.traces() == set()
+
+
+def test_a_claim_that_goes_without_being_unprepared_leaves_nothing(
+    agent: NodeAgent, kubelet: Kubelet, api_server: ControlPlane, namespace: str
+) -> None:
+    claim = granted(api_server, namespace)
+    assert kubelet.prepare(claim).error == ""
+    gone(api_server, claim)
+
+    until("traces are left", lambda: not agent.traces(), PATIENCE_S)
+
+
+def test_what_the_operator_changes_reaches_the_agent(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+) -> None:
+    assert kubelet.prepare(claim).error == ""
+
+    def extents() -> list[int]:
+        return [task["planned_extents"] for task in agent.call("snapshot")["snapshot"]["tasks"]]
+
+    assert extents() == [4]
+    for noted, then in (
+        (notes(extents=6), [6]),
+        (notes("Lost"), []),
+        (notes("Demoted", extents=5), [5]),
+    ):
+        api_server.api.merge(claim, {"metadata": {"annotations": noted}})
+        until(f"{then} extents", lambda then=then: extents() == then, PATIENCE_S)  # type: ignore[misc]
+
+
+def test_an_unknown_claim_and_somebody_elses_are_refused(
+    agent: NodeAgent, kubelet: Kubelet, api_server: ControlPlane, namespace: str
+) -> None:
+    absent = {"metadata": {"namespace": namespace, "name": "absent", "uid": "u"}}
+    assert "there is no claim" in kubelet.prepare(absent).error
+
+    wanted: Manifest = {**CLAIM, "metadata": {"namespace": namespace, "name": "own"}}
+    own = CLAIM | allocated(api_server, wanted)
+    assert "annotate the pod with tierline.io/task" in kubelet.prepare(own).error
+    other = {"metadata": own["metadata"] | {"uid": "u"}}
+    assert "is another one by now" in kubelet.prepare(other).error
+    assert agent.traces() == set()
+    gone(api_server, own)
+
+
+def test_a_library_in_use_stays_until_the_machine_boots(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest
+) -> None:
+    assert kubelet.prepare(claim).error == ""
+    before = library(agent, claim)
+    described = json.loads(description(agent, claim).read_text())
+    agent.kill()
+    with (agent.bundle / "libtierline.so").open("ab") as newer:
+        newer.write(b"newer")
+    agent.start()
+
+    assert kubelet.prepare(claim).error == ""  # the kubelet restarted as well
+    assert library(agent, claim) == before
+    assert json.loads(description(agent, claim).read_text()) == described
+    assert all(Path(m["hostPath"]).is_dir() for m in edits(described)["mounts"])
+
+    described["annotations"]["boot.tierline.io"] = "an earlier one"
+    description(agent, claim).write_text(json.dumps(described))
+    assert kubelet.prepare(claim).error == ""
+    assert library(agent, claim) == before + b"newer"
+    agent.kill()
+    agent.start()
+    assert len(list((agent.folder / "lib").iterdir())) == 1
+
+
+def edits(described: dict[str, Any]) -> dict[str, Any]:
+    (device,) = described["devices"]
+    found: dict[str, Any] = device["containerEdits"]
+    return found
