@@ -19,7 +19,7 @@ from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.slow
-CLAIM = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+CLAIM: Manifest = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 SLICE = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceSlice",
@@ -230,7 +230,7 @@ def test_an_unknown_claim_and_somebody_elses_are_refused(
     wanted: Manifest = {**CLAIM, "metadata": {"namespace": namespace, "name": "own"}}
     own = CLAIM | allocated(api_server, wanted)
     assert "annotate the pod with tierline.io/task" in kubelet.prepare(own).error
-    other = {"metadata": own["metadata"] | {"uid": "u"}}
+    other = {"metadata": {**own["metadata"], "uid": "u"}}
     assert "is another one by now" in kubelet.prepare(other).error
     assert agent.traces() == set()
     gone(api_server, own)
