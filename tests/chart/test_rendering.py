@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,12 @@ def test_the_operator_has_no_rights_on_its_node() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert "volumes" not in spec
+
+
+def test_the_chart_installs_the_images_of_this_version() -> None:
+    (container,) = agent("default")["containers"]
+
+    assert container["image"] == f"localhost/tierline-agent:{version('tierline')}"
 
 
 def test_agents_have_the_account_that_the_policies_know() -> None:

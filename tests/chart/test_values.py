@@ -111,8 +111,17 @@ WRONG = {
         "agent.pools.default.devices.gpus.fastMemory 16Mi holds not one extent of 32Mi; give more,"
         " or a smaller extentSize",
     ),
-    "an extent of half a byte": Wrong(
-        pool(extentSize="0.5Mi"), f'agent.pools.default.extentSize is "0.5Mi"; {SIZE}'
+    "an extent that is no power of two": Wrong(
+        pool(extentSize="3Mi"),
+        "at '/agent/pools/default/extentSize': '3Mi' does not match pattern '^((64|128|256|512)Ki|",
+    ),
+    "a size in bytes": Wrong(
+        tier("nvme", size=4294967296),
+        "at '/agent/pools/default/tiers/nvme/size': got number, want string",
+    ),
+    "a size without a unit": Wrong(
+        tier("nvme", size="4294967296"),
+        f'agent.pools.default.tiers.nvme.size is "4294967296"; {SIZE}',
     ),
     "a pool without tiers": Wrong(
         pool(tiers={"dram": None, "nvme": None}),

@@ -6,12 +6,12 @@ cannot work fails here, with a sentence, and not on the nodes.
 {{/* A size such as 512Mi in bytes: (dict "size" VALUE "at" "the value's name"). */}}
 {{- define "tierline.bytes" -}}
 {{- $size := toString .size -}}
-{{- if not (regexMatch "^[1-9][0-9]{0,11}(Ki|Mi|Gi|Ti)?$" $size) -}}
+{{- if not (regexMatch "^[1-9][0-9]{0,6}(Ki|Mi|Gi|Ti)$" $size) -}}
 {{- fail (printf "%s is %q; write a whole number with Ki, Mi, Gi or Ti, such as 512Mi" .at $size) -}}
 {{- end -}}
 {{- $number := regexFind "^[0-9]+" $size | int64 -}}
 {{- $unit := regexReplaceAll "^[0-9]+" $size "" -}}
-{{- $powers := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $powers := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- mul $number (get $powers $unit | int64) -}}
 {{- end }}
 
@@ -21,7 +21,7 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- define "tierline.agent.settings" -}}
 {{- $at := printf "agent.pools.%s" .name -}}
 {{- $extent := .pool.extentSize | default (ternary "32Mi" "4Mi" (hasKey .pool.devices "gpus")) -}}
-{{- $extentBytes := include "tierline.bytes" (dict "size" $extent "at" (printf "%s.extentSize" $at)) | int64 -}}
+{{- $extentBytes := include "tierline.bytes" (dict "size" $extent "at" "extentSize") | int64 -}}
 {{- $devices := list -}}
 {{- range $kind, $chosen := .pool.devices -}}
 {{- $where := printf "%s.devices.%s.fastMemory" $at $kind -}}
