@@ -8,15 +8,21 @@ question meaningless (`QuestionError`).
 from __future__ import annotations
 
 from tierline_api.layout import LayerShape, fold_compute, lay_out
-from tierline_api.memnode import Device, MemNode
+from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Home, Plan, Tier
 from tierline_api.quantities import format_quantity
-from tierline_api.swap import OverBudget
+from tierline_api.swap import OverBudget, WorkspacePolicy
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.pipeline import LinkRate
-from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
+from tierline_operator.planning.request import (
+    Backup,
+    DeviceCapacity,
+    Margins,
+    TaskDemand,
+    TierCapacity,
+)
 
 _IN_FLIGHT = 2
 """Extents that an agent has on a link at once; link rates are measured so."""
@@ -44,6 +50,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
             "is less than its measured weights and workspace; "
             f"write at least {format_quantity(needed)}"
         )
+    preserves = spec.swap.workspace == WorkspacePolicy.PRESERVE
     shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
@@ -60,6 +67,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         policy=spec.swap.policy,
         criticality=spec.realtime.criticality,
         reserved_bytes=spec.memory.reserved_bytes,
+        preserved_bytes=workspace_bytes if preserves else 0,
         weights_digest=profile.spec.digest or "",
     )
 
@@ -80,8 +88,24 @@ def capacity_of(
                 LinkRate(float(link.bandwidth), link.overhead_s, _IN_FLIGHT),
             )
     return DeviceCapacity(
-        device.fast_bytes - device.used_bytes, tiers, margins, dispatch_s=dispatch_s, gate_s=gate_s
+        device.fast_bytes - device.used_bytes,
+        tiers,
+        margins,
+        dispatch_s=dispatch_s,
+        gate_s=gate_s,
+        backup=_backup(node, device),
     )
+
+
+def _backup(node: MemNode, device: Device) -> Backup | None:
+    """The links that preserved workspaces go over: their copies lie in pinned host memory."""
+    rates = {
+        link.name: LinkRate(float(link.bandwidth), link.overhead_s, _IN_FLIGHT)
+        for link in node.status.links
+        if link.device == device.name
+    }
+    save, restore = rates.get(LinkName.D2H), rates.get(LinkName.H2D)
+    return None if save is None or restore is None else Backup(save, restore)
 
 
 def plan_of(plan: TaskPlan) -> Plan:

@@ -16,7 +16,7 @@ proof gives for nothing; `responses_s` computes the exact bounds when somebody w
 that no deadline needs stays free for the next task, until planner.plan gives it away.
 
 What the quick way leaves to `settle`: BestEffort tasks, Soft ones with mean times, policy Swap,
-reserved memory that the deadlines do not need.
+preserved workspaces, reserved memory that the deadlines do not need.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Standing:
         quick = demand.criticality is not Criticality.BEST_EFFORT
         quick = quick and demand.mean_compute_s is None and demand.policy is not SwapPolicy.SWAP
         known = {other.name for other in self.demands}
-        if self.curve is None or not quick or demand.name in known:
+        moved = any(other.preserved_bytes for other in (*self.demands, demand))
+        if self.curve is None or not quick or moved or demand.name in known:
             return None
         homes = place_homes([*self.demands, demand], self.device.tiers)
         if isinstance(homes, Infeasible):

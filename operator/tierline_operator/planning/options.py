@@ -41,8 +41,14 @@ class Option:
 class Task:
     """One task on one device."""
 
-    def __init__(self, demand: TaskDemand, homes: Sequence[str], device: DeviceCapacity) -> None:
-        """`homes` names the tier of each extent."""
+    def __init__(
+        self,
+        demand: TaskDemand,
+        homes: Sequence[str],
+        device: DeviceCapacity,
+        turn_s: float = 0.0,
+    ) -> None:
+        """`homes` names the tier of each extent; `turn_s` is writeback.py's share of a dispatch."""
         self.demand = demand
         self.homes = tuple(homes)
         self.period_ns = instant_ns(demand.period_s)
@@ -52,7 +58,7 @@ class Task:
         self.must_stream = demand.policy in {SwapPolicy.STREAM, SwapPolicy.SWAP}
         self.may_be_resident = demand.policy is not SwapPolicy.SWAP
         self.takes_spare = demand.policy is SwapPolicy.AUTO
-        self.dispatch_s = device.dispatch_s
+        self.dispatch_s = device.dispatch_s + turn_s
         names = sorted(set(homes))
         links = [_slowed(device.tiers[name].link, device.margins.bandwidth) for name in names]
         index = {name: number for number, name in enumerate(names)}
@@ -67,7 +73,7 @@ class Task:
         self.worst = pipeline(demand.compute_s)
         mean = demand.mean_compute_s if demand.criticality is Criticality.SOFT else None
         self.mean = None if mean is None else pipeline(mean)
-        self.compute_s = sum(self.worst.compute_s) + device.dispatch_s
+        self.compute_s = sum(self.worst.compute_s) + self.dispatch_s
         layout = demand.layout
         self.kept_extents = len(layout.pinned_extents)
         self.span = 0
@@ -84,9 +90,9 @@ class Task:
             activation_bytes = demand.workspace_bytes
         self.parked_extents = -(-activation_bytes // size)
         """What the task holds besides its plan while it is preempted."""
-        self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + device.dispatch_s)
+        self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate."""
-        self.resume_ns = cost_ns(device.dispatch_s)
+        self.resume_ns = cost_ns(self.dispatch_s)
         """Time to hand the device back to a job that was preempted."""
         self._options: dict[int, list[Option]] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}

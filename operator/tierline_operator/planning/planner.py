@@ -47,6 +47,7 @@ from tierline_operator.planning.reasons import (
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search import Outcome, Search
+from tierline_operator.planning.writeback import turns_s
 
 _REFINEMENTS = 6
 
@@ -101,11 +102,18 @@ def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | I
     homes = place_homes(tasks, device.tiers)
     if isinstance(homes, Infeasible):
         return homes
-    return Prepared([Task(*pair, device) for pair in zip(tasks, homes, strict=True)])
+    turns = turns_s(tasks, device)
+    if isinstance(turns, Infeasible):
+        return turns
+    rows = zip(tasks, homes, turns, strict=True)
+    return Prepared([Task(task, home, device, turn) for task, home, turn in rows])
 
 
 class Prepared:
-    """Tasks with their homes and curves, to be asked for several sizes of fast memory."""
+    """Tasks with their homes and curves, to be asked for several sizes of fast memory.
+
+    A set with a preserved workspace never yields, whatever scheduling is asked (writeback.py).
+    """
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         """Curves are made when they are first asked for, and kept."""
@@ -117,7 +125,7 @@ class Prepared:
         """Whether the set is admitted: the verdict of `answer`, without plans or reasons."""
         if not self.tasks:
             return True
-        nearest = _Planner(self, fast_bytes, scheduling).find().nearest
+        nearest = self._planner(fast_bytes, scheduling).find().nearest
         return nearest is not None and nearest.outcome.ok
 
     def answer(
@@ -126,14 +134,19 @@ class Prepared:
         """Plans for that much fast memory, or why there are none."""
         if not self.tasks:
             return Admitted((), 0.0, 0.0, float("inf"), None, 0)
-        return _Planner(self, fast_bytes, scheduling).answer(give_spare=give_spare)
+        return self._planner(fast_bytes, scheduling).answer(give_spare=give_spare)
+
+    def _planner(self, fast_bytes: int, scheduling: Scheduling) -> _Planner:
+        if any(task.demand.preserved_bytes for task in self.tasks):
+            scheduling = Scheduling.NON_PREEMPTIVE
+        return _Planner(self, fast_bytes, scheduling)
 
     def lean(self, fast_bytes: int, scheduling: Scheduling) -> Lean | None:
         """The admitted set with no memory given away beyond what deadlines need; None if refused.
 
         Nothing is shed either: a task that is to stream keeps what the search gave it.
         """
-        planner = _Planner(self, fast_bytes, scheduling)
+        planner = self._planner(fast_bytes, scheduling)
         nearest = planner.find().nearest
         if nearest is None or not nearest.outcome.ok:
             return None

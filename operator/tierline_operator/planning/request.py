@@ -42,6 +42,8 @@ class TaskDemand:
     activation_bytes: int | None = None
     """Live bytes of the workspace where a layer ends, at most: what stays parked while the task is
     preempted. None: all of the workspace."""
+    preserved_bytes: int = 0
+    """Workspace content that must survive other tasks' jobs: it is written back and restored."""
     weights_digest: str = ""
     """Equal digests in one domain share their copies in the lower tiers; "" shares nothing."""
 
@@ -86,6 +88,14 @@ class Margins:
 
 
 @dataclass(frozen=True)
+class Backup:
+    """The way out of fast memory for preserved workspaces, and back; at their measured worst."""
+
+    save: LinkRate
+    restore: LinkRate
+
+
+@dataclass(frozen=True)
 class DeviceCapacity:
     """One device: fast memory and the tiers below it."""
 
@@ -99,6 +109,8 @@ class DeviceCapacity:
     supports: frozenset[Scheduling] = frozenset({Scheduling.NON_PREEMPTIVE})
     """What the device's agent does. A plan that needs more is not admitted: a proof about jobs that
     yield says nothing of a device on which they do not."""
+    backup: Backup | None = None
+    """None: no measured link, so no workspace can be preserved."""
     blocked_extents: int = 1
     """Extents of something else that may be on the link when a job is dispatched (P3)."""
 
