@@ -188,7 +188,7 @@ class ExtentPool:
             DescriptorRefused: it is not an extent of this domain, or is in use.
             QuotaExceeded: the fast memory holds no more.
         """
-        pooled = self._adopt(domain, descriptor)
+        pooled = self._adopt(domain, descriptor, self.limit)
         if pooled.state not in (State.FREE, State.DRAINING):
             raise DescriptorRefused("cannot take an extent back: it is in use by another arena")
         pooled.state = State.RESIDENT
@@ -202,18 +202,18 @@ class ExtentPool:
             DescriptorRefused: it is not an extent of this domain, or not this slot.
             QuotaExceeded: the fast memory holds no more.
         """
-        ring = self._rings.setdefault(domain, [])
-        pooled = self._adopt(domain, descriptor)
-        if slot < len(ring):
-            if ring[slot] is not pooled:
-                raise DescriptorRefused(f"cannot take ring slot {slot} back: another one is in use")
-        elif slot > len(ring) or pooled.state not in (State.FREE, State.DRAINING):
-            raise DescriptorRefused(f"cannot take ring slot {slot} back: it is not the next one")
-        else:
-            pooled.state = State.RING
-            ring.append(pooled)
-        pooled.importers.add(importer)
-        return pooled
+        return self._adopt_shared(State.RING, domain, slot, descriptor, importer)
+
+    def adopt_workspace(
+        self, domain: str, number: int, descriptor: int, importer: Process
+    ) -> Pooled:
+        """Take back extent `number` behind the domain's workspaces; they come in order.
+
+        Raises:
+            DescriptorRefused: it is not an extent of this domain, or not this one.
+            QuotaExceeded: the fast memory holds no more.
+        """
+        return self._adopt_shared(State.WORKSPACE, domain, number, descriptor, importer)
 
     def close(self) -> None:
         """Let go of all extents; clients keep what they have mapped."""
@@ -267,14 +267,33 @@ class ExtentPool:
             shared.pop(domain, None)
         self.give_up(surplus)
 
-    def _adopt(self, domain: str, descriptor: int) -> Pooled:
+    def _adopt_shared(
+        self, state: State, domain: str, number: int, descriptor: int, importer: Process
+    ) -> Pooled:
+        ring = state is State.RING
+        shared = (self._rings if ring else self._workspaces).setdefault(domain, [])
+        limit = self.limit if ring else self._device.fast_bytes // self._device.extent_bytes
+        pooled = self._adopt(domain, descriptor, limit)
+        what = f"{'ring slot' if ring else 'workspace extent'} {number}"
+        if number < len(shared):
+            if shared[number] is not pooled:
+                raise DescriptorRefused(f"cannot take {what} back: another one is in use")
+        elif number > len(shared) or pooled.state not in (State.FREE, State.DRAINING):
+            raise DescriptorRefused(f"cannot take {what} back: it is not the next one")
+        else:
+            pooled.state = state
+            shared.append(pooled)
+        pooled.importers.add(importer)
+        return pooled
+
+    def _adopt(self, domain: str, descriptor: int, limit: int) -> Pooled:
         extent = self._device.adopt_extent(descriptor)
         known = self._by_identity.get(extent.identity)
         if known is not None:
             owner: str | None = known.domain
         else:
             owner = domain if extent.offered else self._adoptable.get(extent.identity)
-        full = known is None and len(self._extents) >= self.limit
+        full = known is None and len(self._extents) >= limit
         if known is None and owner == domain and not full:
             self._adoptable.pop(extent.identity, None)
             return self._add(extent, domain)

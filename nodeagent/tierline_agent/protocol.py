@@ -80,6 +80,7 @@ class DescriptorKind(enum.IntEnum):
     CONTROL = 2
     STAGING = 3
     WORKSPACE = 4
+    BACKUP = 5
 
 
 class NoticeKind(enum.IntEnum):
@@ -454,7 +455,7 @@ class Fds:
     def _payload(self) -> bytes:
         if self.arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if self.kind > 4:
+        if self.kind > 5:
             raise _malformed("Fds.kind is not a known value")
         if self.first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -471,7 +472,7 @@ class Fds:
         arena, kind, first, count = cls._FIXED.unpack(payload)
         if arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if kind > 4:
+        if kind > 5:
             raise _malformed("Fds.kind is not a known value")
         if first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -1401,7 +1402,11 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLent:
-    """The workspace has extent_count extents. FDS messages of kind WORKSPACE follow."""
+    """The workspace has extent_count extents.
+
+    FDS messages of kind WORKSPACE follow, then one of kind BACKUP if its content is preserved:
+    a memfd that the client keeps for an agent to come, and does not look into.
+    """
 
     TYPE: ClassVar[int] = 34
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<II")
@@ -1423,6 +1428,91 @@ class WorkspaceLent:
         if reserved != 0x0:
             raise _malformed("WorkspaceLent.reserved is not 0x0")
         return cls(extent_count=extent_count)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceReturn:
+    """After a reconnect: offers a workspace back; FDS messages (WORKSPACE*, BACKUP) follow.
+
+    reach_bytes from its start have content. running_job as in ATTACH.
+    """
+
+    TYPE: ClassVar[int] = 35
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QQIIQQQ")
+
+    workspace_bytes: int
+    reach_bytes: int
+    extent_count: int
+    flags: WorkspaceFlags
+    running_job: int
+    release_ns: int
+    deadline_ns: int
+
+    def _payload(self) -> bytes:
+        if self.workspace_bytes == 0:
+            raise _malformed("WorkspaceReturn.workspace_bytes is below 1")
+        if self.extent_count == 0:
+            raise _malformed("WorkspaceReturn.extent_count is below 1")
+        if self.flags & ~1:
+            raise _malformed("WorkspaceReturn.flags has unknown bits")
+        return self._FIXED.pack(
+            self.workspace_bytes,
+            self.reach_bytes,
+            self.extent_count,
+            self.flags,
+            self.running_job,
+            self.release_ns,
+            self.deadline_ns,
+        )
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("WorkspaceReturn has a wrong length")
+        (
+            workspace_bytes,
+            reach_bytes,
+            extent_count,
+            flags,
+            running_job,
+            release_ns,
+            deadline_ns,
+        ) = cls._FIXED.unpack(payload)
+        if workspace_bytes == 0:
+            raise _malformed("WorkspaceReturn.workspace_bytes is below 1")
+        if extent_count == 0:
+            raise _malformed("WorkspaceReturn.extent_count is below 1")
+        if flags & ~1:
+            raise _malformed("WorkspaceReturn.flags has unknown bits")
+        return cls(
+            workspace_bytes=workspace_bytes,
+            reach_bytes=reach_bytes,
+            extent_count=extent_count,
+            flags=WorkspaceFlags(flags),
+            running_job=running_job,
+            release_ns=release_ns,
+            deadline_ns=deadline_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceTaken:
+    """The workspace is managed again; sent after all of its descriptors arrived."""
+
+    TYPE: ClassVar[int] = 36
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")
+
+    def _payload(self) -> bytes:
+        return self._FIXED.pack(0x0)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("WorkspaceTaken has a wrong length")
+        (reserved,) = cls._FIXED.unpack(payload)
+        if reserved != 0x0:
+            raise _malformed("WorkspaceTaken.reserved is not 0x0")
+        return cls()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1490,6 +1580,8 @@ Message = (
     | Rewound
     | Workspace
     | WorkspaceLent
+    | WorkspaceReturn
+    | WorkspaceTaken
     | Error
 )
 """Any message."""
@@ -1530,6 +1622,8 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     32: Rewound._parse,
     33: Workspace._parse,
     34: WorkspaceLent._parse,
+    35: WorkspaceReturn._parse,
+    36: WorkspaceTaken._parse,
     255: Error._parse,
 }
 
@@ -1548,6 +1642,7 @@ REPLY_OF: Final[dict[type[Message], type[Message]]] = {
     Stats: Statistics,
     Rewind: Rewound,
     Workspace: WorkspaceLent,
+    WorkspaceReturn: WorkspaceTaken,
 }
 """The reply that each request gets, unless it gets an `Error`."""
 
@@ -1572,6 +1667,7 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Stats,
         Rewind,
         Workspace,
+        WorkspaceReturn,
         Error,
     )
 )
@@ -1595,6 +1691,7 @@ FROM_AGENT: Final[frozenset[type[Message]]] = frozenset(
         Statistics,
         Rewound,
         WorkspaceLent,
+        WorkspaceTaken,
         Error,
     )
 )

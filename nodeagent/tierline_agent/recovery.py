@@ -1,9 +1,10 @@
 """After a restart: who was here before, and when leases may be granted again.
 
-The agent writes down its clients: token, task, process, number of sealed arenas. When it starts
-again, those that still live are *expected*: each is back once it has offered that many arenas. No
-lease is granted and nothing new is stored until all are back, or `recovery_s` has passed: stored
-content has no references before its owners return, and must not be evicted meanwhile.
+The agent writes down its clients: token, task, process, number of sealed arenas and workspaces.
+When it starts again, those that still live are *expected*: each is back once it has offered so
+many. No lease is granted and nothing new is stored or lent until all are back, or `recovery_s` has
+passed: stored content has no references before its owners return, and must not be evicted
+meanwhile.
 
 One client of each device is special: the *holder*, who was inside a job. It goes on computing from
 its ring while the agent is away, so no other job may stream through that ring until it is back or
@@ -37,7 +38,8 @@ class ClientRecord:
     token: int
     task: str
     process: Process
-    sealed_arenas: int
+    kept: int
+    """Its sealed arenas, and its workspace."""
 
 
 class ClientBook:
@@ -76,7 +78,7 @@ class ClientBook:
                     record.task,
                     record.process.pid,
                     record.process.start_ticks,
-                    record.sealed_arenas,
+                    record.kept,
                 ]
                 for record in self._clients.values()
             ]
@@ -85,8 +87,8 @@ class ClientBook:
 
 def _parse_clients(value: Any) -> list[ClientRecord]:
     return [
-        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(sealed))
-        for token, task, pid, ticks, sealed in value
+        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(kept))
+        for token, task, pid, ticks, kept in value
     ]
 
 
@@ -152,10 +154,10 @@ class Recovery:
         """Whether this client was inside a job, and nobody used the ring since."""
         return token in self._holders
 
-    def attached(self, token: int, arenas: int) -> None:
-        """The client has offered so many arenas back."""
+    def attached(self, token: int, kept: int) -> None:
+        """The client has offered so many arenas and workspaces back."""
         record = self._known.get(token)
-        if record is not None and arenas >= record.sealed_arenas:
+        if record is not None and kept >= record.kept:
             self._returned(token)
 
     def awaits(self, token: int) -> bool:

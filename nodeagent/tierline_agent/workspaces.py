@@ -8,8 +8,8 @@ the agent, made (and on a GPU pinned) when the client asks, so that a job waits 
 A program without layers (policy `Swap`) keeps its allocations in such a workspace, preserved: it
 is swapped whole at job boundaries, and only when another task wants the memory.
 
-Not here: workspaces across a restart of the agent. A client that comes back asks anew, and its
-content is gone.
+The memory of extents and backups is also the clients'. One that comes back after a restart of the
+agent offers both, and each backup says where its task's content is.
 
 Invariant: an extent's content is copied only while its task does not run, and a backup is closed
 only when no copy uses it.
@@ -18,10 +18,11 @@ only when no copy uses it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tierline_agent.devices.base import Backup, Device
-from tierline_agent.errors import QuotaExceeded
+from tierline_agent.errors import DescriptorRefused, QuotaExceeded
 from tierline_agent.extents import ExtentPool, Pooled
 from tierline_agent.identity import Process
 from tierline_agent.policy.overlay import Overlay
@@ -52,7 +53,7 @@ class Workspaces:
             QuotaExceeded: the fast memory holds no more.
             OSError: the device could not make them, or the host has no memory for the backup.
         """
-        count = self._extents_of(size_bytes)
+        count = self.extents_of(size_bytes)
         shared = self._domains.setdefault(domain, _Domain())
         async with shared.moving:
             lent = self._pool.workspace(domain, count, importer)
@@ -61,6 +62,53 @@ class Workspaces:
                 shared.backups[token] = await asyncio.to_thread(self._device.create_backup, count)
             shared.overlay.join(token, count * self._device.extent_bytes, preserve=preserve)
         return lent
+
+    def backup_descriptor(self, domain: str, token: int) -> int:
+        """A descriptor of a preserving client's backup, for it to keep. Raises OSError."""
+        return self._domains[domain].backups[token].memory.export()
+
+    async def take_back(
+        self,
+        domain: str,
+        token: int,
+        importer: Process,
+        descriptors: Sequence[int],
+        backup: int | None,
+        reach_bytes: int,
+        *,
+        running: bool,
+    ) -> None:
+        """Manage a workspace again that an earlier agent lent; with `running`, inside a job.
+
+        Raises:
+            DescriptorRefused: a descriptor is not what was lent, or others have used it since.
+            QuotaExceeded: the fast memory holds no more.
+            OSError: the backup could not be taken.
+        """
+        shared = self._domains.setdefault(domain, _Domain())
+        size_bytes = len(descriptors) * self._device.extent_bytes
+        preserve = backup is not None
+        async with shared.moving:
+            lent = [
+                self._pool.adopt_workspace(domain, number, descriptor, importer)
+                for number, descriptor in enumerate(descriptors)
+            ]
+            shared.extents = max(shared.extents, lent, key=len)
+            saved = False
+            if backup is not None:
+                taken = await asyncio.to_thread(self._device.adopt_backup, backup, len(lent))
+                shared.backups[token] = taken
+                saved = taken.memory.saved and not running
+            reach_bytes = size_bytes if running else reach_bytes
+            if not shared.overlay.rejoin(
+                token, size_bytes, reach_bytes, preserve=preserve, saved=saved
+            ):
+                raise DescriptorRefused(
+                    "cannot take a workspace back: other tasks have used it since, and its "
+                    "content is gone; restart the task"
+                )
+            if running:
+                shared.overlay.entered(token)
 
     async def bring_in(self, domain: str, token: int) -> None:
         """Make the workspace what the client's last job left. With the lease held.
@@ -72,9 +120,12 @@ class Workspaces:
             turn = shared.overlay.turn(token)
             if turn.save is not None:
                 await self._move(shared, turn.save, turn.save_bytes, saving=True)
+                shared.backups[turn.save].memory.saved = True
                 shared.overlay.saved(turn.save)
             if turn.restore_bytes:
                 await self._move(shared, token, turn.restore_bytes, saving=False)
+            if token in shared.backups:
+                shared.backups[token].memory.saved = False
             shared.overlay.entered(token)
 
     def ended(self, domain: str, token: int, reach_bytes: int) -> None:
@@ -83,22 +134,23 @@ class Workspaces:
 
     async def leave(self, domain: str, token: int) -> None:
         """The client has gone; what nobody else needs is given up."""
-        shared = self._domains[domain]
+        shared = self._domains.setdefault(domain, _Domain())
         async with shared.moving:
             shared.overlay.leave(token)
             backup = shared.backups.pop(token, None)
             if backup is not None:
                 backup.close()
-            needed = self._extents_of(shared.overlay.size_bytes)
+            needed = self.extents_of(shared.overlay.size_bytes)
             self._pool.shrink_workspace(domain, needed)
             del shared.extents[needed:]
 
-    def _extents_of(self, size_bytes: int) -> int:
+    def extents_of(self, size_bytes: int) -> int:
+        """How many extents lie behind so many bytes."""
         return -(-size_bytes // self._device.extent_bytes)
 
     async def _move(self, shared: _Domain, token: int, size_bytes: int, *, saving: bool) -> None:
         backup = shared.backups[token]
-        extents = [pooled.extent for pooled in shared.extents[: self._extents_of(size_bytes)]]
+        extents = [pooled.extent for pooled in shared.extents[: self.extents_of(size_bytes)]]
         await asyncio.to_thread(backup.save if saving else backup.restore, extents)
 
 

@@ -14,6 +14,7 @@ _Static_assert((int)ABI_INVALID_VALUE == (int)CUDA_ERROR_INVALID_VALUE, "value")
 _Static_assert((int)ABI_OUT_OF_MEMORY == (int)CUDA_ERROR_OUT_OF_MEMORY, "value");
 _Static_assert((int)ABI_NOT_INITIALIZED == (int)CUDA_ERROR_NOT_INITIALIZED, "value");
 _Static_assert((int)ABI_NOT_FOUND == (int)CUDA_ERROR_NOT_FOUND, "value");
+_Static_assert((int)ABI_NOT_READY == (int)CUDA_ERROR_NOT_READY, "value");
 _Static_assert((int)ABI_NOT_SUPPORTED == (int)CUDA_ERROR_NOT_SUPPORTED, "value");
 _Static_assert((int)ABI_LOCATION_DEVICE == (int)CU_MEM_LOCATION_TYPE_DEVICE, "value");
 _Static_assert((int)ABI_SYSTEM_NOT_READY == (int)CUDA_ERROR_SYSTEM_NOT_READY, "value");

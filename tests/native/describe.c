@@ -341,6 +341,24 @@ static void print_workspace_lent(FILE *to, const struct tlp_workspace_lent *in) 
     fputs(")", to);
 }
 
+static void print_workspace_return(FILE *to, const struct tlp_workspace_return *in) {
+    fputs("WorkspaceReturn(", to);
+    fprintf(to, "workspace_bytes=%llu", (unsigned long long)in->workspace_bytes);
+    fprintf(to, ", reach_bytes=%llu", (unsigned long long)in->reach_bytes);
+    fprintf(to, ", extent_count=%llu", (unsigned long long)in->extent_count);
+    fprintf(to, ", flags=%llu", (unsigned long long)in->flags);
+    fprintf(to, ", running_job=%llu", (unsigned long long)in->running_job);
+    fprintf(to, ", release_ns=%llu", (unsigned long long)in->release_ns);
+    fprintf(to, ", deadline_ns=%llu", (unsigned long long)in->deadline_ns);
+    fputs(")", to);
+}
+
+static void print_workspace_taken(FILE *to, const struct tlp_workspace_taken *in) {
+    (void)in;
+    fputs("WorkspaceTaken(", to);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -452,6 +470,12 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_WORKSPACE_LENT:
         print_workspace_lent(to, &message->workspace_lent);
+        break;
+    case TLP_WORKSPACE_RETURN:
+        print_workspace_return(to, &message->workspace_return);
+        break;
+    case TLP_WORKSPACE_TAKEN:
+        print_workspace_taken(to, &message->workspace_taken);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

@@ -1,4 +1,5 @@
-/* Opening a connection, and offering sealed arenas back to an agent that was restarted.
+/* Opening a connection, and offering sealed arenas and the workspace back to an agent that was
+ * restarted.
  *
  * It runs without the lock, as the only user of the connection (link == TL_LINK_ATTACHING), and
  * changes nothing that another thread reads before it succeeded, except the content of staging
@@ -257,6 +258,36 @@ static int offer_arena(tierline_client *client, uint32_t index) {
     return code;
 }
 
+static int offer_workspace(tierline_client *client) {
+    const struct tl_workspace *workspace = &client->workspace;
+    const struct tl_offer *offer = &client->offer;
+    struct tlp_message message = {.type = TLP_WORKSPACE_RETURN};
+    message.workspace_return.workspace_bytes = workspace->asked_bytes;
+    message.workspace_return.reach_bytes = offer->reach_bytes;
+    message.workspace_return.extent_count = workspace->extent_count;
+    message.workspace_return.flags = workspace->flags;
+    if (offer->running_job != 0) {
+        message.workspace_return.running_job = offer->running_job;
+        message.workspace_return.release_ns = offer->release_ns;
+        message.workspace_return.deadline_ns = offer->deadline_ns;
+    }
+    int code = send_message(client, &message, NULL, 0);
+    uint32_t sequence = client->next_sequence;
+    code = code == 0 ? send_descriptors(client, 0, TLP_DESCRIPTOR_KIND_WORKSPACE,
+                                        workspace->descriptors, workspace->extent_count)
+                     : code;
+    code = code == 0 ? send_descriptors(client, 0, TLP_DESCRIPTOR_KIND_BACKUP,
+                                        workspace->descriptors + workspace->extent_count,
+                                        workspace->received - workspace->extent_count)
+                     : code;
+    struct tlp_header header;
+    code = code == 0 ? expect(client, TLP_WORKSPACE_TAKEN, sequence, &header, &message) : code;
+    if (code == 0) {
+        tl_connection_drop_frame(&client->connection, &header);
+    }
+    return code;
+}
+
 int tl_attach(tierline_client *client) {
     tl_connection_close(&client->connection);
     if (tl_connection_open(&client->connection, client->socket_path) != 0) {
@@ -269,6 +300,9 @@ int tl_attach(tierline_client *client) {
         if ((client->offer.sealed_arenas & (1U << i)) != 0) {
             code = offer_arena(client, i);
         }
+    }
+    if (code == 0 && client->workspace.lent) { /* what it is changes only while the link is up */
+        code = offer_workspace(client);
     }
     if (code != 0) {
         tl_connection_close(&client->connection);

@@ -5,6 +5,7 @@
  */
 #include "client.h"
 #include "launch_gates.h"
+#include "swap_client.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,9 @@ static void drop_in_child(void) {
         client->dropped = true;
         if (client->device == TIERLINE_DEVICE_CUDA) {
             tl_gates_forget();
+            tl_swap_forget();
         }
+        tl_workspace_close(client, true);
         tl_connection_close(&client->connection);
         if (client->staging_descriptor >= 0) {
             close(client->staging_descriptor);
@@ -118,6 +121,13 @@ int tierline_connect(const char *socket_path, const char *process_name, tierline
 
 int tierline_connect_device(const char *socket_path, const char *process_name, uint32_t device,
                             tierline_client **out) {
+    return device == TIERLINE_DEVICE_CUDA && out != NULL && tl_swap_wanted()
+               ? tl_swap_share(out)
+               : tl_connect(socket_path, process_name, device, out);
+}
+
+int tl_connect(const char *socket_path, const char *process_name, uint32_t device,
+               tierline_client **out) {
     if (device > TIERLINE_DEVICE_CUDA) {
         return tl_fail(TIERLINE_E_ARGUMENT, "connecting to the agent: there is no device kind %u",
                        device);
@@ -150,7 +160,7 @@ int tierline_connect_device(const char *socket_path, const char *process_name, u
         tl_lock_release(&client->lock);
     }
     if (code != 0) {
-        tierline_close(client);
+        tl_close(client);
         return code;
     }
     *out = client;
@@ -158,9 +168,12 @@ int tierline_connect_device(const char *socket_path, const char *process_name, u
 }
 
 void tierline_close(tierline_client *client) {
-    if (client == NULL) {
-        return;
+    if (client != NULL && !tl_swap_owns(client)) {
+        tl_close(client);
     }
+}
+
+void tl_close(tierline_client *client) {
     if (client->device == TIERLINE_DEVICE_CUDA && !client->dropped) {
         tl_gates_settle(client); /* what cannot be settled ends with the connection */
         tl_gates_disown(client);
@@ -172,6 +185,7 @@ void tierline_close(tierline_client *client) {
             tl_arena_destroy(&client->arenas[i]);
         }
     }
+    tl_workspace_close(client, client->dropped);
     tl_connection_close(&client->connection);
     if (client->staging != NULL) {
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);

@@ -17,6 +17,7 @@
 #include "tierline/protocol.h"
 #include "tierline/tierline.h"
 #include "words.h"
+#include "workspace.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -70,6 +71,7 @@ struct tl_offer {
     uint32_t job_arena;
     uint64_t release_ns;
     uint64_t deadline_ns;
+    uint64_t reach_bytes; /* of the workspace */
     uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
 };
 
@@ -105,12 +107,17 @@ struct tierline_client {
     uint64_t staging_taken; /* a bit per slot */
 
     struct tl_inbox inbox;
+    struct tl_workspace workspace;
     struct tl_arena arenas[TIERLINE_MAX_ARENAS];
     struct tl_job job;
 };
 
 /* client.c: 0, or a code if the client cannot be used here. */
 int tl_check_usable(tierline_client *client);
+/* client.c: a client of its own, and its end. 0 or a code. */
+int tl_connect(const char *socket_path, const char *process_name, uint32_t device,
+               tierline_client **out);
+void tl_close(tierline_client *client);
 
 /* request.c; all with the lock held, which they release while they wait. */
 enum tl_persistence { TL_REPEAT_AFTER_RECONNECT, TL_FAIL_ON_RECONNECT };

@@ -154,7 +154,7 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         struct tlp_message message = {.type = TLP_JOB_END};
         message.job_end.job = number;
         message.job_end.end_ns = tl_now_ns();
-        message.job_end.workspace_peak_bytes = workspace_peak_bytes;
+        message.job_end.workspace_peak_bytes = tl_workspace_reach(client, workspace_peak_bytes);
         message.job_end.stall_ns = job->stats.stall_ns;
         message.job_end.fetched_bytes = job->stats.fetched_bytes;
         struct tlp_message reply;

@@ -13,6 +13,7 @@
  * it has a private copy; `consumed` never passes what issued work may still read.
  */
 #include "cuda.h"
+#include "drain.h"
 #include "gate.h"
 #include "launch_state.h"
 #include "order.h"
@@ -195,6 +196,9 @@ static int begin(struct tierline_call *call) {
     if (call->captured) {
         return ABI_SUCCESS;
     }
+    if (atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {
+        tl_drain_note(call->stream, call->per_thread);
+    }
     if (call->weight_count == 0) {
         return call->held == 0 ? pass(call) : (int)ABI_SUCCESS;
     }
@@ -245,6 +249,7 @@ static void end(struct tierline_call *call) {
 static void leave(void *stream, bool per_thread) {
     tl_lock_acquire(&tl_gates.lock);
     tl_stream_leave(stream, per_thread);
+    tl_drain_leave(stream, per_thread);
     tl_lock_release(&tl_gates.lock);
 }
 

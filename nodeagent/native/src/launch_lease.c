@@ -4,6 +4,7 @@
  * to it.
  */
 #include "cuda.h"
+#include "drain.h"
 #include "gate.h"
 #include "holdings.h"
 #include "launch_state.h"
@@ -34,7 +35,7 @@ void *tl_gates_context(const tierline_client *client) {
             return client->arenas[a].on_device.context;
         }
     }
-    return NULL;
+    return client->workspace.lent ? client->workspace.context : NULL;
 }
 
 /* The only sealed arena, or none. */
@@ -79,6 +80,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     atomic_store(&tl_gates.highest, 0);
     atomic_store(&tl_gates.orphaned, false);
     tl_streams_restart();
+    tl_drain_restart();
     atomic_store(&tl_gates.leased, true);
     tl_monitor_wake();
     return code;
@@ -122,7 +124,7 @@ bool tl_gates_idle(const tierline_client *client) {
     if (context == NULL || !tl_cuda_enter(context)) {
         return true;
     }
-    bool idle = tl_streams_idle();
+    bool idle = tl_streams_idle() && tl_drain_done();
     tl_cuda_leave();
     return idle;
 }

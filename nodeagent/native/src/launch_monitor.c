@@ -25,6 +25,7 @@
 #include <time.h>
 
 #define PERIOD_NS 5000000U
+#define LOOK_NS 200000000U
 /* What the agent had under way when it gave up may still arrive for so long. */
 #define SETTLE_NS 100000000U
 #define ENDED_WORD 0x7fffffffU
@@ -111,7 +112,7 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
     tl_lock_acquire(&client->lock);
     struct tl_job *job = &client->job;
     uint64_t number = job->granted ? job->number : 0;
-    if (number != 0) {
+    if (number != 0 || client->workspace.lent) {
         tl_look(client);
         int code = tl_ensure_connected(client);
         number = job->granted ? job->number : 0;
@@ -142,6 +143,15 @@ static void end_if_idle(tierline_client *client, uint32_t begun) {
     tl_lock_release(&tl_gates.lock);
 }
 
+/* How long nothing need be done between jobs. Who has a workspace must not miss that the agent was
+ * restarted: the next one lends it to others unless it is offered back. */
+static uint64_t idle_ns(tierline_client *client) {
+    tl_lock_acquire(&client->lock);
+    bool lent = client->workspace.lent;
+    tl_lock_release(&client->lock);
+    return lent ? LOOK_NS : TL_FOREVER;
+}
+
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
@@ -162,8 +172,10 @@ static void *watch(void *context) {
             end_if_idle(client, begun);
         }
         begun = now;
-        uint64_t pause = tl_holdings_report(client);
-        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : pause, false);
+        uint64_t report_ns = tl_holdings_report(client);
+        uint64_t look_ns = idle_ns(client);
+        uint64_t idle = report_ns < look_ns ? report_ns : look_ns;
+        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : idle, false);
     }
 }
 

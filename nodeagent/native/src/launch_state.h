@@ -49,7 +49,7 @@ extern struct tl_gates tl_gates;
 /* launch_lease.c; all with the gates' lock held.
  * Prints what failed, and why; a few times a process. */
 void tl_gates_say(const char *what);
-/* The context of some sealed arena, or NULL. */
+/* The context of some sealed arena, or of the workspace, or NULL. */
 void *tl_gates_context(const tierline_client *client);
 /* Makes sure that this process holds the lease, with the stream of `wanted` if the choice is the
  * library's. 0 or a code. */

@@ -262,7 +262,7 @@ static int decode_fds(const uint8_t *payload, size_t length, struct tlp_fds *out
     if (load32(payload) > 15) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.arena is above 15");
     }
-    if (load32(payload + 4) > 4) {
+    if (load32(payload + 4) > 5) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.kind is not a known value");
     }
     if (load32(payload + 8) > 65535) {
@@ -753,6 +753,42 @@ static int decode_workspace_lent(const uint8_t *payload, size_t length, struct t
     return 0;
 }
 
+static int decode_workspace_return(const uint8_t *payload, size_t length, struct tlp_workspace_return *out,
+                  struct tlp_refusal *why) {
+    if (length != 48) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceReturn has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceReturn.workspace_bytes is below 1");
+    }
+    if (load32(payload + 16) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceReturn.extent_count is below 1");
+    }
+    if ((load32(payload + 20) & ~1U) != 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceReturn.flags has unknown bits");
+    }
+    out->workspace_bytes = load64(payload);
+    out->reach_bytes = load64(payload + 8);
+    out->extent_count = load32(payload + 16);
+    out->flags = load32(payload + 20);
+    out->running_job = load64(payload + 24);
+    out->release_ns = load64(payload + 32);
+    out->deadline_ns = load64(payload + 40);
+    return 0;
+}
+
+static int decode_workspace_taken(const uint8_t *payload, size_t length, struct tlp_workspace_taken *out,
+                  struct tlp_refusal *why) {
+    if (length != 8) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceTaken has a wrong length");
+    }
+    if (load64(payload) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "WorkspaceTaken.reserved is not 0x0");
+    }
+    out->empty = 0;
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -860,6 +896,10 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_workspace(payload, length, &out->workspace, why);
     case TLP_WORKSPACE_LENT:
         return decode_workspace_lent(payload, length, &out->workspace_lent, why);
+    case TLP_WORKSPACE_RETURN:
+        return decode_workspace_return(payload, length, &out->workspace_return, why);
+    case TLP_WORKSPACE_TAKEN:
+        return decode_workspace_taken(payload, length, &out->workspace_taken, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -936,6 +976,10 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_WORKSPACE:
         return 16;
     case TLP_WORKSPACE_LENT:
+        return 8;
+    case TLP_WORKSPACE_RETURN:
+        return 48;
+    case TLP_WORKSPACE_TAKEN:
         return 8;
     case TLP_ERROR:
         return 248;
@@ -1181,6 +1225,21 @@ static void encode_workspace_lent(const struct tlp_workspace_lent *in, uint8_t *
     save32(payload + 4, 0x0);
 }
 
+static void encode_workspace_return(const struct tlp_workspace_return *in, uint8_t *payload) {
+    save64(payload, in->workspace_bytes);
+    save64(payload + 8, in->reach_bytes);
+    save32(payload + 16, in->extent_count);
+    save32(payload + 20, in->flags);
+    save64(payload + 24, in->running_job);
+    save64(payload + 32, in->release_ns);
+    save64(payload + 40, in->deadline_ns);
+}
+
+static void encode_workspace_taken(const struct tlp_workspace_taken *in, uint8_t *payload) {
+    (void)in;
+    save64(payload, 0x0);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1319,6 +1378,12 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_WORKSPACE_LENT:
         encode_workspace_lent(&message->workspace_lent, payload);
+        break;
+    case TLP_WORKSPACE_RETURN:
+        encode_workspace_return(&message->workspace_return, payload);
+        break;
+    case TLP_WORKSPACE_TAKEN:
+        encode_workspace_taken(&message->workspace_taken, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

@@ -62,6 +62,10 @@ static int complete(tierline_client *client, const struct tlp_header *header,
     if (message->type == TLP_RESERVED && tl_inbox_reserved(client, &message->reserved) != 0) {
         return -1;
     }
+    if (message->type == TLP_WORKSPACE_LENT &&
+        tl_workspace_announced(client, &message->workspace_lent) != 0) {
+        return -1;
+    }
     p->reply = *message;
     p->progress = TL_DONE;
     return 0;
@@ -71,7 +75,10 @@ static int dispatch(tierline_client *client, const struct tlp_header *header,
                     const struct tlp_message *message) {
     switch (message->type) {
     case TLP_FDS:
-        return tl_inbox_descriptors(client, &message->fds);
+        return message->fds.kind == TLP_DESCRIPTOR_KIND_WORKSPACE ||
+                       message->fds.kind == TLP_DESCRIPTOR_KIND_BACKUP
+                   ? tl_workspace_descriptors(client, &message->fds)
+                   : tl_inbox_descriptors(client, &message->fds);
     case TLP_REVOKE:
         client->job.revoke_asked = message->revoke.job;
         return 0;
@@ -144,7 +151,8 @@ static void prepare_offer(tierline_client *client) {
         (struct tl_offer){.running_job = job->granted && !job->revoked ? job->number : 0,
                           .job_arena = job->arena,
                           .release_ns = job->release_ns,
-                          .deadline_ns = job->deadline_ns};
+                          .deadline_ns = job->deadline_ns,
+                          .reach_bytes = client->workspace.reach_bytes};
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state == TL_ARENA_SEALED) {
             client->offer.sealed_arenas |= 1U << i;

@@ -114,11 +114,32 @@ class Staging(Protocol):
         ...
 
 
+class KeptMemory(Protocol):
+    """The memory of a backup, which its client keeps for an agent to come."""
+
+    @property
+    def saved(self) -> bool:
+        """Whether the content is here; else it is in the extents."""
+        ...
+
+    @saved.setter
+    def saved(self, here: bool) -> None: ...
+
+    def export(self) -> int:
+        """Return a descriptor that the caller owns. Raises OSError."""
+        ...
+
+
 class Backup(Protocol):
     """Host memory that keeps the content of a workspace's extents while others have them.
 
     `save` and `restore` block; for worker threads, one at a time. `close` is the event loop's.
     """
+
+    @property
+    def memory(self) -> KeptMemory:
+        """Where it lies."""
+        ...
 
     def save(self, extents: Sequence[Extent]) -> None:
         """Copy the first extents of the workspace here. Raises OSError."""
@@ -308,4 +329,12 @@ class Device(Protocol):
 
     def create_backup(self, extents: int) -> Backup:
         """Make room for a copy of so many extents. Blocks; for worker threads."""
+        ...
+
+    def adopt_backup(self, descriptor: int, extents: int) -> Backup:
+        """Take back a backup that an earlier agent made. Blocks; for worker threads.
+
+        Raises:
+            DescriptorRefused: it is not one for so many extents.
+        """
         ...

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tierline_agent.devices.backup import HostBackup
+from tierline_agent.devices.backup import BackupMemory, HostBackup
 from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.devices.staging import HostStaging
@@ -170,7 +170,12 @@ class CpuDevice:
 
     def create_backup(self, extents: int) -> HostBackup:
         """Make room for a copy of so many extents."""
-        return HostBackup(extents, self.extent_bytes)
+        return HostBackup(BackupMemory.create(extents, self.extent_bytes), self.extent_bytes)
+
+    def adopt_backup(self, descriptor: int, extents: int) -> HostBackup:
+        """Take back a backup."""
+        memory = BackupMemory.adopt(descriptor, extents, self.extent_bytes)
+        return HostBackup(memory, self.extent_bytes)
 
 
 def _memory(extent: Extent) -> SharedMemory:

@@ -79,6 +79,10 @@ class SharedMemory:
         mode = os.O_RDWR if writable else os.O_RDONLY
         return os.open(f"/proc/self/fd/{self._descriptor}", mode | os.O_CLOEXEC)
 
+    def populate(self) -> None:
+        """Have all of it in memory now. Raises OSError: there is not so much."""
+        os.posix_fallocate(self._descriptor, 0, self.size_bytes)
+
     def use_huge_pages(self) -> None:
         """Ask for huge pages, once; all of it should have been written before."""
         if not self._collapsed:

@@ -39,6 +39,7 @@ class Overlay:
     def __init__(self) -> None:
         self._tenants: dict[int, _Tenant] = {}
         self._holder: int | None = None
+        self._entered = False
 
     @property
     def size_bytes(self) -> int:
@@ -48,6 +49,23 @@ class Overlay:
     def join(self, token: int, size_bytes: int, *, preserve: bool) -> None:
         """A task shares the extents from now on."""
         self._tenants[token] = _Tenant(size_bytes, preserve)
+
+    def rejoin(
+        self, token: int, size_bytes: int, reach_bytes: int, *, preserve: bool, saved: bool
+    ) -> bool:
+        """A task of before is back, with content that is saved, or in the extents.
+
+        False, and nothing is changed, if it says that its content is in the extents, and another
+        task has been there since.
+        """
+        reach_bytes = min(reach_bytes, size_bytes) if preserve else 0
+        inside = reach_bytes > 0 and not saved
+        if inside and (self._holder is not None or self._entered):
+            return False
+        self._tenants[token] = _Tenant(size_bytes, preserve, reach_bytes, saved)
+        if inside:
+            self._holder = token
+        return True
 
     def leave(self, token: int) -> None:
         """A task has gone, and its content with it."""
@@ -79,6 +97,7 @@ class Overlay:
         tenant.reach_bytes = tenant.size_bytes
         tenant.saved = False
         self._holder = token
+        self._entered = True
 
     def ended(self, token: int, reach_bytes: int) -> None:
         """Its job has ended and left content in the first `reach_bytes`."""

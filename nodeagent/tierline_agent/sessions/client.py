@@ -37,6 +37,8 @@ class Client:
         self.token = 0
         self.process_name = ""
         self.arenas: dict[int, Arena] = {}
+        self.has_workspace = False
+        """Whether it has a workspace in extents of the agent."""
         self.staging: Staging | None = None
         self.requests: set[asyncio.Task[None]] = set()
         self.deadline_ns = BACKGROUND_NS
@@ -160,10 +162,15 @@ class Client:
             raise ConnectionViolation(f"a staging slot does not hold {length} bytes")
         return self.staging.slot(slot, length)
 
+    @property
+    def kept(self) -> int:
+        """What it would offer back after a restart: sealed arenas, and its workspace."""
+        return sum(arena.sealed for arena in self.arenas.values()) + self.has_workspace
+
     def write_down(self) -> None:
         """Note in the client book what must be waited for after a restart."""
-        sealed = sum(arena.sealed for arena in self.arenas.values())
+        kept = self.kept
         before = self.node.recovery.record_of(self.token, self.task.name, self.process)
         if before is not None and self.node.recovery.pending:
-            sealed = max(sealed, before.sealed_arenas)
-        self.node.clients.note(ClientRecord(self.token, self.task.name, self.process, sealed))
+            kept = max(kept, before.kept)
+        self.node.clients.note(ClientRecord(self.token, self.task.name, self.process, kept))

@@ -90,6 +90,11 @@ class Jobs:
         """Whether the client waits for its first release."""
         return self._ready is not None
 
+    @property
+    def in_progress(self) -> bool:
+        """Whether it has a job, or waits for one."""
+        return self._job is not None
+
     # -- JOB_BEGIN
 
     def begin(self, sequence: int, message: JobBegin) -> None:
@@ -127,7 +132,7 @@ class Jobs:
             return False
         return True
 
-    def resume(self, arena: Arena, number: int, release_ns: int, deadline_ns: int) -> None:
+    def resume(self, arena: Arena | None, number: int, release_ns: int, deadline_ns: int) -> None:
         """Go on with a job that was in progress when the agent ended, or revoke it."""
         client, node = self._client, self._client.node
         job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)

@@ -178,7 +178,7 @@ class Reattach:
         client.reply(offer.sequence, Attached(message.arena))
         if message.running_job:
             self._jobs.resume(arena, message.running_job, message.release_ns, message.deadline_ns)
-        client.node.recovery.attached(client.token, len(client.arenas))
+        client.node.recovery.attached(client.token, client.kept)
 
     def _build(self, offer: _Offer) -> Arena:
         client, message = self._client, offer.message

@@ -45,6 +45,7 @@ from tierline_agent.protocol import (
     Welcome,
     WelcomeFlags,
     Workspace,
+    WorkspaceReturn,
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
@@ -75,6 +76,7 @@ class Session:
         self.jobs = Jobs(self.client, self._workspace)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
+        self._workspace.on_running = self._resume_with_workspace
         self._on_closed = on_closed
         self.closed: asyncio.Task[None] | None = None
         self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
@@ -86,6 +88,7 @@ class Session:
             Fetch: self._loading.fetch,
             Profile: self._loading.profile,
             Workspace: self._workspace.ask,
+            WorkspaceReturn: self._workspace.offer,
             JobBegin: self.jobs.begin,
             Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
@@ -96,7 +99,7 @@ class Session:
             Stats: self.jobs.stats,
             Digests: self._reattach.digests,
             Attach: self._reattach.attach,
-            Fds: self._reattach.descriptors,
+            Fds: self._descriptors,
             Error: self._client_error,
         }
         # a descriptor that leaked into another process keeps the connection open: see the process
@@ -157,6 +160,14 @@ class Session:
         if handler is None:
             raise ConnectionViolation(f"a client does not send {type(message).__name__}")
         return handler
+
+    def _descriptors(self, sequence: int, message: Fds) -> None:
+        taker = self._workspace if self._workspace.takes(message) else self._reattach
+        taker.descriptors(sequence, message)
+
+    def _resume_with_workspace(self, message: WorkspaceReturn) -> None:
+        if not self.jobs.in_progress:  # else it came back with its arena
+            self.jobs.resume(None, message.running_job, message.release_ns, message.deadline_ns)
 
     async def _give_up(self, arenas: list[Any]) -> None:
         client, node = self.client, self.client.node

@@ -1,15 +1,26 @@
-"""The workspace of one client: WORKSPACE, and what its jobs mean for it."""
+"""The workspace of one client: WORKSPACE, WORKSPACE_RETURN, and what its jobs mean for it."""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 
 from tierline_agent.errors import ConnectionViolation
-from tierline_agent.protocol import DescriptorKind, Workspace, WorkspaceFlags, WorkspaceLent
+from tierline_agent.protocol import (
+    DescriptorKind,
+    Fds,
+    Workspace,
+    WorkspaceFlags,
+    WorkspaceLent,
+    WorkspaceReturn,
+    WorkspaceTaken,
+)
 from tierline_agent.sessions.client import Client
 from tierline_agent.workspaces import check_granted
 
 _log = logging.getLogger(__name__)
+_KINDS = (DescriptorKind.WORKSPACE, DescriptorKind.BACKUP)
 
 
 class ClientWorkspace:
@@ -19,6 +30,11 @@ class ClientWorkspace:
         self._client = client
         self._asked = False
         self._lent = False
+        self._offer: WorkspaceReturn | None = None
+        self._sequence = 0
+        self._descriptors: list[int] = []
+        self.on_running: Callable[[WorkspaceReturn], None] = lambda _: None
+        """Told of a workspace that came back inside a job."""
 
     @property
     def lent(self) -> bool:
@@ -27,29 +43,111 @@ class ClientWorkspace:
 
     def ask(self, sequence: int, message: Workspace) -> None:
         """Lend the extents behind it."""
+        self._only_once()
+        self._client.spawn(sequence, self._lend(sequence, message))
+
+    def _only_once(self) -> None:
         if self._asked:
             raise ConnectionViolation("WORKSPACE was sent twice", out_of_order=True)
         self._asked = True
-        self._client.spawn(sequence, self._lend(sequence, message))
 
     async def _lend(self, sequence: int, message: Workspace) -> None:
         client = self._client
         check_granted(message.workspace_bytes, client.task.plan.workspace_bytes)
+        await client.node.recovery.settled()  # those of before may offer the domain's extents
         client.own_arenas()
         client.node.watch_importer(client.process)
-        lent = await client.unit.workspaces.lend(
+        preserve = bool(message.flags & WorkspaceFlags.PRESERVE)
+        workspaces = client.unit.workspaces
+        lent = await workspaces.lend(
             client.domain,
             client.token,
             client.process,
             message.workspace_bytes,
-            preserve=bool(message.flags & WorkspaceFlags.PRESERVE),
+            preserve=preserve,
         )
-        self._lent = True
+        self._has_it()
         client.reply(sequence, WorkspaceLent(len(lent)))
         device = client.unit.device
         descriptors = [device.export_extent(pooled.extent, writable=True) for pooled in lent]
         client.send_descriptors(sequence, 0, DescriptorKind.WORKSPACE, descriptors)
+        if preserve:
+            backup = workspaces.backup_descriptor(client.domain, client.token)
+            client.send_descriptors(sequence, 0, DescriptorKind.BACKUP, [backup])
         _log.info("%s has a workspace of %d extents", client, len(lent))
+
+    def _has_it(self) -> None:
+        self._lent = True
+        self._client.has_workspace = True
+        self._client.write_down()
+
+    # -- after a restart of the agent
+
+    def offer(self, sequence: int, message: WorkspaceReturn) -> None:
+        """Begin to take it back."""
+        self._only_once()
+        if message.extent_count != self._client.unit.workspaces.extents_of(message.workspace_bytes):
+            raise ConnectionViolation("a workspace has another size than its extents")
+        self._offer, self._sequence = message, sequence
+
+    def takes(self, message: Fds) -> bool:
+        """Whether these descriptors are of the offer."""
+        return message.kind in _KINDS
+
+    def descriptors(self, _sequence: int, message: Fds) -> None:
+        """Take the descriptors; with the last one it can be managed again."""
+        offer = self._offer
+        arrived = self._client.connection.take_descriptors(message.count)
+        self._descriptors += arrived
+        if offer is None:
+            raise ConnectionViolation("descriptors without a WORKSPACE_RETURN", out_of_order=True)
+        backup = message.kind == DescriptorKind.BACKUP
+        preserve = bool(offer.flags & WorkspaceFlags.PRESERVE)
+        extents = len(self._descriptors) - backup
+        if backup and (extents != offer.extent_count or not preserve or message.count != 1):
+            raise ConnectionViolation("a backup does not follow its extents", out_of_order=True)
+        if not backup and extents > offer.extent_count:
+            raise ConnectionViolation("more descriptors of a workspace than it has extents")
+        if len(self._descriptors) == offer.extent_count + preserve:
+            self._offer = None
+            self._client.spawn(self._sequence, self._take_back(offer))
+
+    async def _take_back(self, offer: WorkspaceReturn) -> None:
+        client = self._client
+        extents = self._descriptors[: offer.extent_count]
+        backup = self._descriptors[offer.extent_count :]
+        try:
+            check_granted(offer.workspace_bytes, client.task.plan.workspace_bytes)
+            client.own_arenas()
+            client.node.watch_importer(client.process)
+            await client.unit.workspaces.take_back(
+                client.domain,
+                client.token,
+                client.process,
+                extents,
+                backup[0] if backup else None,
+                offer.reach_bytes,
+                running=offer.running_job != 0,
+            )
+        except Exception:
+            await client.unit.workspaces.leave(client.domain, client.token)
+            raise
+        finally:
+            self._close_descriptors()
+        self._has_it()
+        client.unit.extents_changed()
+        client.reply(self._sequence, WorkspaceTaken())
+        if offer.running_job:
+            self.on_running(offer)
+        client.node.recovery.attached(client.token, client.kept)
+        _log.info("%s has its workspace of %d extents back", client, offer.extent_count)
+
+    def _close_descriptors(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    # -- jobs
 
     async def bring_in(self) -> None:
         """Before a job of the client is granted. Raises OSError."""
@@ -63,5 +161,6 @@ class ClientWorkspace:
 
     async def close(self) -> None:
         """The client is gone, and none of its requests is at work any more."""
+        self._close_descriptors()
         if self._lent:
             await self._client.unit.workspaces.leave(self._client.domain, self._client.token)

@@ -29,6 +29,7 @@ class Program:
         asked = p.Workspace(self.size, p.WorkspaceFlags.PRESERVE)
         lent = self.client.ask(asked, p.WorkspaceLent)
         descriptors = self.client.expect_descriptors(p.DescriptorKind.WORKSPACE, lent.extent_count)
+        self.client.expect_descriptors(p.DescriptorKind.BACKUP, 1)
         self.base = int(ok(driver.cuMemAddressReserve(self.size, 0, 0, 0)))
         for number, descriptor in enumerate(descriptors):
             handle = ok(driver.cuMemImportFromShareableHandle(descriptor, POSIX_FD))

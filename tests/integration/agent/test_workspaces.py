@@ -63,6 +63,8 @@ def tenant(
     lent = client.ask(p.Workspace(extents * EXTENT_BYTES - 1, flags), p.WorkspaceLent)
     descriptors = client.expect_descriptors(p.DescriptorKind.WORKSPACE, lent.extent_count)
     memory = [mmap.mmap(descriptor, EXTENT_BYTES) for descriptor in descriptors]
+    if preserve:
+        descriptors += client.expect_descriptors(p.DescriptorKind.BACKUP, 1)
     for descriptor in descriptors:
         os.close(descriptor)
     assert len(memory) == extents

@@ -5,6 +5,9 @@
  *   - keeps device memory within a budget (TIERLINE_BUDGET, bytes; suffixes Ki, Mi, Gi), which
  *     cuMemGetInfo, cuDeviceTotalMem and NVML show; what exceeds it is refused, or lies in host
  *     memory (TIERLINE_ON_EXCEEDED=Fail or Spill);
+ *   - puts the program's allocations into memory that is swapped whole between jobs, and holds the
+ *     lease around its work (TIERLINE_SWAP, the size of that memory; TIERLINE_SWAP_OBJECTS, which
+ *     allocations, as in 0-3,7,12-; without it all);
  *   - counts what the process holds, by kind, as some of it cannot be swapped;
  *   - shows each launch, graph launch, copy and memset to a gate, with the weights that it names;
  *   - learns from the launches in which order weights are read.

@@ -43,6 +43,7 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_CONTROL = 2,
     TLP_DESCRIPTOR_KIND_STAGING = 3,
     TLP_DESCRIPTOR_KIND_WORKSPACE = 4,
+    TLP_DESCRIPTOR_KIND_BACKUP = 5,
 };
 
 /* What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move. */
@@ -123,6 +124,8 @@ enum tlp_type {
     TLP_REWOUND = 32,
     TLP_WORKSPACE = 33,
     TLP_WORKSPACE_LENT = 34,
+    TLP_WORKSPACE_RETURN = 35,
+    TLP_WORKSPACE_TAKEN = 36,
     TLP_ERROR = 255,
 };
 
@@ -396,9 +399,28 @@ struct tlp_workspace {
     uint32_t flags;
 };
 
-/* The workspace has extent_count extents. FDS messages of kind WORKSPACE follow. */
+/* The workspace has extent_count extents. FDS messages of kind WORKSPACE follow, then one of
+ * kind BACKUP if its content is preserved: a memfd that the client keeps for an agent to come,
+ * and does not look into. */
 struct tlp_workspace_lent {
     uint32_t extent_count;
+};
+
+/* After a reconnect: offers a workspace back; FDS messages (WORKSPACE*, BACKUP) follow.
+ * reach_bytes from its start have content. running_job as in ATTACH. */
+struct tlp_workspace_return {
+    uint64_t workspace_bytes;
+    uint64_t reach_bytes;
+    uint32_t extent_count;
+    uint32_t flags;
+    uint64_t running_job;
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+};
+
+/* The workspace is managed again; sent after all of its descriptors arrived. */
+struct tlp_workspace_taken {
+    char empty; /* carries nothing */
 };
 
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
@@ -446,6 +468,8 @@ struct tlp_message {
         struct tlp_rewound rewound;
         struct tlp_workspace workspace;
         struct tlp_workspace_lent workspace_lent;
+        struct tlp_workspace_return workspace_return;
+        struct tlp_workspace_taken workspace_taken;
         struct tlp_error error;
     };
 };

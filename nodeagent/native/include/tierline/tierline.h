@@ -119,7 +119,10 @@ TIERLINE_API int tierline_connect(const char *socket_path, const char *process_n
  * the library in LD_PRELOAD; without it `seal` refuses. Any order of launches is right; the sealed
  * order is fast. A launch outside a job takes the lease by itself, with the stream of the arena
  * whose weight it names, and gives it back 5 ms after the last call, when the GPU is done.
- * A call that cannot be given right bytes is answered with a CUDA error. */
+ * A call that cannot be given right bytes is answered with a CUDA error.
+ *
+ * A process whose memory is swapped whole (TIERLINE_SWAP, see interposer.h) has a client of its
+ * own; this gives that one, and tierline_close leaves it. Its jobs are begun without an arena. */
 TIERLINE_API int tierline_connect_device(const char *socket_path, const char *process_name,
                                          uint32_t device, tierline_client **out);
 TIERLINE_API void tierline_close(tierline_client *client);

@@ -289,6 +289,7 @@ def c_source(table: Table, header: Header) -> str:
         '#include "pointers.h"',
         '#include "proc_address.h"',
         '#include "spill.h"',
+        '#include "swap.h"',
         "",
     ]
     for symbol in hooks:

@@ -14,7 +14,7 @@ static _Atomic uint64_t limit; /* 0: none */
 static _Atomic uint64_t charged;
 static atomic_bool read_already;
 
-static bool parse(const char *text, uint64_t *bytes) {
+bool budget_parse(const char *text, uint64_t *bytes) {
     static const struct {
         const char *suffix;
         unsigned int shift;
@@ -39,7 +39,7 @@ bool budget_read_environment(void) {
     atomic_store(&read_already, true);
     const char *text = getenv("TIERLINE_BUDGET");
     uint64_t bytes = 0;
-    if (text != NULL && !parse(text, &bytes)) {
+    if (text != NULL && !budget_parse(text, &bytes)) {
         fprintf(stderr,
                 "tierline: cannot read the memory budget TIERLINE_BUDGET='%s': it is a number of "
                 "bytes above 0 with Ki, Mi, Gi or nothing behind it; CUDA stays off\n",

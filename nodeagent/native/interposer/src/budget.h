@@ -10,6 +10,9 @@ bool budget_read_environment(void);
 /* The same in a process that may never start CUDA; a value that is not understood is no budget. */
 void budget_read_once(void);
 
+/* Bytes above 0, with Ki, Mi, Gi or nothing behind them. */
+bool budget_parse(const char *text, uint64_t *bytes);
+
 bool budget_configured(void);
 uint64_t budget_bytes(void);
 uint64_t budget_charged(void);

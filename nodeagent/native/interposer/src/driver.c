@@ -13,6 +13,7 @@
 #include "presence.h"
 #include "ranges.h"
 #include "spill.h"
+#include "swap.h"
 #include "tierline/interposer.h"
 
 /* What glibc's pthread_atfork calls. musl lacks it, and must still load this library into programs
@@ -130,6 +131,7 @@ const void *driver_context(void) {
 void driver_context_ended(const void *context) {
     ledger_forget_context(context);
     spill_forget_context(context);
+    swap_forget_context(context);
 }
 
 void driver_primary_retained(int device, const void *context) {
@@ -154,6 +156,7 @@ void driver_primary_released(int device) {
 
 /* CUDA does not survive a fork: the child drops everything, and may start anew after exec. */
 static void fork_before(void) {
+    swap_fork_before(); /* who borrows a workspace has others watch it */
     graphs_fork_before();
     observer_fork_before();
     ledger_fork_before();
@@ -167,6 +170,7 @@ static void fork_in_parent(void) {
     ledger_fork_after(false);
     observer_fork_after(false);
     graphs_fork_after(false);
+    swap_fork_after(false);
 }
 
 static void fork_in_child(void) {
@@ -177,6 +181,7 @@ static void fork_in_child(void) {
     ledger_fork_after(true);
     observer_fork_after(true);
     graphs_fork_after(true);
+    swap_fork_after(true);
 }
 
 int handle_init(enum hook hook, unsigned int flags) {
@@ -193,7 +198,7 @@ int handle_init(enum hook hook, unsigned int flags) {
         if (__register_atfork != NULL && !atomic_exchange(&fork_handled, true)) {
             __register_atfork(fork_before, fork_in_parent, fork_in_child, &__dso_handle);
         }
-        if (!budget_read_environment() || !spill_read_environment()) {
+        if (!budget_read_environment() || !spill_read_environment() || !swap_read_environment()) {
             result = ABI_INVALID_VALUE;
         } else if (!presence_permits_start()) {
             result = ABI_SYSTEM_NOT_READY;

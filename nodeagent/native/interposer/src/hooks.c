@@ -15,6 +15,7 @@
 #include "pointers.h"
 #include "proc_address.h"
 #include "spill.h"
+#include "swap.h"
 
 TIERLINE_EXPORT int cuArray3DCreate(void **pHandle, const void *pAllocateArray) {
     cuArray3DCreate_function *next = (cuArray3DCreate_function *)driver_next(HOOK_cuArray3DCreate);
@@ -154,7 +155,7 @@ TIERLINE_EXPORT int cuCtxEnablePeerAccess(void *peerContext, unsigned int Flags)
     }
     int result = next(peerContext, Flags);
     if (result == ABI_SUCCESS) {
-        spill_peer_enabled(peerContext);
+        spill_peer_enabled(peerContext); swap_peer_enabled(peerContext);
     }
     driver_leave();
     return result;
@@ -1026,12 +1027,12 @@ TIERLINE_EXPORT int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStre
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, bytesize, hStream);
+        result = captured ? next(dptr, bytesize, hStream) : swap_allocate_async(next, dptr, bytesize, hStream);
         if (result == ABI_SUCCESS) {
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1055,12 +1056,12 @@ TIERLINE_EXPORT int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, bytesize, hStream);
+        result = captured ? next(dptr, bytesize, hStream) : swap_allocate_async(next, dptr, bytesize, hStream);
         if (result == ABI_SUCCESS) {
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1084,12 +1085,12 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync(uint64_t *dptr, size_t bytesize, voi
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, bytesize, pool, hStream);
+        result = captured ? next(dptr, bytesize, pool, hStream) : swap_allocate_from_pool(next, dptr, bytesize, pool, hStream);
         if (result == ABI_SUCCESS) {
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1111,12 +1112,12 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, size_t bytesize
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, bytesize, pool, hStream);
+        result = captured ? next(dptr, bytesize, pool, hStream) : swap_allocate_from_pool(next, dptr, bytesize, pool, hStream);
         if (result == ABI_SUCCESS) {
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1201,7 +1202,7 @@ TIERLINE_EXPORT int cuMemAllocPitch_v2(uint64_t *dptr, size_t *pPitch, size_t Wi
     const uint64_t charged = WidthInBytes * Height;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+        result = swap_allocate_pitch(next, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
         if (result == ABI_SUCCESS) {
             ledger_add(TIERLINE_HELD_DEVICE, *dptr, *pPitch * Height, charged);
         } else {
@@ -1225,7 +1226,7 @@ TIERLINE_EXPORT int cuMemAlloc_v2(uint64_t *dptr, size_t bytesize) {
     const uint64_t charged = bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
-        result = next(dptr, bytesize);
+        result = swap_allocate(next, dptr, bytesize);
         if (result == ABI_SUCCESS) {
             ledger_add(TIERLINE_HELD_DEVICE, *dptr, bytesize, charged);
         } else {
@@ -1421,7 +1422,7 @@ TIERLINE_EXPORT int cuMemFreeAsync(uint64_t dptr, void *hStream) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = spill_free_async(next, dptr, hStream, false);
+    int result = swap_free_async(next, dptr, hStream, false);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
@@ -1441,7 +1442,7 @@ TIERLINE_EXPORT int cuMemFreeAsync_ptsz(uint64_t dptr, void *hStream) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = spill_free_async(next, dptr, hStream, true);
+    int result = swap_free_async(next, dptr, hStream, true);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
@@ -1481,7 +1482,7 @@ TIERLINE_EXPORT int cuMemFree_v2(uint64_t dptr) {
     }
     struct ledger_leaving leaving;
     ledger_leave(dptr, &leaving);
-    int result = spill_free(next, dptr);
+    int result = swap_free(next, dptr);
     if (result == ABI_SUCCESS) {
         ledger_left(&leaving);
     } else {
@@ -4519,6 +4520,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuCtxSynchronize",
     "cuCtxSynchronize_v2",
     "cuDeviceGetAttribute",
+    "cuDeviceGetDefaultMemPool",
     "cuDeviceGetUuid_v2",
     "cuDevicePrimaryCtxGetState",
     "cuEventCreate",
@@ -4806,6 +4808,7 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_NVML,
     LIBRARY_NVML,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,

@@ -267,6 +267,7 @@ enum hook {
     USED_cuCtxSynchronize,
     USED_cuCtxSynchronize_v2,
     USED_cuDeviceGetAttribute,
+    USED_cuDeviceGetDefaultMemPool,
     USED_cuDeviceGetUuid_v2,
     USED_cuDevicePrimaryCtxGetState,
     USED_cuEventCreate,
@@ -559,6 +560,7 @@ typedef int cuCtxPushCurrent_v2_function(void *ctx);
 typedef int cuCtxSynchronize_function(void);
 typedef int cuCtxSynchronize_v2_function(void *ctx);
 typedef int cuDeviceGetAttribute_function(int *pi, int attrib, int dev);
+typedef int cuDeviceGetDefaultMemPool_function(void **pool_out, int dev);
 typedef int cuDeviceGetUuid_v2_function(void *uuid, int dev);
 typedef int cuDevicePrimaryCtxGetState_function(int dev, unsigned int *flags, int *active);
 typedef int cuEventCreate_function(void **phEvent, unsigned int Flags);

@@ -4,8 +4,8 @@
  * pieces is unmapped. Whose a piece is, is decided by the registry of ranges: taking a range out is
  * what makes a free valid, so two frees of one address cannot both go on.
  *
- * Memory freed in stream order waits in a list, each with an event behind the free, and is given
- * back by the next call of this module that finds the event reached.
+ * Memory freed in stream order is given back by the next call of this module that finds the stream
+ * there (late.h).
  *
  * Under the lock the driver is asked for nothing but access, so that no block is overlooked when a
  * device gets a peer.
@@ -21,6 +21,7 @@
 #include "budget.h"
 #include "carve.h"
 #include "driver.h"
+#include "late.h"
 #include "ledger.h"
 #include "ranges.h"
 
@@ -33,13 +34,6 @@ struct block {
     bool shared; /* by allocations of up to SHARED_MOST_BYTES */
     uint64_t handle;
     struct carve pieces;
-};
-
-struct late {
-    struct late *next;
-    uint64_t address;
-    void *context;
-    void *event;
 };
 
 /* The driver's functions that this module needs; all or none are there. */
@@ -58,14 +52,11 @@ struct driver {
     cuMemMap_function *map;
     cuMemUnmap_function *unmap;
     cuMemSetAccess_function *set_access;
-    cuEventCreate_function *event_create;
-    cuEventQuery_function *event_query;
-    cuEventDestroy_v2_function *event_destroy;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *blocks;
-static struct late *lates;
+static struct late_list lates = LATE_LIST_INITIALIZER;
 static uint64_t peers[MAX_DEVICES]; /* devices that may use each device's memory, a bit each */
 static atomic_bool enabled;
 
@@ -100,13 +91,9 @@ static bool open_driver(struct driver *driver) {
         .map = DRIVER(HOOK, cuMemMap),
         .unmap = DRIVER(HOOK, cuMemUnmap),
         .set_access = DRIVER(HOOK, cuMemSetAccess),
-        .event_create = DRIVER(USED, cuEventCreate),
-        .event_query = DRIVER(USED, cuEventQuery),
-        .event_destroy = DRIVER(USED, cuEventDestroy_v2),
     };
     /* Virtual memory is the youngest of these. */
-    return driver->create != NULL && driver->set_access != NULL && driver->event_destroy != NULL &&
-           driver->push != NULL;
+    return driver->create != NULL && driver->set_access != NULL && driver->push != NULL;
 }
 
 /* ---- blocks */
@@ -228,30 +215,11 @@ static void give(const struct driver *driver, uint64_t begin) {
     }
 }
 
-/* ---- memory freed in stream order */
-
-static void put_late(struct late *late) {
-    pthread_mutex_lock(&lock);
-    late->next = lates;
-    lates = late;
-    pthread_mutex_unlock(&lock);
-}
-
-static void give_late(const struct driver *driver) {
-    pthread_mutex_lock(&lock);
-    struct late *list = lates;
-    lates = NULL;
-    pthread_mutex_unlock(&lock);
-    while (list != NULL) {
-        struct late *late = list;
-        list = late->next;
-        if (driver->event_query(late->event) == ABI_SUCCESS) {
-            driver->event_destroy(late->event);
-            give(driver, late->address);
-            free(late);
-        } else {
-            put_late(late);
-        }
+/* Of memory freed in stream order. */
+static void give_reached(uint64_t address) {
+    struct driver driver;
+    if (open_driver(&driver)) {
+        give(&driver, address);
     }
 }
 
@@ -287,7 +255,7 @@ int spill_allocate(uint64_t *address, size_t bytes) {
     if (device < 0 || device >= MAX_DEVICES) {
         return ABI_OUT_OF_MEMORY;
     }
-    give_late(&driver);
+    late_collect(&lates, give_reached);
     uint64_t begin = bytes <= SHARED_MOST_BYTES ? take_shared(context, bytes) : 0;
     begin = begin == 0 ? take_fresh(&driver, context, device, bytes) : begin;
     if (begin == 0) {
@@ -334,7 +302,7 @@ int spill_create(cuMemCreate_function *next, uint64_t *handle, size_t bytes, con
     if (!atomic_load(&enabled) || asked == NULL || !open_driver(&driver)) {
         return ABI_OUT_OF_MEMORY;
     }
-    give_late(&driver);
+    late_collect(&lates, give_reached);
     struct abi_allocation host = host_memory(&driver, asked->location.id);
     host.handle_types = asked->handle_types;
     int result = next(handle, bytes, &host, flags);
@@ -367,47 +335,22 @@ int spill_free(cuMemFree_v2_function *next, uint64_t address) {
         return result;
     }
     give(&driver, address);
-    give_late(&driver);
+    late_collect(&lates, give_reached);
     return ABI_SUCCESS;
-}
-
-/* An event behind everything that the stream was given so far. */
-static int mark(const struct driver *driver, void *stream, bool per_thread, void **event) {
-    cuEventRecord_function *record =
-        per_thread ? (cuEventRecord_function *)DRIVER(USED, cuEventRecord_ptsz)
-                   : DRIVER(USED, cuEventRecord);
-    if (record == NULL || driver_capturing(stream, per_thread)) {
-        return ABI_INVALID_VALUE; /* the graph does not own this memory: the driver's answer, too */
-    }
-    int result = driver->event_create(event, ABI_EVENT_NO_TIMING);
-    if (result == ABI_SUCCESS) {
-        result = record(*event, stream);
-        if (result != ABI_SUCCESS) {
-            driver->event_destroy(*event);
-        }
-    }
-    return result;
 }
 
 int spill_free_async(cuMemFreeAsync_function *next, uint64_t address, void *stream,
                      bool per_thread) {
     struct range range;
-    struct driver driver;
     if (!ranges_remove(address, RANGE_SPILLED, &range)) {
         return next(address, stream);
     }
-    struct late *late = malloc(sizeof *late);
-    int result = late != NULL && open_driver(&driver) ? ABI_SUCCESS : ABI_OUT_OF_MEMORY;
-    void *event = NULL;
-    result = result == ABI_SUCCESS ? mark(&driver, stream, per_thread, &event) : result;
+    int result = late_put(&lates, address, range.context, stream, per_thread);
     if (result != ABI_SUCCESS) {
-        free(late);
         ranges_restore(&range);
         return result;
     }
-    *late = (struct late){.address = address, .context = range.context, .event = event};
-    put_late(late);
-    give_late(&driver);
+    late_collect(&lates, give_reached);
     return ABI_SUCCESS;
 }
 
@@ -452,16 +395,8 @@ void spill_forget_context(const void *context) {
             link = &block->next;
         }
     }
-    for (struct late **link = &lates; *link != NULL;) {
-        struct late *late = *link;
-        if (late->context == context) {
-            *link = late->next; /* its event went with the context */
-            free(late);
-        } else {
-            link = &late->next;
-        }
-    }
     pthread_mutex_unlock(&lock);
+    late_forget(&lates, context);
     while (gone != NULL) {
         struct block *block = gone;
         gone = block->next;
@@ -476,9 +411,11 @@ void spill_forget_context(const void *context) {
 
 void spill_fork_before(void) {
     pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&lates.lock);
 }
 
 void spill_fork_after(bool in_child) {
+    pthread_mutex_unlock(&lates.lock);
     if (in_child) {
         while (blocks != NULL) {
             struct block *block = blocks;
@@ -486,11 +423,7 @@ void spill_fork_after(bool in_child) {
             carve_end(&block->pieces);
             free(block);
         }
-        while (lates != NULL) {
-            struct late *late = lates;
-            lates = late->next;
-            free(late);
-        }
+        late_forget(&lates, NULL);
         memset(peers, 0, sizeof peers);
         atomic_store(&enabled, false);
     }

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tierline_agent.devices.backup import BackupMemory
 from tierline_agent.devices.base import Extent
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.driver import call, driver
 from tierline_agent.devices.cuda.memory import CudaExtent
 from tierline_agent.devices.cuda.pinned import pin, unpin
-from tierline_agent.tiers.memory import address_of, scratch
+from tierline_agent.tiers.memory import address_of
 
 _NON_BLOCKING = 1
 
@@ -23,20 +24,28 @@ class CudaBackup:
     def __init__(
         self,
         context: Context,
-        extents: int,
+        memory: BackupMemory,
         extent_bytes: int,
         on_close: Callable[[CudaBackup], None],
     ) -> None:
-        """`on_close` is to call `unpin`. Raises CudaFailed, OSError: there is no such memory."""
+        """Take over `memory`. `on_close` is to call `unpin`. Raises CudaFailed."""
+        self._memory = memory
         self._on_close = on_close
-        context.enter()
         self._context = context
         self._extent_bytes = extent_bytes
-        self._memory = scratch(extents * extent_bytes)
-        self._base = address_of(self._memory)
-        pin(context, "a workspace's backup", self._base, self._memory.nbytes)
-        attempt = f"make a stream for workspaces on GPU {context.ordinal}"
-        self._stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
+        self._base = address_of(memory.content)
+        try:
+            pin(context, "a workspace's backup", self._base, memory.content.nbytes)
+            attempt = f"make a stream for workspaces on GPU {context.ordinal}"
+            self._stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
+        except OSError:
+            memory.close()
+            raise
+
+    @property
+    def memory(self) -> BackupMemory:
+        """Where it lies."""
+        return self._memory
 
     def save(self, extents: Sequence[Extent]) -> None:
         """Copy the extents here. Raises CudaFailed."""
@@ -66,8 +75,8 @@ class CudaBackup:
         """Unpin the memory and give it back; some 20 ms a GiB."""
         self._context.enter()
         driver.cuStreamDestroy(self._stream)
-        unpin(self._context, self._base, self._memory.nbytes)
-        self._memory.release()
+        unpin(self._context, self._base, self._memory.content.nbytes)
+        self._memory.close()
 
 
 def _address(extent: Extent) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tierline_agent.devices.backup import BackupMemory
 from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.cuda.backup import CudaBackup
 from tierline_agent.devices.cuda.context import Context
@@ -201,8 +202,15 @@ class CudaDevice:
 
     def create_backup(self, extents: int) -> CudaBackup:
         """Make pinned room for a copy of so many extents."""
+        memory = BackupMemory.create(extents, self.extent_bytes)
         with self._working():
-            return CudaBackup(self._context, extents, self.extent_bytes, self._closes)
+            return CudaBackup(self._context, memory, self.extent_bytes, self._closes)
+
+    def adopt_backup(self, descriptor: int, extents: int) -> CudaBackup:
+        """Take back a backup, and pin it."""
+        memory = BackupMemory.adopt(descriptor, extents, self.extent_bytes)
+        with self._working():
+            return CudaBackup(self._context, memory, self.extent_bytes, self._closes)
 
     def open_stream(self, order: StreamOrder) -> CudaStream:
         """Begin to stream."""

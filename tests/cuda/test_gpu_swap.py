@@ -1,0 +1,213 @@
+"""Plain CUDA programs under policy Swap, with the real agent on a simulated GPU.
+
+The programs (gpu_swap.c) check every byte of their memory. Here several of them, whose memory
+together exceeds the fast memory, take turns; and the agent, or one of them, is killed meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.agent.agent_process import AgentProcess
+from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
+from tests.interposer.test_interposer import build, library, preload
+from tests.native_builds import FLAVOURS, simulated_machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+PATIENCE_S = 60
+EXTENTS = 9  # of each program's workspace, of which it uses seven at the least
+FAST_EXTENTS = 12  # one for each program's weights, of which there are none
+COMMANDS = ("check", "copy", "graph", "write", "renew")
+ALONE = {
+    "attributes": "cuIpcGetMemHandle refused: the 3145728 bytes",
+    "chosen": "",
+    "overflowing": "do not fit into the 4194304 bytes of swapped memory",
+    "threads": "",
+    "explicit_jobs": "",
+    "forking": "",
+    "resetting": "",
+}
+SMALL = {"TIERLINE_SWAP": "4Mi", "TIERLINE_BUDGET": "12Mi"}
+SETTINGS = {
+    "attributes": SMALL,
+    "chosen": {**SMALL, "TIERLINE_SWAP_OBJECTS": "1,3-4"},
+    "overflowing": SMALL,
+}
+
+
+class Program:
+    """One running scenario of gpu_swap.c."""
+
+    def __init__(
+        self, agent: AgentProcess, flavour: str, task: str, scenario: str, **settings: str
+    ) -> None:
+        folder = build(flavour) / "interposer-tests"
+        self.process = subprocess.Popen(
+            [str(folder / "cuda-tests" / "gpu_swap"), scenario, str(len(task))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                **agent.environment,
+                "LD_LIBRARY_PATH": str(folder / "simcuda"),
+                "LD_PRELOAD": preload(flavour, library(flavour)),
+                "TIERLINE_SOCKET": str(agent.run_dir / "tasks" / task / "tierline.sock"),
+                "TIERLINE_REQUIRED": "1",
+                "TIERLINE_SWAP": str(EXTENTS * EXTENT_BYTES),
+                "ASAN_OPTIONS": "detect_leaks=0",
+                "TSAN_OPTIONS": "halt_on_error=1",
+                **settings,
+            },
+        )
+
+    def expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline().strip()
+        assert said == word, (said, self.process.communicate(timeout=PATIENCE_S))
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def do(self, command: str) -> None:
+        self.tell(command)
+        self.expect("done")
+
+    def held(self) -> str:
+        """Wait for a good end. Returns what it complained of."""
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            pytest.fail(f"it hangs: {self.process.communicate()}")
+        assert self.process.returncode == 0, (out, err)
+        assert out.endswith("held\n")
+        return err
+
+
+@pytest.fixture(scope="module")
+def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    folder = tmp_path_factory.mktemp("agent")
+    with (
+        simulated_machine() as machine,
+        gpu_agent(folder, machine, fast_extents=FAST_EXTENTS) as process,
+    ):
+        yield process
+
+
+@pytest.fixture
+def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
+    """An agent without tasks that served other tests before."""
+    yield agent_of_module
+    agent_of_module.forget_tasks()
+
+
+def register(agent: AgentProcess, *tasks: str) -> None:
+    for task in tasks:
+        plan = gpu_plan(1, resident=(0,), ring=0, workspace=EXTENTS * EXTENT_BYTES)
+        assert agent.register(task, plan)["ok"]
+
+
+def served(agent: AgentProcess, flavour: str, *tasks: str) -> dict[str, Program]:
+    register(agent, *tasks)
+    programs = {task: Program(agent, flavour, task, "serve") for task in tasks}
+    for program in programs.values():
+        program.expect("ready")
+    return programs
+
+
+def end(programs: dict[str, Program]) -> None:
+    for program in programs.values():
+        program.tell("end")
+        assert program.held() == ""
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scenario", ALONE)
+def test_alone(agent: AgentProcess, scenario: str, flavour: str) -> None:
+    register(agent, "alone")
+    said = Program(agent, flavour, "alone", scenario, **SETTINGS.get(scenario, {})).held()
+    assert ALONE[scenario] in said
+    assert bool(said) == bool(ALONE[scenario])
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_programs_take_turns(agent: AgentProcess, flavour: str) -> None:
+    programs = served(agent, flavour, "a", "bb", "ccc")
+    dice = random.Random(flavour)  # noqa: S311 - which turn is next
+    for _ in range(20):
+        programs[dice.choice(list(programs))].do(dice.choice(COMMANDS))
+    for _ in range(3):  # at once, as the leases allow
+        for program in programs.values():
+            program.tell("check")
+        for program in programs.values():
+            program.expect("done")
+    end(programs)
+
+
+def test_a_killed_program_takes_only_its_own_with_it(agent: AgentProcess) -> None:
+    programs = served(agent, "plain", "a", "bb", "ccc")
+    killed = programs.pop("bb")
+    killed.tell("long")
+    killed.expect("running")
+    killed.process.kill()
+    killed.process.communicate()
+    for _ in range(2):
+        for program in programs.values():
+            program.do("check")
+    end(programs)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_agent_is_killed_in_mid_job_and_between_jobs(flavour: str, tmp_path: Path) -> None:
+    with (
+        simulated_machine() as machine,
+        gpu_agent(tmp_path, machine, fast_extents=FAST_EXTENTS, recovery_s=60) as agent,
+    ):
+        programs = served(agent, flavour, "a", "bb", "ccc")
+        programs["bb"].tell("long")
+        programs["bb"].expect("running")
+        agent.kill()
+        agent.start()
+        programs["bb"].expect("done")
+        for command in ("check", "write"):
+            for program in programs.values():
+                program.do(command)
+        agent.kill()
+        agent.start()
+        for program in programs.values():
+            program.do("copy")
+        end(programs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "scenario", "said"),
+    [
+        ({"TIERLINE_REQUIRED": "0"}, "without_agent", "this program runs without Tierline"),
+        ({"TIERLINE_SWAP": "1Ti"}, "refused", "could not borrow the 1099511627776 bytes"),
+        (
+            {"TIERLINE_SWAP": "1Ti", "TIERLINE_REQUIRED": "0"},
+            "without_agent",
+            "this program runs without Tierline",
+        ),
+        ({"TIERLINE_SWAP": "much"}, "not_understood", "TIERLINE_SWAP='much'"),
+        ({"TIERLINE_SWAP_OBJECTS": "4-2"}, "not_understood", "TIERLINE_SWAP_OBJECTS='4-2'"),
+    ],
+    ids=["no agent", "more than planned", "more than planned, not required", "bytes", "objects"],
+)
+def test_what_is_said(
+    agent: AgentProcess, settings: dict[str, str], scenario: str, said: str
+) -> None:
+    register(agent, "alone")
+    absent = scenario == "without_agent" and "TIERLINE_SWAP" not in settings
+    place = {"TIERLINE_SOCKET": "/nowhere/tierline.sock"} if absent else {}
+    settings = {name: value.replace("1Ti", "1024Gi") for name, value in settings.items()}
+    program = Program(agent, "plain", "alone", scenario, **settings, **place)
+    assert said in program.held()
