@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tierline_api.memtask import MemTask
+from tierline_api.plan import Plan
 from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import CommandError
 from tierline_cli.local_agent import LocalAgent
@@ -27,9 +28,16 @@ class Execution:
     """The programs of admitted tasks under one agent."""
 
     def __init__(
-        self, tasks: Sequence[MemTask], agent: LocalAgent, admin: AdminClient, work_dir: Path
+        self,
+        tasks: Sequence[MemTask],
+        plans: Sequence[Plan],
+        agent: LocalAgent,
+        admin: AdminClient,
+        work_dir: Path,
     ) -> None:
+        """`plans` are those of the tasks, in their order."""
         self._tasks = tasks
+        self._plans = plans
         self._agent = agent
         self._admin = admin
         self._work_dir = work_dir
@@ -44,7 +52,7 @@ class Execution:
         Raises:
             CommandError: a program ended, or one was not ready in time.
         """
-        for task in self._tasks:
+        for task, plan in zip(self._tasks, self._plans, strict=True):
             socket = str(self._agent.task_socket(task.name))
             self._programs.append(
                 Program(
@@ -55,6 +63,7 @@ class Execution:
                         "TIERLINE_REQUIRED": "1",
                         **learned_environment(self._work_dir, task.name),
                         **self._agent.place.environment(task),
+                        **self._agent.place.memory_environment(task, plan),
                     },
                 )
             )

@@ -122,8 +122,9 @@ class LocalRun:
 
     def load(self, on_state: Callable[[Mapping[str, Any]], None]) -> None:
         """Start the programs and wait until all are ready; `on_state` hears of progress."""
+        plans = [from_api.plan_of(plan) for plan in _begun(self._admitted).plans]
         self._execution = Execution(
-            self.tasks, _begun(self._agent), _begun(self._admin), self.work_dir
+            self.tasks, plans, _begun(self._agent), _begun(self._admin), self.work_dir
         )
         self._execution.start(on_state)
 

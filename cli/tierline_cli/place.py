@@ -10,6 +10,7 @@ from typing import Any
 
 from tierline_agent.devices.cpu import processor_name
 from tierline_api.memtask import MemTask
+from tierline_api.plan import Plan
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
 
@@ -47,6 +48,15 @@ class Place:
             "LD_PRELOAD": f"{own}:{others}" if others else own,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": str(self.gpu),
+        }
+
+    def memory_environment(self, task: MemTask, plan: Plan) -> dict[str, str]:
+        """What the library in a program that is swapped whole needs to know of its memory."""
+        words = task.spec.swap.environment(plan) if self.kind == "cuda" else {}
+        return words and {
+            **words,
+            "TIERLINE_BUDGET": str(task.spec.memory.budget_bytes),
+            "TIERLINE_ON_EXCEEDED": task.spec.swap.on_budget_exceeded.value,
         }
 
     def product(self) -> str:

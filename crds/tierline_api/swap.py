@@ -1,13 +1,14 @@
 """How much memory a task may use, and where its bytes go that are not in fast memory."""
 
+import re
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from .base import ApiModel, Rule
 from .fields import Bytes, PositiveBytes, as_bytes, guarded
-from .plan import Tier
+from .plan import Plan, Tier
 from .quantities import format_quantity
 
 
@@ -84,13 +85,16 @@ class Memory(ApiModel):
         return reserved_bytes
 
 
+_ORDINALS: Final = re.compile(r"#([0-9]{1,9})(?:-([0-9]{1,9})?)?")
+
+
 class SwapObject(ApiModel):
-    """A wish about single weights."""
+    """A wish about single weights; of a program that is swapped whole, about its allocations."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Name of a parameter or module, such as encoder.layer.0; a * matches any characters."""
+    """A parameter or module, such as encoder.layer.0 or head.*; or allocations, as #0, #3-7."""
     policy: ObjectPolicy
-    """Resident: stays in fast memory; Stream: may be streamed."""
+    """Resident: stays in fast memory; Stream: may be streamed, or swapped."""
     tier: Tier | None = None
     """The tier that holds it; any of the task's tiers if absent."""
 
@@ -122,6 +126,18 @@ class Swap(ApiModel):
     objects: Annotated[tuple[SwapObject, ...], Field(max_length=64)] = ()
     """Wishes about single weights."""
 
+    def environment(self, plan: Plan) -> dict[str, str]:
+        """What a program's library must know of its memory under this policy.
+
+        A program without layers, of which the plan knows no weights, is swapped whole: all of its
+        allocations, only those that an object names with Stream, or all but those with Resident.
+        """
+        if self.policy is not SwapPolicy.SWAP or plan.extent_count or not plan.workspace_bytes:
+            return {}
+        words = {"TIERLINE_SWAP": str(plan.workspace_bytes)}
+        objects = _swapped_ordinals(self.objects)
+        return words if objects is None else {**words, "TIERLINE_SWAP_OBJECTS": objects}
+
     @field_validator("tiers")
     @classmethod
     def _tiers_differ(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
@@ -138,3 +154,37 @@ class Swap(ApiModel):
             if names.count(name) > 1:
                 raise ValueError(f"the object {name!r} is named twice; name each object once")
         return objects
+
+
+_LAST_ORDINAL: Final = 10**9
+
+
+def _swapped_ordinals(objects: tuple[SwapObject, ...]) -> str | None:
+    """Return ranges of allocations, such as 0-3,7,12-; None if no object names any."""
+    wanted: list[tuple[int, int]] = []
+    kept: list[tuple[int, int]] = []
+    for one in objects:
+        match = _ORDINALS.fullmatch(one.name)
+        if match is not None:
+            first = int(match[1])
+            last = int(match[2]) if match[2] else _LAST_ORDINAL if "-" in one.name else first
+            (kept if one.policy is ObjectPolicy.RESIDENT else wanted).append((first, last))
+    if not wanted and not kept:
+        return None
+    ranges = []
+    for begin, end in sorted(wanted or [(0, _LAST_ORDINAL)]):
+        first = begin
+        for low, high in sorted(kept):
+            if low <= end and high >= first:
+                if low > first:
+                    ranges.append((first, low - 1))
+                first = high + 1
+        if first <= end:
+            ranges.append((first, end))
+    return ",".join(_range(first, last) for first, last in ranges)
+
+
+def _range(first: int, last: int) -> str:
+    return (
+        f"{first}-" if last == _LAST_ORDINAL else str(first) if first == last else f"{first}-{last}"
+    )
