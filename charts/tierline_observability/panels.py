@@ -30,6 +30,8 @@ from grafana_foundation_sdk.models.dashboard import (
     DataSourceRef,
     DataTransformerConfig,
     DynamicConfigValue,
+    Threshold,
+    ThresholdsMode,
     VariableRefresh,
 )
 from grafana_foundation_sdk.models.dashboard import Panel as PanelModel
@@ -79,6 +81,8 @@ class Number:
     description: str
     unit: Unit
     query: Query
+    colours: tuple[tuple[float, str], ...] = ()
+    """From which values on it has which colour; below the first, and without any, green."""
     width: int = 4
 
 
@@ -151,7 +155,10 @@ class Dashboard:
             made.with_row(dashboard.Row(title))
             for panel in panels:
                 made.with_panel(_panel(panel))
-        return made.build()
+        built = made.build()
+        for number, shown in enumerate(built.panels or (), start=1):
+            shown.id_val = number
+        return built
 
 
 def _panel(panel: Panel) -> cog.Builder[PanelModel]:
@@ -190,6 +197,8 @@ def _graph(panel: Graph) -> timeseries.Panel:
 
 
 def _number(panel: Number) -> stat.Panel:
+    # Without thresholds of its own Grafana takes red from 80 on.
+    steps = [Threshold(None, "green"), *(Threshold(*step) for step in panel.colours)]
     return (
         stat.Panel()
         .title(panel.title)
@@ -198,6 +207,7 @@ def _number(panel: Number) -> stat.Panel:
         .unit(panel.unit)
         .span(panel.width)
         .height(_NUMBER_HEIGHT)
+        .thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(steps))
         .with_target(_target(panel.query, "A"))
     )
 

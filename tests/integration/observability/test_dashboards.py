@@ -58,6 +58,8 @@ def test_a_dashboard_fits_grafana(name: str) -> None:
     assert dashboard["schemaVersion"] >= 41
     source, *choices = dashboard["templating"]["list"]
     assert (source["name"], source["type"]) == ("datasource", "datasource")
+    numbers = [panel["id"] for panel in dashboard["panels"]]
+    assert numbers == list(range(1, len(numbers) + 1))
     asked = " ".join(t["expr"] for p in panels(dashboard) for t in p["targets"])
     for choice in choices:
         assert f"${choice['name']}" in asked, f"{choice['name']} chooses nothing"
