@@ -91,13 +91,22 @@ def claims_of(cluster: Running, namespace: str) -> list[Manifest]:
     return [kind | claim for claim in found]
 
 
+def forget(cluster: Running, namespace: str) -> None:
+    """Delete the task `camera` and its profile, which the operator lets go once they are unused."""
+    named = memtask(namespace, "camera"), memprofile(namespace, "camera")
+    for manifest in named:
+        cluster.api.delete(manifest)
+    for manifest in named:
+        cluster.api.wait_gone(manifest, PATIENCE_S)
+
+
 @pytest.fixture
 def running(
     cluster: Running, operator: Operator, agent: NodeAgent, namespace: str
 ) -> Iterator[Manifest]:
     """A pod that streams."""
-    api, task = cluster.api, memtask(namespace, "camera")
-    for manifest in (task, memprofile(namespace, "camera")):
+    api = cluster.api
+    for manifest in (memtask(namespace, "camera"), memprofile(namespace, "camera")):
         api.create(manifest)
     wanted = camera(namespace)
     api.create(wanted)
@@ -106,8 +115,7 @@ def running(
     yield wanted
     api.delete(wanted, gracePeriodSeconds=1)
     api.wait_gone(wanted, PATIENCE_S)
-    api.delete(task)
-    api.wait_gone(task, PATIENCE_S)
+    forget(cluster, namespace)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)
 
 
@@ -205,18 +213,12 @@ def test_a_claim_that_the_operator_did_not_allocate_is_refused(
 def test_a_task_without_a_profile_is_measured_and_then_streams(
     cluster: Running, agent: NodeAgent, operator: Operator, namespace: str
 ) -> None:
-    api, task = cluster.api, memtask(namespace, "camera")
-    api.create(task)
+    api = cluster.api
+    api.create(memtask(namespace, "camera"))
     wanted = camera(namespace)
     wanted["spec"]["restartPolicy"] = "Always"
     api.create(wanted)
-    profile = {
-        "apiVersion": API,
-        "kind": "MemProfile",
-        "metadata": {"name": "camera", "namespace": namespace},
-    }
-
-    made = api.wait(profile, lambda _: True, PATIENCE_S)
+    made = api.wait(memprofile(namespace, "camera"), lambda _: True, PATIENCE_S)
     assert [layer["bytes"] for layer in made["spec"]["layers"]] == [EXTENT_BYTES] * EXTENTS
     assert made["spec"]["device"]["product"] == processor_name()
 
@@ -228,6 +230,5 @@ def test_a_task_without_a_profile_is_measured_and_then_streams(
     until("it does not stream", streams, PATIENCE_S)
     api.delete(wanted, gracePeriodSeconds=1)
     api.wait_gone(wanted, PATIENCE_S)
-    api.delete(task)
-    api.wait_gone(task, PATIENCE_S)
+    forget(cluster, namespace)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.e2e.conftest import Running, phase, pod
 from tests.e2e.installed import PATIENCE_S, NodeAgent
-from tests.e2e.test_agent import memprofile, memtask
+from tests.e2e.test_agent import forget, memprofile, memtask
 from tests.integration.operator.running import Operator, until
 from tests.unit.pods.pod_cases import container
 
@@ -57,9 +57,8 @@ def test_the_pods_of_a_deployment_wait_and_then_run_with_the_library(
     ]
     assert all(api.get(waiting)["spec"]["schedulingGates"] for waiting in pods)
 
-    task = memtask(restricted, "camera")
-    api.create(memprofile(restricted, "camera"))
-    api.create(task)
+    for manifest in (memprofile(restricted, "camera"), memtask(restricted, "camera")):
+        api.create(manifest)
     for running in pods:
         api.wait(running, lambda found: phase(found) == "Running", PATIENCE_S)
         logs = api.address(running, subresource="log")
@@ -74,6 +73,5 @@ def test_the_pods_of_a_deployment_wait_and_then_run_with_the_library(
 
     api.delete(wanted, propagationPolicy="Foreground")
     api.wait_gone(wanted, PATIENCE_S)
-    api.delete(task)
-    api.wait_gone(task, PATIENCE_S)
+    forget(cluster, restricted)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)

@@ -6,6 +6,7 @@
     inject    both in Python, over manifests of any kind that holds pods
     policies  both as admission policies, and the DeviceClass
     agents    the policy by which a node's agent writes only its own node's objects
+    notes     the policy by which only the operator notes what a claim was granted
     generate  writes them as YAML for the chart
 
 Each change and each rule says the same twice, side by side; tests on a real API server hold the two

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterator
 
 from ..generated import as_yaml, write_or_check
-from . import agents, policies
+from . import agents, notes, policies
 
 _MODULE = "tierline_api.pods.generate"
 
 
 def files() -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each file that is generated."""
-    documents = [*policies.manifests(), *agents.manifests()]
+    documents = [*policies.manifests(), *agents.manifests(), *notes.manifests()]
     yield "admission.yaml", as_yaml(_MODULE, "charts/tierline/files", documents)
 
 

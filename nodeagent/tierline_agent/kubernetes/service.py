@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -124,15 +125,16 @@ class _Work:
         """Do something for ever; after a failure, again."""
         pause_s = _FIRST_PAUSE_S
         while True:
+            begun_s = time.monotonic()
             try:
                 await act(*arguments)
-                pause_s = _FIRST_PAUSE_S
             except (AgentError, OSError) as error:
                 _log.warning("cannot %s: %s; trying again in %.1f s", what, error, pause_s)
             except Exception:
                 _log.exception("cannot %s; trying again in %.1f s", what, pause_s)
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            went_well = time.monotonic() - begun_s > 2 * _LONGEST_PAUSE_S
+            pause_s = _FIRST_PAUSE_S if went_well else min(2 * pause_s, _LONGEST_PAUSE_S)
 
     # -- claims
 
