@@ -38,7 +38,7 @@ from tierline_cluster.versions import REPOSITORY
 ACCOUNT: Final = "tierline-agent"
 EXTENT_BYTES: Final = 64 << 10
 FAST_EXTENTS: Final = 16
-PATIENCE_S: Final = 90
+PATIENCE_S: Final = 180
 CDI: Final = Path("/var/run/cdi")
 
 

@@ -17,7 +17,7 @@ from tierline_agent.devices.cpu import processor_name
 from tierline_api.optin import DRIVER, REQUEST
 from tierline_cluster.api import Manifest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
 EXTENTS = 12
 API = "tierline.io/v1alpha1"
 

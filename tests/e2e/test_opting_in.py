@@ -11,7 +11,7 @@ from tests.unit.pods.pod_cases import container
 
 from tierline_cluster.api import Manifest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
 REPLICAS = 2
 
 

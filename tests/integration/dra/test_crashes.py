@@ -21,6 +21,7 @@ from tests.integration.dra.crasher import placing_in
 from tierline_agent.kubernetes.agent import Agent
 from tierline_agent.kubernetes.grants import Grant, grant_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # also on a busy machine
 MOST_STEPS = 200
 
 
@@ -119,7 +120,6 @@ def machine() -> Iterator[Machine]:
             agent.stop()
 
 
-@pytest.mark.slow
 def test_preparing_goes_on_from_a_crash_at_any_step(machine: Machine) -> None:
     for last in count(1):
         assert last < MOST_STEPS
@@ -138,7 +138,6 @@ def test_preparing_goes_on_from_a_crash_at_any_step(machine: Machine) -> None:
     machine.unprepare(uid)
 
 
-@pytest.mark.slow
 def test_a_claim_that_went_during_a_crash_leaves_nothing(machine: Machine) -> None:
     for last in count(1):
         assert last < MOST_STEPS
@@ -150,7 +149,6 @@ def test_a_claim_that_went_during_a_crash_leaves_nothing(machine: Machine) -> No
             break
 
 
-@pytest.mark.slow
 def test_unpreparing_goes_on_from_a_crash_at_any_step(machine: Machine) -> None:
     for last in count(1):
         assert last < MOST_STEPS

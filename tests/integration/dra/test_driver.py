@@ -18,7 +18,7 @@ from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # also on a busy machine
 CLAIM: Manifest = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
 SLICE = {
     "apiVersion": "resource.k8s.io/v1",

@@ -70,3 +70,13 @@ def test_files_that_are_no_settings(tmp_path: Path) -> None:
         parse_config("{", "test")
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "missing")
+
+
+def test_on_kubernetes_the_pods_have_the_tasks_folders() -> None:
+    assert parse_config(settings(), "x").tasks_dir == Path("/r/tasks")
+    cluster = parse_config(settings(kubernetes={}), "x")
+    assert cluster.tasks_dir == Path("/var/lib/tierline/pods")
+
+    wrong = settings(kubernetes={"report_period_s": 0, "node": "a"})
+    with pytest.raises(ConfigError, match=r"kubernetes\.report_period_s: .*kubernetes\.node: "):
+        parse_config(wrong, "x")
