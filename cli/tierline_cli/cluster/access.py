@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tierline_api.base import API_GROUP, API_VERSION
 from tierline_api.optin import TASK
@@ -41,10 +41,20 @@ class Scope:
 
 @dataclass
 class Cluster:
-    """Reads objects. Not for several threads."""
+    """Reads objects, over connections that end with the `with` block. Not for several threads."""
 
     scope: Scope
     _client: ApiClient | None = field(default=None, init=False)
+
+    def __enter__(self) -> Self:
+        """Connections are made when they are needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close them."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
     @cached_property
     def namespace(self) -> str:

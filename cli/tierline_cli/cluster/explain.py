@@ -32,9 +32,9 @@ def command(
     output: str,
 ) -> None:
     """Tell everything that is known of the MemTask TASK."""
-    cluster = Cluster(scope_of(namespace, everywhere, context, kubeconfig, name=task))
-    found = task_view(cluster.task(task))
-    pods = [pod_view(pod) for pod in cluster.pods(found.namespace, task)]
+    with Cluster(scope_of(namespace, everywhere, context, kubeconfig, name=task)) as cluster:
+        found = task_view(cluster.task(task))
+        pods = [pod_view(pod) for pod in cluster.pods(found.namespace, task)]
     if output == "json":
         print_json({"task": found, "pods": pods})
         return
@@ -43,47 +43,37 @@ def command(
 
 
 def _lines(task: TaskView, pods: list[PodView]) -> Iterator[str]:
-    yield f"MemTask {task.namespace}/{task.name}: {task.phase} ({task.reason})"
-    yield (
-        f"  asks        a job every {shown_time(task.period_s)}, each done "
-        f"{shown_time(task.deadline_s)} after its release; {task.criticality}"
-    )
-    if task.node:
-        more = f" and {task.placed - 1} more" if task.placed and task.placed > 1 else ""
-        yield f"  runs on     {task.node}/{task.device}{more}"
-    if task.plan:
-        yield from _plan(task, task.plan)
-    if task.job_s is not None:
-        bound = (
-            f"at most {shown_time(task.bound_s)} from release to end, proved"
-            if task.bound_s is not None
-            else "no guarantee"
-        )
-        yield f"  promised    {bound}; a job alone takes {shown_time(task.job_s)}"
-    if task.jobs:
-        times = ", ".join(
-            f"{name} {shown_time(value)}"
-            for name, value in (
-                ("p50", task.response_p50_s),
-                ("p99", task.response_p99_s),
-                ("worst", task.response_worst_s),
-            )
-            if value is not None
-        )
-        yield f"  measured    {task.jobs:,} jobs, {task.misses or 0:,} misses; {times}"
-    else:
-        yield "  measured    no job has ended yet"
-    for pod in pods:
-        held = ", waits at its scheduling gate" if pod.gated else ""
-        yield f"  pod         {pod.name}: {pod.phase}{held}"
-    if not pods:
-        yield f"  pod         none; {task.replicas} wanted"
+    why = "" if task.reason == task.phase else f" ({task.reason})"
+    yield f"MemTask {task.namespace}/{task.name}: {task.phase}{why}"
+    said = [
+        ("asks", _asked(task)),
+        *([("runs on", _place(task))] if task.node else []),
+        *(_plan(task, task.plan) if task.plan else ()),
+        *([("promised", _promise(task))] if task.job_s is not None else []),
+        ("measured", _measured(task)),
+        *(("pod", _pod(pod)) for pod in pods),
+        *([] if pods else [("pod", f"none; {task.replicas} wanted")]),
+    ]
     for condition in task.conditions:
         mark = {"True": "yes", "False": "no"}.get(condition.status, "not known")
-        yield f"  {condition.type + '?':<14}{mark}: {condition.message} [{condition.reason}]"
+        said.append((f"{condition.type}?", f"{mark}: {condition.message} [{condition.reason}]"))
+    for name, text in said:
+        yield f"  {name:<14}{text}"
 
 
-def _plan(task: TaskView, plan: PlanView) -> Iterator[str]:
+def _asked(task: TaskView) -> str:
+    return (
+        f"a job every {shown_time(task.period_s)}, each done {shown_time(task.deadline_s)} after "
+        f"its release; {task.criticality}"
+    )
+
+
+def _place(task: TaskView) -> str:
+    more = f" and {task.placed - 1} more" if task.placed and task.placed > 1 else ""
+    return f"{task.node}/{task.device}{more}"
+
+
+def _plan(task: TaskView, plan: PlanView) -> Iterator[tuple[str, str]]:
     resident = plan.resident_extents * plan.extent_bytes
     ring = plan.ring_extents * plan.extent_bytes
     parts = [
@@ -91,9 +81,33 @@ def _plan(task: TaskView, plan: PlanView) -> Iterator[str]:
         f"{format_quantity(ring)} ring",
         f"{format_quantity(plan.workspace_bytes)} workspace",
     ]
-    yield f"  fast memory {', '.join(parts)}"
+    yield "fast memory", ", ".join(parts)
     streamed = (plan.extents - plan.resident_extents) * plan.extent_bytes
-    homes = ", ".join(
-        f"{format_quantity(size)} in {tier}" for tier, size in task.tier_bytes.items()
+    homes = [f"{format_quantity(size)} in {tier}" for tier, size in task.tier_bytes.items()]
+    yield "weights", f"{', '.join(homes)}; {format_quantity(streamed)} streamed in each job"
+
+
+def _promise(task: TaskView) -> str:
+    bound = (
+        f"at most {shown_time(task.bound_s)} from release to end, proved"
+        if task.bound_s is not None
+        else "no guarantee"
     )
-    yield f"  weights     {homes}; up to {format_quantity(streamed)} streamed in each job"
+    return f"{bound}; a job alone takes {shown_time(task.job_s)}"
+
+
+def _measured(task: TaskView) -> str:
+    if not task.jobs:
+        return "no job has ended yet"
+    times = {
+        "p50": task.response_p50_s,
+        "p99": task.response_p99_s,
+        "worst": task.response_worst_s,
+    }
+    shown = [f"{name} {shown_time(s)}" for name, s in times.items() if s is not None]
+    return ", ".join([f"{task.jobs:,} jobs, {task.misses or 0:,} of them late", *shown])
+
+
+def _pod(pod: PodView) -> str:
+    held = ", waits at its scheduling gate" if pod.gated else ""
+    return f"{pod.name}: {pod.phase}{held}"

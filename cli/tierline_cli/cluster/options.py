@@ -68,7 +68,8 @@ def complete_task(context: click.Context, _: click.Parameter, incomplete: str) -
     }
     scope = Scope(given["namespace"], False, given["context"], given["kubeconfig"])
     try:
-        names = [task["metadata"]["name"] for task in Cluster(scope).tasks()]
+        with Cluster(scope) as cluster:
+            names = [task["metadata"]["name"] for task in cluster.tasks()]
     except CommandError:
         return []
     return [name for name in names if name.startswith(incomplete)]

@@ -39,18 +39,17 @@ def command(
     Responses are from release to end: BOUND is the worst that admission proved, P99 and WORST were
     measured.
     """
-    cluster = Cluster(scope_of(namespace, everywhere, context, kubeconfig))
-    if output == "json":
-        tasks, nodes, _ = _read(cluster)
-        print_json({"tasks": tasks, "nodes": nodes})
-        return
-    if not watch:
-        _console().print(_screen(cluster))
-        return
-    with Live(console=_console(), refresh_per_second=4) as live:
-        while True:
-            live.update(_screen(cluster))
-            time.sleep(interval)
+    with Cluster(scope_of(namespace, everywhere, context, kubeconfig)) as cluster:
+        if output == "json":
+            tasks, nodes, _ = _read(cluster)
+            print_json({"tasks": tasks, "nodes": nodes})
+        elif watch:
+            with Live(console=_console(), refresh_per_second=4) as live:
+                while True:
+                    live.update(_screen(cluster))
+                    time.sleep(interval)
+        else:
+            _console().print(_screen(cluster))
 
 
 def _console() -> Console:

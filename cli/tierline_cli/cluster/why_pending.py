@@ -78,8 +78,8 @@ def command(
     output: str,
 ) -> None:
     """Say why MemTasks are not admitted, and what would help; of all, or of a task or pod NAME."""
-    cluster = Cluster(scope_of(namespace, everywhere, context, kubeconfig, name=name))
-    tasks, pods = _read(cluster, name)
+    with Cluster(scope_of(namespace, everywhere, context, kubeconfig, name=name)) as cluster:
+        tasks, pods = _read(cluster, name)
     waiting = [_waiting(t, pods) for t in tasks if t.waits]
     known = {(task.namespace, task.name) for task in tasks}
     orphans = [
