@@ -62,7 +62,7 @@ def device_for(tasks: list[TaskDemand], memory_ratio: float) -> DeviceCapacity:
 
 def _draw(rng: np.random.Generator, load: float, count: int) -> list[TaskDemand] | None:
     kinds = rng.choice(4, count, p=SHARES)
-    shares = _uunifast(rng, load, count)
+    shares = uunifast(rng, load, count)
     models = []
     for kind, share in zip(kinds, shares, strict=True):
         family = FAMILIES[int(kind)]
@@ -97,7 +97,8 @@ def _draw(rng: np.random.Generator, load: float, count: int) -> list[TaskDemand]
     return tasks
 
 
-def _uunifast(rng: np.random.Generator, load: float, count: int) -> list[float]:
+def uunifast(rng: np.random.Generator, load: float, count: int) -> list[float]:
+    """Shares that add up to `load`, uniformly among all that do."""
     shares, left = [], load
     for index in range(count - 1):
         rest = left * rng.random() ** (1 / (count - 1 - index))

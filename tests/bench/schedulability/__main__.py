@@ -3,6 +3,7 @@
     python -m tests.bench.schedulability attacks [--runs 1000000]
     python -m tests.bench.schedulability curves [--sets 400] [--shapes families]
     python -m tests.bench.schedulability growth
+    python -m tests.bench.schedulability optimum [--sets 210]
 
 Each part prints the machine, the command and its table, and writes JSON and plots to --folder
 while it goes on, so what an interrupted run has found is not lost. Exit status 1: a proof is wrong.
@@ -16,10 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.machine import describe, print_head
-from tests.bench.schedulability import acceptance, growth, soundness
+from tests.bench.schedulability import acceptance, growth, optimum, soundness
 from tests.bench.schedulability.shapes import SOURCES
 
-PARTS = {"attacks": soundness.run, "curves": acceptance.run, "growth": growth.run}
+PARTS = {
+    "attacks": soundness.run,
+    "curves": acceptance.run,
+    "growth": growth.run,
+    "optimum": optimum.run,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +55,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     curves.add_argument("--shapes", choices=sorted(SOURCES), default="families")
     more = parts.add_parser("growth", help="time for one more task beside a hundred")
     more.add_argument("--times", type=int, default=200, help="tasks asked for")
+    best = parts.add_parser("optimum", help="distance from the optimum of small sets")
+    best.add_argument("--sets", type=int, default=210, help="over all utilisations")
     return parser.parse_args(arguments)
 
 

@@ -28,6 +28,7 @@ def test_draws_are_uniform_and_differ_by_stream() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # the first run compiles: 20 s of a processor that may be shared by many
 @pytest.mark.parametrize("scheduling", Scheduling)
 def test_random_runs_end_at_the_same_times(scheduling: Scheduling) -> None:
     """Admitted sets, and refused ones with their nearest plans, which are late and pile up."""
