@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench gpu-wheels gpu-test gpu-bench gpu-bench-two clean
+.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -69,6 +69,16 @@ bench: $(STAMP) ## figures: streaming against the link, grants and round trips, 
 	$(BIN)/python -m tests.bench.messages
 	$(BIN)/python -m tests.bench.admission
 	PYTHONPATH=cluster $(BIN)/python -m tests.bench.operator
+
+# Hours on two cores; SECONDS ends each part after so long. What was run stands in the JSON beside each table.
+SECONDS ?= 1000000000
+SCHEDULABILITY := $(BIN)/python -m tests.bench.schedulability --seconds $(SECONDS)
+bench-schedulability: $(STAMP) ## a million attacks on admitted sets; share admitted, against others and the bound
+	$(SCHEDULABILITY) attacks
+	$(BIN)/python -m tests.bench.schedulability.zoo measure
+	for shapes in families cpu h200-derived; do $(SCHEDULABILITY) curves --shapes $$shapes || exit; done
+	$(SCHEDULABILITY) growth
+	$(SCHEDULABILITY) optimum
 
 # The GPU targets use the machine's own Python with PyTorch for CUDA (PYTHON), and build what is missing beside
 # it into build/gpu-site. For a machine without a network, `make gpu-wheels` elsewhere and take .cache/gpu-wheels along.
