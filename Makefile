@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two clean
+.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -31,6 +31,11 @@ cluster: kubernetes ## start a real Kubernetes with one node on this machine (ro
 
 cluster-down: $(STAMP) ## remove every trace of it
 	$(CLUSTER) down
+
+# Minutes the first time, seconds afterwards; nothing is pulled from a registry.
+images: ## build the images of operator and agent from their Dockerfiles, into build/images (root)
+	tests/packages.sh buildah mmdebstrap git
+	images/build.sh
 
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
 	@mkdir -p build
@@ -55,10 +60,10 @@ test: kubernetes ## everything CI needs: unit, native with sanitizers, integrati
 	    busybox cpio kmod python3
 	$(BIN)/python -m pytest
 
-e2e: kubernetes ## pods on a real kubelet and containerd (root)
-	tests/packages.sh runc containernetworking-plugins busybox
+e2e: kubernetes images ## pods on a real kubelet and containerd, the images and what Helm installs (root)
+	tests/packages.sh runc containernetworking-plugins busybox binutils gcc libc6-dev musl-tools
 	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
-	$(BIN)/python -m pytest -m e2e tests/e2e
+	$(BIN)/python -m pytest -m e2e tests/images tests/e2e
 
 fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found
 	tests/packages.sh clang libclang-rt-14-dev
