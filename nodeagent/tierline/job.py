@@ -25,6 +25,10 @@ def job(deadline: float | None = None, name: str | None = None) -> AbstractConte
     """
     if deadline is not None and deadline <= 0:
         raise ValueError(f"could not begin a job with a deadline of {deadline} s: give more than 0")
+    if surroundings.swapped():
+        from tierline import swapped  # noqa: PLC0415  # loads the library
+
+        return swapped.job(deadline)
     if not surroundings.managed():
         return nullcontext()
     if name is None:

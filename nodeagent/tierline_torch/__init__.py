@@ -3,7 +3,8 @@
 PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
 It returns at once, and imports nothing, unless the process is a Tierline task:
 TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run; beside
-the former TIERLINE_LEARNED names what an earlier observed run wrote (`learned`).
+the former TIERLINE_LEARNED names what an earlier observed run wrote (`learned`). A program that is
+swapped whole (TIERLINE_SWAP) has no layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
 imports torch costs neither time nor a connection.
 """
@@ -15,7 +16,8 @@ __all__ = ["autoload"]
 
 def autoload() -> None:
     """Hook module calls if this process is a Tierline task. Never raises."""
-    if os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"):
+    task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
+    if task and not os.environ.get("TIERLINE_SWAP"):
         from tierline_torch import calls  # noqa: PLC0415  # other processes must not pay for it
 
         calls.install()

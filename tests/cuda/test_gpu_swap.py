@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
 from tests.interposer.test_interposer import build, library, preload
-from tests.native_builds import FLAVOURS, simulated_machine
+from tests.native_builds import FLAVOURS, ROOT, run, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -185,6 +186,44 @@ def test_the_agent_is_killed_in_mid_job_and_between_jobs(flavour: str, tmp_path:
         for program in programs.values():
             program.do("copy")
         end(programs)
+
+
+PYTHON_PROGRAM = """
+import tierline
+from cuda.bindings import driver
+from tests.integration.agent.gpu_client import ok, start_cuda
+
+start_cuda()
+size = 3 << 20
+address = ok(driver.cuMemAlloc(size))
+for value in range(1, 4):
+    with tierline.job():
+        ok(driver.cuMemsetD8(address, value, size))
+        with tierline.job():
+            copy = bytearray(size)
+            ok(driver.cuMemcpyDtoH(copy, address, size))
+    assert copy == bytes([value]) * size
+"""
+
+
+def test_python_without_torch_has_explicit_jobs(agent: AgentProcess) -> None:
+    register(agent, "python")
+    socket = agent.run_dir / "tasks" / "python" / "tierline.sock"
+    run(
+        sys.executable,
+        "-c",
+        PYTHON_PROGRAM,
+        env={
+            **agent.environment,
+            "LD_PRELOAD": library("plain"),
+            "TIERLINE_LIBRARY": library("plain"),
+            "TIERLINE_SOCKET": str(socket),
+            "TIERLINE_REQUIRED": "1",
+            "TIERLINE_SWAP": str(EXTENTS * EXTENT_BYTES),
+            "PYTHONPATH": str(ROOT),
+        },
+    )
+    assert agent.task("python")["jobs"] == 3
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,8 @@ def environment(grant: Grant) -> dict[str, str]:
     if terms.device.kind is DeviceKind.CUDA:
         variables["TIERLINE_DEVICE"] = "cuda"
         variables["TIERLINE_EXECUTION"] = terms.device.execution.value
+        if grant.plan is not None:
+            variables |= terms.swap.environment(grant.plan)
     return variables
 
 
