@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes.agent import Agent, AgentRefused
 from tierline_agent.kubernetes.description import Version, describe, device_id
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
@@ -60,6 +61,8 @@ class Placing:
         self._opener = opener
         self._made: dict[str, Grant] = {}
         """By claim: what was made of it by this process, completely."""
+        self._behind: dict[str, Grant] = {}
+        """By claim: its newer plan, which waits until the program that has its memory leaves."""
         self._turn = asyncio.Lock()
 
     async def prepare(self, grant: Grant) -> tuple[str, ...]:
@@ -88,8 +91,10 @@ class Placing:
         What belongs to no claim goes. Prepared claims whose terms, plan or standing changed get
         them; a claim that is not prepared is left to the kubelet.
 
+        What cannot be done for one claim is logged; settling again tries it again.
+
         Raises:
-            AgentError, OSError: something could not be done; settling again is right.
+            AgentError, OSError: the agent does not answer, or a folder cannot be read.
         """
         async with self._turn:
             grants = claims()
@@ -98,12 +103,20 @@ class Placing:
             here = self._folders.uids() | set(described) | self._descriptions.drafts()
             for uid in sorted((here | registered) - set(grants)):
                 _log.info("claim %s is gone; what was prepared for it goes", uid)
-                await self._undo(uid)
+                await self._attempt(self._undo(uid), uid)
             for uid in sorted(set(described) & set(grants)):
                 grant = grants[uid]
                 current = described[uid].boot == self._boot
                 if grant is not None and current and self._made.get(uid) != _lasting(grant):
-                    await self._renew(grant, described[uid].version)
+                    await self._attempt(self._renew(grant, described[uid].version), uid)
+
+    @staticmethod
+    async def _attempt(work: Awaitable[None], uid: str) -> None:
+        """Do something for one claim; the others do not suffer from its failure."""
+        try:
+            await work
+        except (AgentError, OSError) as error:
+            _log.warning("claim %s is not as it should be yet: %s", uid, error)
 
     def remove_unused_versions(self) -> None:
         """Remove versions of the library that no prepared claim of this boot has."""
@@ -133,11 +146,8 @@ class Placing:
             await self._unregister(grant.uid)
             self._made[grant.uid] = _lasting(grant)
             return
-        try:
-            await self._make(grant, self._library.version(version) or self._version)
-        except AgentRefused as error:
-            # Another claim's change may be what makes room for this one; it is tried again.
-            _log.warning("claim %s/%s stays as it was: %s", grant.namespace, grant.claim, error)
+        # Refused for want of room, it stays as it was: another claim's change may make that room.
+        await self._make(grant, self._library.version(version) or self._version)
 
     async def _register(self, grant: Grant) -> bool:
         """Tell the agent; returns whether it holds all of it already."""
@@ -146,10 +156,23 @@ class Placing:
             await self._unregister(grant.uid)
         elif grant.uid in await self._registered():
             answer = await self._agent.ask("revise", **wanted.as_json())
-            return bool(answer["complete"])
+            if not answer["complete"]:
+                self._behind[grant.uid] = grant
+                return False
         else:
-            await self._agent.ask("register", **wanted.as_json())
+            try:
+                await self._agent.ask("register", **wanted.as_json())
+            except AgentRefused as error:
+                raise AgentRefused(f"{error}{self._held_up()}") from error
+        self._behind.pop(grant.uid, None)
         return True
+
+    def _held_up(self) -> str:
+        """Who still has memory by an earlier plan, as the end of a sentence."""
+        if not self._behind:
+            return ""
+        who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
+        return f"; pods of {who} have memory by an earlier plan until they start anew: restart them"
 
     async def _unregister(self, uid: str) -> None:
         if uid in await self._registered():
@@ -160,6 +183,7 @@ class Placing:
 
     async def _undo(self, uid: str) -> None:
         self._made.pop(uid, None)
+        self._behind.pop(uid, None)
         self._descriptions.remove(uid)
         await self._unregister(uid)
         self._folders.remove(uid)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
-from tests.integration.agent.agent_process import EXTENT_BYTES, plan
+from tests.integration.agent.agent_process import plan
 
 NODE = "node-here"
 TERMS: dict[str, Any] = {
@@ -18,7 +18,11 @@ TERMS: dict[str, Any] = {
 
 
 def notes(
-    standing: str = "Planned", *, extents: int = 4, terms: dict[str, Any] | None = None
+    standing: str = "Planned",
+    *,
+    extents: int = 4,
+    resident: int = 0,
+    terms: dict[str, Any] | None = None,
 ) -> dict[str, str]:
     """The operator's annotations."""
     granted = {
@@ -27,7 +31,8 @@ def notes(
         "tierline.io/terms": json.dumps(TERMS | (terms or {})),
     }
     if standing != "Profiling":
-        planned = plan(extents, extent_bytes=EXTENT_BYTES)
+        ring = min(2, extents - resident)
+        planned = plan(extents, resident=tuple(range(resident)), ring=ring)
         granted["tierline.io/plan"] = json.dumps(planned)
     return granted
 

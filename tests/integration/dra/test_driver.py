@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from tests.e2e.installed import PATIENCE_S, NodeAgent
+from tests.e2e.installed import EXTENT_BYTES, FAST_EXTENTS, PATIENCE_S, NodeAgent
+from tests.integration.agent.raw_client import RawClient
 from tests.integration.dra.claims import NODE, notes, results
 from tests.integration.operator.running import until
 
@@ -219,6 +221,33 @@ def test_what_the_operator_changes_reaches_the_agent(
     ):
         api_server.api.merge(claim, {"metadata": {"annotations": noted}})
         until(f"{then} extents", lambda then=then: extents() == then, PATIENCE_S)  # type: ignore[misc]
+
+
+def test_memory_of_an_earlier_plan_is_waited_for_by_name(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+) -> None:
+    def plans(first: int, second: int) -> None:
+        for manifest, extents in ((claim, first), (newcomer, second)):
+            noted = notes(extents=extents, resident=extents)
+            api_server.api.merge(manifest, {"metadata": {"annotations": noted}})
+
+    newcomer = granted(api_server, claim["metadata"]["namespace"], "camera-2")
+    plans(FAST_EXTENTS - 2, 1)
+    assert kubelet.prepare(claim).error == ""
+    with closing(RawClient(agent.pods / claim["metadata"]["uid"] / "tierline.sock")) as program:
+        program.hello()
+        program.reserve((FAST_EXTENTS - 2) * EXTENT_BYTES)
+        plans(4, 8)  # the operator makes room
+
+        def said() -> str:
+            text: str = kubelet.prepare(newcomer).error
+            return text
+
+        held_up = "default/camera have memory by an earlier plan until they start anew"
+        held_up = held_up.replace("default", claim["metadata"]["namespace"])
+        until("the newcomer is told why it waits", lambda: held_up in said(), PATIENCE_S)
+    until("it starts", lambda: said() == "", PATIENCE_S)
+    gone(api_server, newcomer)
 
 
 def test_an_unknown_claim_and_somebody_elses_are_refused(
