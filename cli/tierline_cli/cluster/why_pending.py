@@ -19,7 +19,7 @@ from tierline_cli.cluster.options import (
 from tierline_cli.cluster.views import UNSEEN, PodView, TaskView, pod_view, task_view
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
-_HELP: Final = {
+ADVICE: Final = {
     UNSEEN: "no operator has looked at it: see whether one runs and leads "
     "(kubectl get lease,pods -n NAMESPACE-OF-TIERLINE)",
     Reason.PROFILE_MISSING: "start a pod of it, which is then measured alone; or apply a "
@@ -41,6 +41,7 @@ _HELP: Final = {
     Reason.BEING_DELETED: "wait until its pods have ended",
     Reason.INVALID_SPEC: "correct its spec as the message says",
 }
+"""What would help, by the reason why a task waits."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _waiting(task: TaskView, pods: list[tuple[str, PodView]]) -> Waiting:
         phase=task.phase,
         reason=task.reason,
         message=task.message,
-        advice=_HELP.get(task.reason, "see kubectl describe memtask"),
+        advice=ADVICE.get(task.reason, "see kubectl describe memtask"),
         gated_pods=tuple(gated),
     )
 

@@ -23,9 +23,9 @@ class Prometheus:
         self._folder, self._port = folder, free_port()
         configuration = {
             "global": {
-                "scrape_interval": "1s",
-                "scrape_timeout": "1s",
-                "evaluation_interval": "1s",
+                "scrape_interval": "2s",
+                "scrape_timeout": "2s",
+                "evaluation_interval": "2s",
             },
             "rule_files": [str(rules)],
             "scrape_configs": targets,

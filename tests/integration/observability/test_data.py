@@ -121,8 +121,6 @@ def test_every_panel_and_every_alert_has_data(
         pytest.fail("\n".join(f"{place}: {text}" for place, text in missing.items()))
     for name, rule in prometheus.rules().items():
         assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), name
-    firing = {name for name, rule in prometheus.rules().items() if rule["state"] == "firing"}
-    assert not firing
     for name in ("too-much", "m"):
         user.api.delete(user.task(name))
         user.api.wait_gone(user.task(name))
