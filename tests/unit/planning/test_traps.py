@@ -249,8 +249,10 @@ def test_t11_a_long_layer_blocks_wherever_it_lies(monkeypatch: pytest.MonkeyPatc
     assert not planned(demands, on, KEEPING).ok
     prepare = Task.__init__
 
-    def naive(self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity) -> None:
-        prepare(self, demand, homes, on)
+    def naive(
+        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, turn_s: float
+    ) -> None:
+        prepare(self, demand, homes, on, turn_s)
         self.layer_ns = round(self.worst.compute_s[0] * 1e9)  # "the long one is 40 ms away"
 
     monkeypatch.setattr(Task, "__init__", naive)
@@ -273,8 +275,10 @@ def test_t13_parked_activations_are_part_of_the_memory(monkeypatch: pytest.Monke
     assert not planned(exact, without, KEEPING).ok
     prepare = Task.__init__
 
-    def naive(self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity) -> None:
-        prepare(self, demand, homes, on)
+    def naive(
+        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, turn_s: float
+    ) -> None:
+        prepare(self, demand, homes, on, turn_s)
         self.parked_extents = 0
 
     monkeypatch.setattr(Task, "__init__", naive)
