@@ -6,9 +6,11 @@ told of. It changes nothing.
 
 from __future__ import annotations
 
+import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -60,6 +62,12 @@ class Endpoint:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+            def server_bind(self) -> None:
+                """Do not ask the name service for the own name, which may take long to fail."""
+                TCPServer.server_bind(self)
+                self.server_name, self.server_port = address, self.server_address[1]
 
             def handle_error(self, *_: object) -> None:
                 """Whoever asked left before the answer: that is no news either."""
