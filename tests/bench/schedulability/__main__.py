@@ -49,6 +49,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parts = parser.add_subparsers(dest="part", required=True)
     attacks = parts.add_parser("attacks", help="attack just-admitted sets")
     attacks.add_argument("--runs", type=int, default=1_000_000)
+    attacks.add_argument("--resume", action="store_true", help="go on from what the JSON holds")
     attacks.add_argument("--each", type=int, default=2000, help="runs for one set")
     curves = parts.add_parser("curves", help="share of sets admitted")
     curves.add_argument("--sets", type=int, default=400, help="for each utilisation")

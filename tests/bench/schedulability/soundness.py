@@ -14,6 +14,7 @@ from tests.bench.schedulability.attacks import LOADS, Tally, examine
 
 from tierline_operator.admission.preemption import Scheduling
 
+NAME = "schedulability-attacks.json"
 COLUMNS = {
     "sets": "sets",
     "runs": "runs",
@@ -27,23 +28,28 @@ COLUMNS = {
 
 
 def run(options: argparse.Namespace, about: dict[str, Any]) -> int:
-    """Attack until there were enough runs, or the time is over."""
-    tallies = {way: Tally() for way in Scheduling}
+    """Attack until there were enough runs or time is over; `--resume` goes on from the JSON."""
+    path = options.folder / NAME
+    tallies, first = {way: Tally() for way in Scheduling}, 0
+    if options.resume:
+        before = json.loads(path.read_text())
+        tallies = {way: Tally(**before["tight"][way.value]) for way in Scheduling}
+        first = before["drawn"]
     begun = time.monotonic()
-    for number in count(options.seed):
-        for load in LOADS:
-            for way, tally in tallies.items():
-                tally.add(examine(number, load, way, options.each))
-            runs = sum(tally.runs for tally in tallies.values())
-            took_s = time.monotonic() - begun
-            print(f"{runs} runs, {took_s:.0f} s", file=sys.stderr, flush=True)
-            done = runs >= options.runs or took_s > options.seconds
-            if done or number % 4 == 0:
-                _write(options, about, tallies)
-            if done:
-                print(table(tallies))
-                return 0 if all(tally.sound for tally in tallies.values()) else 1
-    raise AssertionError("there are always more sets")
+    for drawn in count(first):
+        number, load = options.seed + drawn // len(LOADS), LOADS[drawn % len(LOADS)]
+        for way, tally in tallies.items():
+            tally.add(examine(number, load, way, options.each))
+        runs = sum(tally.runs for tally in tallies.values())
+        took_s = time.monotonic() - begun
+        print(f"{runs} runs, {took_s:.0f} s", file=sys.stderr, flush=True)
+        tight = {way.value: asdict(tally) for way, tally in tallies.items()}
+        report = {**about, "loads": LOADS, "drawn": drawn + 1, "runs": runs, "tight": tight}
+        path.write_text(json.dumps(report, indent=1) + "\n")
+        if runs >= options.runs or took_s > options.seconds:
+            break
+    print(table(tallies))
+    return 0 if all(tally.sound for tally in tallies.values()) else 1
 
 
 def table(tallies: dict[Scheduling, Tally]) -> str:
@@ -59,11 +65,3 @@ def table(tallies: dict[Scheduling, Tally]) -> str:
 def _row(name: str, tally: Tally) -> str:
     cells = [f"{getattr(tally, field):,}" for field in COLUMNS]
     return f"| {name} | " + " | ".join(cells) + " |"
-
-
-def _write(
-    options: argparse.Namespace, about: dict[str, Any], tallies: dict[Scheduling, Tally]
-) -> None:
-    report = {**about, "loads": LOADS, "tight": {w.value: asdict(t) for w, t in tallies.items()}}
-    path = options.folder / "schedulability-attacks.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
