@@ -13,7 +13,7 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Home, Plan, Tier
 from tierline_api.quantities import format_quantity
-from tierline_api.swap import OverBudget, WorkspacePolicy
+from tierline_api.swap import OverBudget, SwapPolicy, WorkspacePolicy
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import (
@@ -50,7 +50,9 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
             "is less than its measured weights and workspace; "
             f"write at least {format_quantity(needed)}"
         )
-    preserves = spec.swap.workspace == WorkspacePolicy.PRESERVE
+    # A program without layers has its weights in its workspace, and is swapped whole.
+    whole = spec.swap.policy is SwapPolicy.SWAP and profile.spec.weight_bytes == 0
+    preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
     shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:

@@ -9,8 +9,11 @@ import pytest
 from tests.unit.planning.shapes import device, task
 
 from tierline_agent.policy.overlay import Overlay
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.from_api import demand_of
 from tierline_operator.planning.incremental import settle
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
@@ -91,3 +94,39 @@ def test_such_sets_never_yield(scheduling: Scheduling) -> None:
     now = settle(tasks, with_backup(device(40)))
     assert not isinstance(now, Infeasible)
     assert now.with_task(task("more", 400, 400, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights", "preserved"),
+    [("Swap", 0, 16 << 20), ("Swap", 1 << 20, 0), ("Auto", 0, 0)],
+    ids=["without layers", "with layers", "another policy"],
+)
+def test_a_program_that_is_swapped_whole_preserves_its_workspace(
+    policy: str, weights: int, preserved: int
+) -> None:
+    profile = MemProfile.from_api(
+        {
+            "apiVersion": "tierline.io/v1alpha1",
+            "kind": "MemProfile",
+            "metadata": {"name": "plain"},
+            "spec": {
+                "device": {"kind": "cuda", "product": "GPU"},
+                "layers": [{"name": "all", "bytes": weights, "computeTime": "20ms"}],
+                "workspace": "16Mi",
+            },
+        }
+    )
+    asking = MemTask.from_api(
+        {
+            "apiVersion": "tierline.io/v1alpha1",
+            "kind": "MemTask",
+            "metadata": {"name": "plain"},
+            "spec": {
+                "realtime": {"period": "1s"},
+                "memory": {"budget": "64Mi"},
+                "swap": {"policy": policy},
+                "device": {"kind": "cuda"},
+            },
+        }
+    )
+    assert demand_of(asking, profile, 2 << 20).preserved_bytes == preserved
