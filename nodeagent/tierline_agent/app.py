@@ -33,6 +33,7 @@ from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.health import Health
 from tierline_agent.identity import ProcessWatch
+from tierline_agent.kubernetes.thread import KubernetesThread
 from tierline_agent.leases import LeaseManager
 from tierline_agent.links import Link
 from tierline_agent.losses import Losses
@@ -102,12 +103,11 @@ async def run(config: AgentConfig) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             node.loop.add_signal_handler(number, stop.set)
         if config.kubernetes is not None:
-            # Only there: gRPC and the API server's client take a second to load.
-            from tierline_agent.kubernetes.service import Service  # noqa: PLC0415
-
-            service = Service(config, name, lambda why: node.health.set("kubernetes", why))
-            service.start()
-            stopping.push_async_callback(asyncio.to_thread, service.stop)
+            thread = KubernetesThread(
+                config, config.kubernetes, name, lambda why: node.health.set("kubernetes", why)
+            )
+            thread.start()
+            stopping.push_async_callback(asyncio.to_thread, thread.stop)
         _log.info("ready in %s", run_dir)
         await stop.wait()
         _log.info("stopping; clients keep what they have mapped")

@@ -20,5 +20,6 @@ in an order in which every state between two pieces is one that the next start u
     driver      what the kubelet calls
     reporting   MemNode, ResourceSlice and observations, at a bounded rate
     measuring   profiles of tasks that run alone to be measured
-    service     the thread that holds them together
+    service     what holds them together
+    thread      in which it runs
 """

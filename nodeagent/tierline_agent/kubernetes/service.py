@@ -1,4 +1,4 @@
-"""The Kubernetes part of the agent at work: one thread, one event loop, from `start` to `stop`.
+"""The Kubernetes part of the agent at work.
 
 It watches this node's claims, answers the kubelet, and reports. Whatever fails is tried again after
 a pause that grows; running pods need none of this, so nothing here ever ends the agent. Until the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
@@ -28,6 +27,7 @@ from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
+from tierline_agent.kubernetes.thread import Objection
 from tierline_agent.state import boot_id
 from tierline_api.device import DeviceKind
 from tierline_api.optin import NODE_LABEL
@@ -36,53 +36,14 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _RESYNC_S: Final = 30.0
-_STOP_S: Final = 15.0
-
-Objection = Callable[[str], None]
-"""Hears why this part is not ready; an empty text says that it is."""
 
 
 class Service:
-    """The thread."""
-
-    def __init__(self, config: AgentConfig, node: str, object_to: Objection) -> None:
-        if config.kubernetes is None:
-            raise ValueError("cannot serve Kubernetes: the settings have no kubernetes")
-        self._object_to = object_to
-        self._loop = asyncio.new_event_loop()
-        self._work = _Work(config, config.kubernetes, node, object_to)
-        self._thread = threading.Thread(target=self._run, name="kubernetes", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._object_to("the node's claims have not been read yet")
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Leave the kubelet in good order; what is prepared stays."""
-        self._loop.call_soon_threadsafe(self._work.ending.set)
-        self._thread.join(_STOP_S)
-        if self._thread.is_alive():
-            _log.warning("the Kubernetes part did not end in %.0f s", _STOP_S)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._work.run())
-        except Exception:
-            _log.exception("the Kubernetes part ended")
-            self._object_to("it ended; the agent's log says why")
-        finally:
-            self._loop.close()
-
-
-class _Work:
-    """What the thread does. See `driver.Answers`."""
+    """What is done. See `driver.Answers`."""
 
     def __init__(
         self, config: AgentConfig, settings: KubernetesSettings, node: str, object_to: Objection
     ) -> None:
-        self.ending = asyncio.Event()
         self._settings = settings
         self._node = node
         self._object_to = object_to
@@ -101,8 +62,8 @@ class _Work:
         self._told: set[tuple[str, str]] = set()
         self._placing: Placing | None = None
 
-    async def run(self) -> None:
-        """Work until `ending` is set."""
+    async def run(self, ending: asyncio.Event) -> None:
+        """Work until `ending` is set. Raises ConfigError if there is no cluster."""
         async with self._kube:
             driver = Driver(
                 self,
@@ -114,7 +75,7 @@ class _Work:
                 asyncio.create_task(self._again("serve the kubelet", self._serve, driver)),
                 asyncio.create_task(self._again("watch claims", self._watch)),
             ]
-            await self.ending.wait()
+            await ending.wait()
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
