@@ -94,6 +94,7 @@ struct tierline_client {
     uint32_t generation; /* grows with each connection */
     uint32_t failures;   /* grows with each attempt that failed for good */
     uint32_t next_sequence;
+    uint32_t unawaited; /* the last request whose answer nobody waits for */
     uint64_t looked_ns; /* when a gate last looked at the socket */
     char reason[256];   /* why the link is down */
     struct tl_pending *pending;
@@ -123,6 +124,8 @@ void tl_close(tierline_client *client);
 enum tl_persistence { TL_REPEAT_AFTER_RECONNECT, TL_FAIL_ON_RECONNECT };
 int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
                struct tlp_message *reply, enum tl_persistence persistence);
+/* Sends JOB_END and lets its answer come when it may: what is sent next is behind it anyway. */
+int tl_send_unawaited(tierline_client *client, const struct tlp_message *message);
 int tl_send_one_way(tierline_client *client, const struct tlp_message *message);
 int tl_ensure_connected(tierline_client *client);
 void tl_break_link(tierline_client *client);

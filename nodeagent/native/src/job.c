@@ -139,6 +139,17 @@ int tierline_job_begin(tierline_client *client, uint32_t arena, uint32_t flags, 
     return code;
 }
 
+static int await_end(tierline_client *client, const struct tlp_message *message) {
+    uint64_t number = message->job_end.job;
+    struct tlp_message reply;
+    int code = tl_request(client, message, TLP_ENDED, &reply, TL_REPEAT_AFTER_RECONNECT);
+    if (code == 0 && reply.ended.job != number) {
+        code = tl_fail(TIERLINE_E_MALFORMED, "ending job %llu: the agent ended job %llu",
+                       (unsigned long long)number, (unsigned long long)reply.ended.job);
+    }
+    return code;
+}
+
 int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes) {
     struct tl_job *job = &client->job;
     if (!job->granted || job->ending || job->number != number) {
@@ -157,12 +168,10 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         message.job_end.workspace_peak_bytes = tl_workspace_reach(client, workspace_peak_bytes);
         message.job_end.stall_ns = job->stats.stall_ns;
         message.job_end.fetched_bytes = job->stats.fetched_bytes;
-        struct tlp_message reply;
-        code = tl_request(client, &message, TLP_ENDED, &reply, TL_REPEAT_AFTER_RECONNECT);
-        if (code == 0 && reply.ended.job != number) {
-            code = tl_fail(TIERLINE_E_MALFORMED, "ending job %llu: the agent ended job %llu",
-                           (unsigned long long)number, (unsigned long long)reply.ended.job);
-        }
+        /* On a GPU all work is done by now, so that nothing can go wrong with the job any more.
+         * The round trip would be a good part of what a short job costs. */
+        code = client->device == TIERLINE_DEVICE_CUDA ? tl_send_unawaited(client, &message)
+                                                      : await_end(client, &message);
     }
     give_slot_back(client);
     return code;

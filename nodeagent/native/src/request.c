@@ -46,6 +46,10 @@ static int complete(tierline_client *client, const struct tlp_header *header,
     while (p != NULL && (p->sequence != header->sequence || p->progress != TL_WAITING)) {
         p = p->next;
     }
+    bool unawaited = header->sequence != 0 && header->sequence == client->unawaited;
+    if (p == NULL && unawaited && (message->type == TLP_ENDED || message->type == TLP_ERROR)) {
+        return 0;
+    }
     if (p == NULL) {
         const char *what =
             message->type == TLP_ERROR ? message->error.reason : "it answered what nobody asked";
@@ -214,9 +218,24 @@ static int send_frame(tierline_client *client, const struct tlp_message *message
     return 0;
 }
 
+/* 0 is what unasked messages carry. */
+static uint32_t next_sequence(tierline_client *client) {
+    client->next_sequence += client->next_sequence == UINT32_MAX ? 2 : 1;
+    return client->next_sequence;
+}
+
 int tl_send_one_way(tierline_client *client, const struct tlp_message *message) {
     int code = tl_ensure_connected(client);
     return code != 0 ? code : send_frame(client, message, 0);
+}
+
+int tl_send_unawaited(tierline_client *client, const struct tlp_message *message) {
+    int code = tl_ensure_connected(client);
+    if (code == 0) {
+        client->unawaited = next_sequence(client);
+        code = send_frame(client, message, client->unawaited);
+    }
+    return code;
 }
 
 static void unlink_pending(tierline_client *client, struct tl_pending *pending) {
@@ -231,10 +250,7 @@ static void unlink_pending(tierline_client *client, struct tl_pending *pending) 
 static int ask(tierline_client *client, const struct tlp_message *message,
                struct tl_pending *pending) {
     pending->progress = TL_WAITING;
-    pending->sequence = ++client->next_sequence;
-    if (pending->sequence == 0) { /* 0 is what unasked messages carry */
-        pending->sequence = ++client->next_sequence;
-    }
+    pending->sequence = next_sequence(client);
     pending->next = client->pending;
     client->pending = pending;
     int code = send_frame(client, message, pending->sequence);
