@@ -223,6 +223,24 @@ static void copies(void) {
             end(&task, job);
         }
     }
+    /* The same by rows, the second half of each weight first. */
+    memset(copy, 0, task.weight_bytes);
+    for (uint32_t w = 0; w < task.count; w++) {
+        const struct weight *weight = &task.weights[w];
+        CUDA_MEMCPY2D half = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                              .srcDevice = weight->address,
+                              .srcPitch = weight->bytes / 2,
+                              .dstMemoryType = CU_MEMORYTYPE_HOST,
+                              .dstHost = copy + weight->offset,
+                              .dstPitch = weight->bytes / 2,
+                              .WidthInBytes = weight->bytes / 2,
+                              .Height = 1};
+        half.srcY = half.dstY = 1;
+        OK(cuMemcpy2D(&half));
+        half.srcY = half.dstY = 0;
+        OK(cuMemcpy2D(&half));
+    }
+    HOLDS(memcmp(copy, task.content, task.weight_bytes) == 0);
     /* All of it at once is more than the ring holds. */
     memset(copy, 0, task.weight_bytes);
     OK(cuMemcpyDtoH(copy, task.weights[0].address, task.weight_bytes));
@@ -289,6 +307,28 @@ static void timed(void) {
     end(&task, job);
     tierline_observer_time(false);
     HOLDS(tierline_observer_times(NULL, 0) == 0);
+}
+
+/* The program sees one allocation of the device's, not the extents behind it. */
+static void one_allocation(void) {
+    load_all();
+    uint64_t base = task.weights[0].address;
+    uint64_t bytes = extents * task.extent_bytes;
+    uint64_t inside = task.weights[task.count - 1].address;
+    CUdeviceptr begin = 0;
+    size_t size = 0;
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    CUcontext owner = NULL;
+    OK(cuMemGetAddressRange(&begin, &size, inside));
+    HOLDS(begin == base && size == bytes);
+    begin = 0;
+    OK(cuPointerGetAttribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
+    OK(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside));
+    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside));
+    OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, inside));
+    HOLDS(begin == base && size == bytes && type == CU_MEMORYTYPE_DEVICE && owner == context);
+    OK(tierline_free(task.client, 0));
+    HOLDS(cuMemGetAddressRange(&begin, &size, inside) != CUDA_SUCCESS);
 }
 
 static void forking(void) {
@@ -384,6 +424,7 @@ int main(int argc, char **argv) {
         {"out_of_reach", out_of_reach},
         {"two_arenas", two_arenas},
         {"timed", timed},
+        {"one_allocation", one_allocation},
         {"forking", forking},
         {"closing", closing},
         {"agent_killed", agent_killed},

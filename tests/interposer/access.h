@@ -50,6 +50,9 @@
     X(cuMemcpyHtoD)                                                                                \
     X(cuMemcpyDtoH)                                                                                \
     X(cuMemcpyDtoDAsync)                                                                           \
+    X(cuMemcpy2D)                                                                                  \
+    X(cuMemcpy2DAsync)                                                                             \
+    X(cuMemcpy3DAsync)                                                                             \
     X(cuMemsetD8)                                                                                  \
     X(cuModuleLoadData)                                                                            \
     X(cuModuleUnload)                                                                              \

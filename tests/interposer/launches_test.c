@@ -174,9 +174,41 @@ static void copies(void) {
     OK(D(cuMemcpyDtoH)(host, weights[3] + 100, 64));
     OK(D(cuMemcpyDtoDAsync)(scratch, weights[1] - 16, 32, stream)); /* the end of 2 as well */
     OK(D(cuMemcpyHtoD)(scratch, host, 64));
+    /* Described by structures: rows of the weight 0, and of 4; the other way round is no read. */
+    CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = weights[0],
+                          .srcPitch = 32,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = host,
+                          .dstPitch = 16,
+                          .WidthInBytes = 16,
+                          .Height = 4};
+    OK(D(cuMemcpy2D)(&flat));
+    CUDA_MEMCPY3D deep = {.srcXInBytes = 16,
+                          .srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .srcDevice = weights[4],
+                          .srcPitch = 32,
+                          .srcHeight = 2,
+                          .dstMemoryType = CU_MEMORYTYPE_HOST,
+                          .dstHost = host,
+                          .dstPitch = 8,
+                          .dstHeight = 2,
+                          .WidthInBytes = 8,
+                          .Height = 2,
+                          .Depth = 2};
+    OK(D(cuMemcpy3DAsync)(&deep, stream));
+    flat = (CUDA_MEMCPY2D){.srcMemoryType = CU_MEMORYTYPE_HOST,
+                           .srcHost = host,
+                           .srcPitch = 16,
+                           .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                           .dstDevice = scratch,
+                           .dstPitch = 16,
+                           .WidthInBytes = 16,
+                           .Height = 4};
+    OK(D(cuMemcpy2DAsync)(&flat, stream));
     OK(D(cuStreamSynchronize)(stream));
-    expect_order((const uint32_t[]){3, 2, 1}, 3);
-    EQUAL(totals().copies, 2);
+    expect_order((const uint32_t[]){3, 2, 1, 0, 4}, 5);
+    EQUAL(totals().copies, 4);
     OK(D(cuStreamDestroy)(stream));
 }
 

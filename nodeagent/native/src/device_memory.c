@@ -11,6 +11,7 @@
 
 #include "cuda.h"
 #include "error.h"
+#include "ranges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,6 +80,8 @@ static void forget_tables(struct tl_device_arena *gpu) {
 
 static void release(struct tl_arena *arena) {
     struct tl_device_arena *gpu = &arena->on_device;
+    struct range shown;
+    (void)ranges_remove((uint64_t)(uintptr_t)arena->base, RANGE_WEIGHTS, &shown);
     if (arena->base != NULL && tl_cuda_enter(gpu->context)) {
         TL_CUDA(USED, cuCtxSynchronize);
         for (uint32_t e = 0; e < gpu->mapped; e++) {
@@ -176,6 +179,17 @@ static int map_slots(struct tl_arena *arena) {
     return code == 0 ? allow(arena, gpu->slots, slots_bytes(arena), ABI_ACCESS_READ_WRITE) : code;
 }
 
+/* To the program the arena is one allocation, whatever it is mapped from. Without memory for the
+ * note the driver answers, extent by extent. */
+static void show(const struct tl_arena *arena) {
+    const struct range range = {.begin = (uint64_t)(uintptr_t)arena->base,
+                                .bytes = tl_arena_bytes(arena),
+                                .kind = RANGE_WEIGHTS,
+                                .device = arena->on_device.device,
+                                .context = arena->on_device.context};
+    (void)ranges_add(&range);
+}
+
 static int map_all(struct tl_arena *arena) {
     struct tl_device_arena *gpu = &arena->on_device;
     if (!tl_cuda_enter(gpu->context)) {
@@ -188,6 +202,9 @@ static int map_all(struct tl_arena *arena) {
     code = code == 0 ? allow(arena, address_of(arena, 0), tl_arena_bytes(arena), ABI_ACCESS_READ)
                      : code;
     code = code == 0 ? map_slots(arena) : code;
+    if (code == 0) {
+        show(arena);
+    }
     tl_cuda_leave();
     return code;
 }

@@ -25,6 +25,7 @@ enum {
     ABI_DEVICE_HOST_NUMA_ID = 134,
     ABI_EVENT_NO_TIMING = 2,
     ABI_MEMORY_DEVICE = 2,
+    ABI_OPERAND_POINTER = 1,
     ABI_CAPTURE_ACTIVE = 1,
     ABI_CAPTURE_RELAXED = 2,
     ABI_CAPTURE_UNSUPPORTED = 900,
@@ -140,7 +141,40 @@ struct abi_kernel_node {
     void *context;
 };
 
-/* CUDA_MEMCPY3D. */
+/* CUDA_MEMCPY2D. */
+struct abi_copy2d {
+    size_t source_x, source_y;
+    int source_type;
+    const void *source_host;
+    uint64_t source;
+    void *source_array;
+    size_t source_pitch;
+    size_t target_x, target_y;
+    int target_type;
+    void *target_host;
+    uint64_t target;
+    void *target_array;
+    size_t target_pitch;
+    size_t width, height;
+};
+
+/* CUmemcpy3DOperand; of an array the type alone. */
+struct abi_copy_operand {
+    int type;
+    uint64_t address;
+    size_t row, layer;
+    struct abi_location hint;
+};
+
+/* CUDA_MEMCPY3D_BATCH_OP. */
+struct abi_copy_operation {
+    struct abi_copy_operand source, target;
+    size_t width, height, depth;
+    int order;
+    unsigned int flags;
+};
+
+/* CUDA_MEMCPY3D, and CUDA_MEMCPY3D_PEER, which has contexts where this has reserved pointers. */
 struct abi_copy3d {
     size_t source_x, source_y, source_z, source_level;
     int source_type;

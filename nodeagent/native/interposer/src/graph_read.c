@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copies.h"
 #include "driver.h"
 #include "graph_order.h"
 
@@ -67,16 +68,8 @@ struct graph_reader *reader_of_copy(const void *node, uint32_t top, const struct
         return NULL;
     }
     *reader = (struct graph_reader){.node = node, .top = top};
-    bool device = copy->source_type == ABI_MEMORY_DEVICE || copy->source_type == ABI_MEMORY_UNIFIED;
-    if (device && copy->width > 0 && copy->height > 0 && copy->depth > 0) {
-        uint64_t slice = (uint64_t)copy->source_pitch * copy->source_height;
-        reader->count = 1;
-        reader->ranges[0] = (struct observer_range){
-            .address = copy->source + copy->source_x + copy->source_y * copy->source_pitch +
-                       copy->source_z * slice,
-            .bytes =
-                copy->width + (copy->height - 1) * copy->source_pitch + (copy->depth - 1) * slice};
-    }
+    reader->ranges[0] = copies_source(copy);
+    reader->count = reader->ranges[0].bytes > 0;
     return reader;
 }
 

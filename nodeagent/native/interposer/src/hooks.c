@@ -1963,7 +1963,7 @@ TIERLINE_EXPORT int cuMemcpy2DAsync_v2(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy2DAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -1983,7 +1983,7 @@ TIERLINE_EXPORT int cuMemcpy2DAsync_v2_ptsz(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy2DAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -2016,7 +2016,7 @@ TIERLINE_EXPORT int cuMemcpy2DUnaligned_v2(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy2DUnaligned_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2036,7 +2036,7 @@ TIERLINE_EXPORT int cuMemcpy2DUnaligned_v2_ptds(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy2DUnaligned_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2056,7 +2056,7 @@ TIERLINE_EXPORT int cuMemcpy2D_v2(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy2D_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2076,7 +2076,7 @@ TIERLINE_EXPORT int cuMemcpy2D_v2_ptds(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy2D_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy2d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2122,7 +2122,7 @@ TIERLINE_EXPORT int cuMemcpy3DAsync_v2(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy3DAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -2142,7 +2142,7 @@ TIERLINE_EXPORT int cuMemcpy3DAsync_v2_ptsz(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy3DAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -2162,7 +2162,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync(size_t numOps, void *opList, size_t *fa
     struct tierline_call call = {.symbol = "cuMemcpy3DBatchAsync",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, opList, numOps);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, failIdx, flags, hStream);
         gate_done(&call);
@@ -2182,7 +2182,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_ptsz(size_t numOps, void *opList, size_
     struct tierline_call call = {.symbol = "cuMemcpy3DBatchAsync_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, opList, numOps);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, failIdx, flags, hStream);
         gate_done(&call);
@@ -2202,7 +2202,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_v2(size_t numOps, void *opList, unsigne
     struct tierline_call call = {.symbol = "cuMemcpy3DBatchAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, opList, numOps);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, flags, hStream);
         gate_done(&call);
@@ -2222,7 +2222,7 @@ TIERLINE_EXPORT int cuMemcpy3DBatchAsync_v2_ptsz(size_t numOps, void *opList, un
     struct tierline_call call = {.symbol = "cuMemcpy3DBatchAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, opList, numOps);
     if (result == ABI_SUCCESS) {
         result = next(numOps, opList, flags, hStream);
         gate_done(&call);
@@ -2242,7 +2242,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeer(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy3DPeer",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2262,7 +2262,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeerAsync(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy3DPeerAsync",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -2282,7 +2282,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeerAsync_ptsz(const void *pCopy, void *hStream) {
     struct tierline_call call = {.symbol = "cuMemcpy3DPeerAsync_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy, hStream);
         gate_done(&call);
@@ -2302,7 +2302,7 @@ TIERLINE_EXPORT int cuMemcpy3DPeer_ptds(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy3DPeer_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2322,7 +2322,7 @@ TIERLINE_EXPORT int cuMemcpy3DWithAttributesAsync(void *op, unsigned long long f
     struct tierline_call call = {.symbol = "cuMemcpy3DWithAttributesAsync",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, op, 1);
     if (result == ABI_SUCCESS) {
         result = next(op, flags, hStream);
         gate_done(&call);
@@ -2342,7 +2342,7 @@ TIERLINE_EXPORT int cuMemcpy3DWithAttributesAsync_ptsz(void *op, unsigned long l
     struct tierline_call call = {.symbol = "cuMemcpy3DWithAttributesAsync_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copies3d(&call, op, 1);
     if (result == ABI_SUCCESS) {
         result = next(op, flags, hStream);
         gate_done(&call);
@@ -2362,7 +2362,7 @@ TIERLINE_EXPORT int cuMemcpy3D_v2(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy3D_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
@@ -2382,7 +2382,7 @@ TIERLINE_EXPORT int cuMemcpy3D_v2_ptds(const void *pCopy) {
     struct tierline_call call = {.symbol = "cuMemcpy3D_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_copy3d(&call, pCopy);
     if (result == ABI_SUCCESS) {
         result = next(pCopy);
         gate_done(&call);
