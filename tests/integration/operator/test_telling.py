@@ -118,7 +118,7 @@ def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
     story = [line.split()[1] for line in told.partition("Events:")[2].splitlines()[3:]]
     wanted = ["ProfileFound", "Admitted", "Running", "NoMisses", "DeadlinesMissed"]
     assert [reason for reason in story if reason in wanted] == wanted
-    assert [reason for reason, _ in user.events("one")] == ["Placed"]
+    assert user.events("one")[-1] == ("Placed", "MemTask/m has its place on node-a/cpu0")
 
     # the plugin
     found = plugin.json("top")
@@ -147,12 +147,12 @@ def test_a_task_that_waits(user: User, plugin: Plugin) -> None:
     user.node(node("node-a"))
     user.apply(profile("m", compute_ms=50))
     user.apply(task("too-much", of="m", period_ms=40))
+    user.wait_task("too-much", "DeadlineInfeasible")
     user.pod("held", "too-much")
     user.pod("lost", "nowhere")
-    user.wait_task("too-much", "DeadlineInfeasible")
     until("the pods are told", lambda: user.events("held") and user.events("lost"), 120)
 
-    [(reason, note)] = user.events("held")
+    reason, note = user.events("held")[-1]
     assert reason == "DeadlineInfeasible"
     assert note.startswith("waits for MemTask/too-much: ")
     found = plugin.json("why-pending")
