@@ -11,10 +11,10 @@ Every method can be repeated, and a crash inside it leaves what the next call co
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +31,10 @@ from tierline_agent.kubernetes.description import (
 )
 from tierline_api.optin import DRIVER
 
+_log = logging.getLogger(__name__)
 _LIBRARY: Final = "libtierline.so"
 _DRAFT: Final = ".draft-"
+_LEFT: Final = ".left-"
 _DIGEST_CHARACTERS: Final = 16
 
 
@@ -105,13 +107,25 @@ class PodFolders:
         return folder
 
     def remove(self, uid: str) -> None:
-        """Remove a pod's folder."""
-        with suppress(FileNotFoundError):
+        """Remove a pod's folder.
+
+        A pod that was measured may have left what the agent has no right to remove: that is put
+        aside, so that the pod's end does not wait for it.
+        """
+        try:
             shutil.rmtree(self.path(uid))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            aside = self._folder / f"{_LEFT}{uid}"
+            _log.warning("cannot remove %s: %s; it is put aside as %s", uid, error, aside)
+            self.path(uid).rename(aside)
 
     def uids(self) -> set[str]:
         """The claims that have a folder."""
-        return {e.name for e in self._folder.iterdir()} if self._folder.is_dir() else set()
+        if not self._folder.is_dir():
+            return set()
+        return {e.name for e in self._folder.iterdir() if not e.name.startswith(_LEFT)}
 
 
 class Descriptions:

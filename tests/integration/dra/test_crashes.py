@@ -107,7 +107,7 @@ class Machine:
         assert len(list((self.folder / "lib").iterdir())) == 1
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def machine() -> Iterator[Machine]:
     with TemporaryDirectory(prefix="tl-") as folder:  # short: sockets have long names in it
         agent = AgentProcess(Path(folder))
