@@ -23,8 +23,11 @@ from .processes import Daemon, start, wait_until
 PAUSE: Final = "tierline.local/pause:1"
 SOCKET: Final = "node/containerd.sock"
 """containerd's socket in a cluster's folder."""
-FIXED: Final = ("/run/containerd", "/var/lib/cni", "/var/log/containers")
-"""Folders whose names are built into containerd, the CNI library and the kubelet."""
+_ON_DISK: Final = ("/run/containerd", "/var/lib/cni", "/var/log/containers", "/var/lib/tierline")
+_IN_MEMORY: Final = "/run/tierline"
+FIXED: Final = (*_ON_DISK, _IN_MEMORY)
+"""Folders whose names are built into containerd, the CNI library, the kubelet, and the pods of
+Tierline's agents."""
 _CNI_PLUGINS: Final = "/usr/lib/cni"
 """Where Debian's package containernetworking-plugins puts them."""
 
@@ -97,12 +100,13 @@ class Node:
         return True
 
     def _start_containerd(self) -> Daemon:
-        for name in ("cni/conf", "cni/leases", *(f"fixed{path}" for path in FIXED)):
+        for name in ("cni/conf", "cni/leases", *(f"fixed{path}" for path in _ON_DISK)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "cni" / "conf" / "10-pods.conflist").write_text(json.dumps(self._cni()))
         config = self.folder / "containerd.toml"
         config.write_text(self._containerd_config())
-        binds = "; ".join(f"mount --bind '{self.folder}/fixed{path}' {path}" for path in FIXED)
+        binds = "; ".join(f"mount --bind '{self.folder}/fixed{path}' {path}" for path in _ON_DISK)
+        binds += f"; mount -t tmpfs -o mode=755 tierline {_IN_MEMORY}"
         programs = self._programs.containerd
         return start(
             "containerd",

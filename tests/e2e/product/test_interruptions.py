@@ -1,0 +1,108 @@
+"""Parts of Tierline go away and come back under load: no job is wrong, no pod starts again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from tests.chart.helm import SYSTEM
+from tests.e2e.product.release import PATIENCE_S, Release
+from tests.e2e.product.tasks import Tasks
+from tests.integration.operator.running import until
+
+from tierline_api.optin import GATE
+from tierline_cluster.api import Manifest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+NEXT = "next"
+OPERATOR: Manifest = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "tierline-operator", "namespace": SYSTEM},
+}
+
+
+@pytest.fixture
+def busy(tasks: Tasks) -> Iterator[Tasks]:
+    """Two tasks at work; at the end their pods are the same, and never started again."""
+    for name in ("camera", "lidar"):
+        tasks.apply_with_pods(name)
+    before = {}
+    for name in ("camera", "lidar"):
+        before[name] = tasks.wait_running(name)["metadata"]["uid"]
+        tasks.wait_jobs(name, more=1)
+    yield tasks
+    for name, uid in before.items():
+        tasks.wait_jobs(name)
+        (pod,) = tasks.pods(name)
+        assert pod["metadata"]["uid"] == uid
+        assert [one["restartCount"] for one in pod["status"]["containerStatuses"]] == [0]
+
+
+def processes(program: str) -> list[int]:
+    """The processes of this machine that run a module of Tierline in a container."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if words[:3] == [b"python", b"-m", program.encode()]:
+            found.append(int(process.name))
+    return found
+
+
+def restarts(pod: Manifest) -> int:
+    (status,) = pod["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
+def test_the_agent_is_killed(release: Release, busy: Tasks) -> None:
+    before = release.agent
+    (process,) = processes("tierline_agent")
+    os.kill(process, signal.SIGKILL)
+    until("it starts again", lambda: restarts(release.agent) > restarts(before), PATIENCE_S)
+    release.wait_ready()
+
+
+def test_operator_and_agent_are_upgraded(release: Release, busy: Tasks) -> None:
+    before = {pod["metadata"]["uid"] for pod in release.pods()}
+    values = release.values
+    for part in ("operator", "agent"):
+        name = f"localhost/tierline-{part}"
+        tag = ("images", "tag", "--force", f"{name}:{version('tierline')}", f"{name}:{NEXT}")
+        release.cluster.node.ctr(*tag)
+        values[part]["image"]["tag"] = NEXT
+    release.upgrade(values)
+
+    def replaced() -> bool:
+        return not before & {pod["metadata"]["uid"] for pod in release.pods()}
+
+    until("all pods are replaced", replaced, PATIENCE_S)
+    release.wait_ready()
+    images = {pod["spec"]["containers"][0]["image"].split(":")[1] for pod in release.pods()}
+    assert images == {NEXT}
+
+
+def test_the_operator_is_away(release: Release, busy: Tasks) -> None:
+    api = release.api
+    replicas = api.get(OPERATOR)["spec"]["replicas"]
+    api.merge(OPERATOR, {"spec": {"replicas": 0}})
+    until("operators are left", lambda: not release.operators(), PATIENCE_S)
+
+    busy.apply("late")
+    busy.deployment("annotated", "late")
+    busy.deployment("plain", None)
+    busy.wait_running("plain")
+    until("the pod is there", lambda: len(busy.pods("annotated")) == 1, PATIENCE_S)
+    (waiting,) = busy.pods("annotated")
+    assert waiting["spec"]["schedulingGates"] == [{"name": GATE}]
+
+    api.merge(OPERATOR, {"spec": {"replicas": replicas}})
+    release.wait_ready()
+    busy.wait_running("annotated")
+    busy.wait_jobs("annotated")
