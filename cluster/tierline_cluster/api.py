@@ -130,7 +130,7 @@ class Api:
         self,
         manifest: Manifest,
         condition: Callable[[Manifest], object],
-        timeout_s: float = 30.0,
+        timeout_s: float = 90.0,
     ) -> Manifest:
         """Return the object once `condition` holds of it; raises TimeoutError with its last state.
 
@@ -151,7 +151,7 @@ class Api:
                 raise TimeoutError(f"{self.address(manifest)}: not in {timeout_s} s; last: {text}")
             time.sleep(0.05)
 
-    def wait_gone(self, manifest: Manifest, timeout_s: float = 30.0) -> None:
+    def wait_gone(self, manifest: Manifest, timeout_s: float = 90.0) -> None:
         """Wait until the object that `manifest` names is gone; raises TimeoutError."""
         deadline = time.monotonic() + timeout_s
         while self.exists(manifest):

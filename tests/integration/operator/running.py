@@ -153,7 +153,7 @@ class Operator:
         return bool(self.plane.api.get(kind | lease)["spec"].get("holderIdentity") == self.name)
 
 
-def until(what: str, holds: Callable[[], object], timeout_s: float = 30) -> None:
+def until(what: str, holds: Callable[[], object], timeout_s: float = 90) -> None:
     """Wait for a condition that is not about one object."""
     deadline = time.monotonic() + timeout_s
     while not holds():
