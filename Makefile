@@ -47,6 +47,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	$(BIN)/python -m tierline_api.crdgen --check charts/tierline/files/crds
 	$(BIN)/python -m tierline_api.pods.generate --check charts/tierline/files
 	$(BIN)/python -m tierline_agent.kubernetes.kubelet.generate --check nodeagent/tierline_agent/kubernetes/kubelet
+	PYTHONPATH=charts $(BIN)/python -m tierline_observability --check .
 	$(BIN)/python nodeagent/native/generate_protocol.py --check
 	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check
 	$(BIN)/ruff format --check .
@@ -57,7 +58,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
-	    busybox cpio kmod python3
+	    busybox cpio kmod python3 prometheus
 	$(BIN)/python -m pytest
 
 e2e: kubernetes images ## pods on a real kubelet and containerd, the images and what Helm installs (root)
