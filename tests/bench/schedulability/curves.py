@@ -26,9 +26,9 @@ RATIOS: Final = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 SCHEMES: Final = {
     "resident": "all weights resident",
     "swap": "whole tasks swapped in and out",
-    "swap-partial": "the same, partial volumes",
+    "swap-partial": "swapped in and out, partial volumes",
     "copy": "whole tasks copied in",
-    "copy-partial": "the same, partial volumes",
+    "copy-partial": "copied in, partial volumes",
     "stream": "Tierline, non-preemptive",
     "layers": "and layers preempt",
     "rings": "and resident preemptors keep the ring",
