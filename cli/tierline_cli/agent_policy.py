@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tierline_agent.policy.leases import Claim, Grant, Keep, Rank, decide, yields
+from tierline_agent.policy.leases import Ask, Claim, Grant, Keep, Rank, decide, yields
 from tierline_operator.simulation.device import Waiting
 
 
@@ -14,7 +14,7 @@ class AgentPolicy:
         match decide(None, map(_claim, waiting)):
             case Grant(key):
                 return key
-            case Keep():
+            case Ask() | Keep():
                 raise ValueError("nobody waits for the lease")
 
     def yields(self, holder: Waiting, waiting: Iterable[Waiting]) -> bool:

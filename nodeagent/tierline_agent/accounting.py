@@ -31,6 +31,10 @@ class JobRecord:
     fetched_bytes: int
     stall_ns: int
     workspace_bytes: int
+    preemptions: int = 0
+    """How often it gave the device away."""
+    parked_ns: int = 0
+    """How long it was without it."""
     input_digest: str | None = None
     output_digest: str | None = None
 
@@ -38,6 +42,11 @@ class JobRecord:
     def response_ns(self) -> int:
         """From release to end."""
         return self.end_ns - self.release_ns
+
+    @property
+    def job_time_ns(self) -> int:
+        """How long it had the device."""
+        return self.end_ns - self.granted_ns - self.parked_ns
 
 
 @dataclass
@@ -52,6 +61,16 @@ class TaskCounters:
     """Jobs whose client left or died in the middle; they are in no other sum."""
     overruns: int = 0
     """Jobs that held the lease longer than their plan predicts."""
+    contained: int = 0
+    """Over-runs that lost their rank, so that they cost others no more than a layer."""
+    preemptions: int = 0
+    """Times that a job gave the device away."""
+    rings_lost: int = 0
+    """Times that a job streamed again what others' streams displaced."""
+    late_yields: int = 0
+    """Times that a job stood at its gate later than its longest layer allows, or never."""
+    yield_worst_ns: int = 0
+    """Longest time from asking a job for the device to its standing at a gate."""
     streamed_bytes: int = 0
     fetched_bytes: int = 0
     stall_ns: int = 0
@@ -60,20 +79,19 @@ class TaskCounters:
     workspace_peak_bytes: int = 0
 
     def count(self, record: JobRecord, predicted_job_ns: int | None) -> None:
-        """Add one job."""
+        """Add one job; `predicted_job_ns` is how long it might have the device."""
         self.fetched_bytes += record.fetched_bytes
         self.workspace_peak_bytes = max(self.workspace_peak_bytes, record.workspace_bytes)
         self.streamed_bytes += record.streamed_bytes
         if record.warmup:
             self.warmup_jobs += 1
             return
-        job_time_ns = record.end_ns - record.granted_ns
         self.jobs += 1
         self.misses += record.missed
         self.stall_ns += record.stall_ns
         self.response_worst_ns = max(self.response_worst_ns, record.response_ns)
-        self.job_time_worst_ns = max(self.job_time_worst_ns, job_time_ns)
-        if predicted_job_ns is not None and job_time_ns > predicted_job_ns:
+        self.job_time_worst_ns = max(self.job_time_worst_ns, record.job_time_ns)
+        if predicted_job_ns is not None and record.job_time_ns > predicted_job_ns:
             self.overruns += 1
 
     def as_json(self) -> dict[str, int]:
@@ -112,11 +130,13 @@ class JobLog:
 
 @dataclass
 class FastMemory:
-    """Bytes of fast memory in use: extents, the running job's workspace, what left management."""
+    """Bytes of fast memory in use: extents, workspaces of begun jobs, what left management."""
 
     limit_bytes: int
     extent_bytes: int = 0
     workspace_bytes: int = 0
+    parked: dict[int, int] = field(default_factory=dict)
+    """By client: what a job that gave the device away has computed so far."""
     unmanaged: dict[tuple[str, int], int] = field(default_factory=dict)
     """By task and client: weights that stay where the framework put them."""
     unswappable: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -127,7 +147,7 @@ class FastMemory:
     def used_bytes(self) -> int:
         """In use now."""
         others = sum(self.unmanaged.values()) + self.unswappable_bytes
-        return self.extent_bytes + self.workspace_bytes + others
+        return self.extent_bytes + self.workspace_bytes + sum(self.parked.values()) + others
 
     @property
     def unswappable_bytes(self) -> int:
@@ -143,6 +163,15 @@ class FastMemory:
         """The running job has so much workspace; 0 if none runs."""
         self.workspace_bytes = size_bytes
         self._observe()
+
+    def park(self, client: int, size_bytes: int) -> None:
+        """A job gave the device away, and keeps so much."""
+        self.parked[client] = size_bytes
+        self._observe()
+
+    def unpark(self, client: int) -> None:
+        """It has the device again, or is over."""
+        self.parked.pop(client, None)
 
     def add_unmanaged(self, task: str, client: int, size_bytes: int) -> None:
         """A client reports bytes outside the agent's management."""

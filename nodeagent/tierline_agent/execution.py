@@ -4,68 +4,33 @@ A job gets the lease, what it needs is brought in (`Job.prepare`), its flag word
 client is told, and its stream begins (in this order: waking the stream's thread first would make
 the client wait for the interpreter). When it ends, for whatever reason, its stream is cancelled and
 the lease goes on as soon as the last copy into the ring has ended. This is the one place that knows
-this order; sessions say when jobs begin and end.
+this order; sessions say when jobs begin, yield and end.
 
-Invariant: at most one stream writes to fast memory, and it is the lease holder's.
+A preemptible job is asked, by its flag words, to give the device away when an earlier deadline
+waits. It is *parked* then: it waits for the lease again, and `policy.preemption` says what of its
+ring and its stream is left when it goes on. A stream that is displaced is cancelled and another one
+begun later, once the link has let go of the ring.
+
+Invariant: at most one stream writes to fast memory: the lease holder's, or, beside a holder that
+streams nothing, that of the parked job whose ring it leaves alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from tierline_agent.accounting import FastMemory
-from tierline_agent.devices.base import Device, Extent, Stream, StreamOrder, Words
+from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
-from tierline_agent.identity import Process
-from tierline_agent.leases import LeaseManager, Ticket
-from tierline_agent.policy.leases import Rank
-from tierline_agent.sources import Source
+from tierline_agent.leases import LeaseManager
+from tierline_agent.policy.preemption import Rings, budget_ns, goes_on_at
 from tierline_agent.state import LeaseMark
+from tierline_agent.work import Execution, Job, Yielding
 
 _DRAINING = "the last job's copies"
 _PREPARING = "the next job's workspace"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a job needs of the device."""
-
-    token: int
-    process: Process
-    deadline_ns: int
-    rank: Rank
-    workspace_bytes: int
-    sources: list[Source]
-    """Streamed extents in order; none if the job streams nothing."""
-    ring: list[Extent]
-    words: Words | None
-    """Flag words of the job's arena, None if it needs the lease alone."""
-    prepare: Callable[[], Awaitable[bool]] | None = None
-    """What is awaited, with the lease held, before the job is granted; False if it has been given
-    up instead. Nobody else gets the lease meanwhile, also when the job ends."""
-
-
-@dataclass(eq=False)
-class Execution:
-    """A job that wants, or has, the device."""
-
-    job: Job
-    ticket: Ticket
-    failed: Callable[[StreamFailed], None]
-    stream: Stream | None = None
-    ended: bool = False
-    rewinding: bool = False
-    earlier_bytes: int = 0
-    """What its streams brought in before it was rewound."""
-
-    @property
-    def streamed_bytes(self) -> int:
-        """Bytes that its streams brought in so far."""
-        now = self.stream.streamed_bytes if self.stream is not None else 0
-        return self.earlier_bytes + now
 
 
 class Executor:
@@ -79,18 +44,28 @@ class Executor:
         mark: LeaseMark,
         memory: FastMemory,
         on_placed: Callable[[int, float], None] | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._device = device
         self._leases = leases
         self._mark = mark
         self._memory = memory
         self._on_placed = on_placed
+        self._clock_ns = clock_ns
         self._streams: set[Stream] = set()
+        self._draining: set[Stream] = set()
+        """Those of jobs that are over."""
+        self._rings = Rings()
+        self._parked: dict[int, Execution] = {}
+        """By key of their claims."""
+        self._opening: Execution | None = None
+        """Its stream begins when those before it have ended."""
         self._preparing: set[asyncio.Task[None]] = set()
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
-        return Execution(job, self._leases.ticket(job.deadline_ns, job.rank), failed)
+        asked = job.yielding.words.ask if job.yielding is not None else None
+        return Execution(job, self._leases.ticket(job.deadline_ns, job.rank, asked), failed)
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
@@ -108,7 +83,8 @@ class Executor:
         published = job.words.published if job.words is not None else 0
         if published > len(job.sources) or not self._leases.resume(execution.ticket):
             return False
-        self._occupy(job)
+        self._occupy(execution)
+        self._take_ring(execution)
         self._stream(execution, published)
         return True
 
@@ -128,26 +104,169 @@ class Executor:
                 await asyncio.shield(stream.finished)
             if execution.ended:
                 return False
-            execution.earlier_bytes = execution.streamed_bytes
-            execution.stream = None
+            execution.drop_stream()
+            execution.position = 0
             job.words.reset()
+            if execution.asked and job.yielding is not None:
+                job.yielding.words.ask()
             self._stream(execution, 0)
         finally:
             execution.rewinding = False
         return True
+
+    # -- giving the device away
+
+    def park(self, execution: Execution, position: int, resumed: Callable[[], None]) -> None:
+        """The job stands at a gate, and its ring is closed.
+
+        Its stream needs `position` first. `resumed` is called, maybe before this returns, when it
+        has the device again and its flag words say where its stream goes on.
+        """
+        yielding = execution.job.yielding
+        if yielding is None:
+            raise ValueError("a job that keeps the device to its end cannot be parked")
+        self._judge(execution)
+        execution.position = position
+        if not self._leases.must_yield(execution.ticket):  # who wanted it has left
+            execution.ticket.asked_ns = None
+            yielding.words.ask_no_more()
+            resumed()
+            return
+        execution.preemptions += 1
+        execution.held_ns += self._clock_ns() - execution.since_ns
+        self._mark.clear()
+        self._memory.set_workspace(0)
+        self._wait_parked(execution, yielding)
+        key, domain = execution.ticket.claim.key, execution.job.domain
+        if self._rings.yields(domain, key, yielding.terms.scheduling):
+            self._lose_ring(execution)
+        if execution is self._opening:
+            self._opening = None
+            execution.halted = True
+        self._leases.park(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
+
+    def adopt_parked(
+        self, execution: Execution, position: int, resumed: Callable[[], None]
+    ) -> None:
+        """A job that had given the device away when the agent before this one ended; see `park`."""
+        yielding = execution.job.yielding
+        if yielding is None:
+            raise ValueError("a job that keeps the device to its end cannot be parked")
+        execution.position = execution.first = position
+        execution.halted = execution.lost = True
+        self._wait_parked(execution, yielding)
+        self._leases.request(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
+
+    def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
+        execution.parked = True
+        self._parked[execution.ticket.claim.key] = execution
+        self._memory.park(execution.job.token, yielding.terms.parked_bytes)
+        self._stop_limit(execution)
+
+    def _go_on(self, execution: Execution, resumed: Callable[[], None]) -> None:
+        yielding = execution.job.yielding
+        if yielding is None:
+            raise ValueError("only a parked job goes on")
+        self._leave_parking(execution)
+        self._occupy(execution)
+        self._take_ring(execution)
+        halted, lost = execution.halted, execution.lost
+        execution.halted = execution.lost = False
+        first = execution.in_place
+        if halted:
+            first = goes_on_at(execution.position, first, lost=lost)
+            execution.drop_stream()
+            yielding.words.restart(first, execution.position)
+        else:
+            yielding.words.ask_no_more()
+        resumed()
+        if halted and not execution.ended:  # the client may be found dead by telling it
+            self._stream(execution, first)
+
+    def _leave_parking(self, execution: Execution) -> None:
+        execution.parked = False
+        self._parked.pop(execution.ticket.claim.key, None)
+        self._memory.unpark(execution.job.token)
+
+    def _take_ring(self, execution: Execution) -> None:
+        """The job has the device: if it streams, others' streams stop, and one loses its ring."""
+        if not execution.job.streams:
+            return
+        loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
+        for key, other in self._parked.items():
+            if key == loser:
+                self._lose_ring(other)
+            else:
+                self._halt(other)
+
+    def _lose_ring(self, execution: Execution) -> None:
+        if execution.position < max(execution.in_place, execution.first):
+            execution.rings_lost += 1
+        execution.lost = True
+        if execution.position < len(execution.job.sources):
+            execution.halted = True
+        self._halt(execution)
+
+    def _halt(self, execution: Execution) -> None:
+        """Stop a parked job's stream; what has arrived stays where it is."""
+        stream = execution.stream
+        if stream is not None and not stream.finished.done():
+            execution.halted = True
+            stream.cancel()
+
+    def _judge(self, execution: Execution) -> None:
+        """Count whether a job that was asked for the device stands at its gate in time."""
+        asked_ns, yielding = execution.ticket.asked_ns, execution.job.yielding
+        if asked_ns is None or yielding is None:
+            return
+        took_ns = self._clock_ns() - asked_ns
+        execution.yield_worst_ns = max(execution.yield_worst_ns, took_ns)
+        execution.late_yields += took_ns > yielding.terms.layer_ns
+
+    def _limit(self, execution: Execution) -> None:
+        """See that a job has the device no longer than it may, before others' deadlines."""
+        yielding = execution.job.yielding
+        if yielding is None or yielding.planned_ns == 0 or execution.contained:
+            return
+        may_ns = budget_ns(yielding.planned_ns, yielding.terms.penalty_ns, execution.rings_lost)
+        left_s = max(0, may_ns - execution.held_ns) / 1e9
+        loop = asyncio.get_running_loop()
+        execution.limit = loop.call_later(left_s, self._contain, execution)
+
+    def _contain(self, execution: Execution) -> None:
+        execution.limit = None
+        execution.contained = self._leases.demote(execution.ticket)
+
+    def _stop_limit(self, execution: Execution) -> None:
+        if execution.limit is not None:
+            execution.limit.cancel()
+            execution.limit = None
+
+    # -- the end
 
     def end(self, execution: Execution) -> None:
         """The job is over, or gives up waiting; does nothing the second time."""
         if execution.ended:
             return
         execution.ended = True
-        ticket = execution.ticket
-        if ticket.granted_ns is not None:
+        self._stop_limit(execution)
+        ticket, stream = execution.ticket, execution.stream
+        running = stream is not None and not stream.finished.done()
+        self._rings.ends(execution.job.domain, ticket.claim.key)
+        if execution is self._opening:
+            self._opening = None
+        if execution.parked:
+            self._leave_parking(execution)
+            if stream is not None and running:
+                stream.cancel()
+        elif ticket.granted_ns is not None:
+            self._judge(execution)
+            execution.held_ns += self._clock_ns() - execution.since_ns
             self._mark.clear()
             self._memory.set_workspace(0)
-            stream = execution.stream
-            if stream is not None and not stream.finished.done():
+            if stream is not None and running:
                 self._leases.block(_DRAINING)
+                self._draining.add(stream)
                 stream.cancel()
         self._leases.release(ticket)
 
@@ -162,9 +281,12 @@ class Executor:
             stream.cancel(resumable=True)
         self._device.close()
 
+    # -- the begin
+
     def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
-        self._occupy(job)
+        self._occupy(execution)
+        self._take_ring(execution)
         if job.prepare is None:
             self._grant(execution, now_ns, granted)
             return
@@ -180,7 +302,7 @@ class Executor:
         finally:
             self._leases.unblock(_PREPARING)
         if ready and not execution.ended:
-            self._grant(execution, time.monotonic_ns(), granted)
+            self._grant(execution, self._clock_ns(), granted)
 
     def _grant(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
@@ -190,13 +312,28 @@ class Executor:
         if not execution.ended:  # the client may be found dead by telling it
             self._stream(execution, 0)
 
-    def _occupy(self, job: Job) -> None:
+    def _occupy(self, execution: Execution) -> None:
+        job = execution.job
         self._mark.set(job.token, job.process)
         self._memory.set_workspace(job.workspace_bytes)
+        execution.since_ns = self._clock_ns()
+        self._limit(execution)
 
-    def _stream(self, execution: Execution, published: int) -> None:
+    def _stream(self, execution: Execution, first: int) -> None:
+        execution.first = first
+        if first == len(execution.job.sources):
+            return
+        self._opening = execution
+        self._open_next()
+
+    def _open_next(self) -> None:
+        """Begin the stream that waits, if no other one writes to fast memory any more."""
+        execution = self._opening
+        if execution is None or self._streams:
+            return
+        self._opening = None
         job = execution.job
-        if job.words is None or published == len(job.sources):
+        if job.words is None:
             return
         execution.stream = self._device.open_stream(
             StreamOrder(
@@ -204,7 +341,7 @@ class Executor:
                 ring=job.ring,
                 words=job.words,
                 deadline_ns=job.deadline_ns,
-                published=published,
+                published=execution.first,
                 on_finished=self._stream_finished,
                 on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
                 on_placed=self._on_placed,
@@ -218,4 +355,7 @@ class Executor:
 
     def _stream_finished(self, stream: Stream) -> None:
         self._streams.discard(stream)
-        self._leases.unblock(_DRAINING)
+        self._draining.discard(stream)
+        self._open_next()
+        if not self._draining:
+            self._leases.unblock(_DRAINING)

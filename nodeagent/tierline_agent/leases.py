@@ -7,15 +7,19 @@ Grants can be *blocked* for named reasons: after a restart until the clients of 
 after a job until the last copy of its stream has ended. A *resumed* job, one that ran while the
 agent was away, is not granted anew: it holds the lease from the moment it is back.
 
-Invariant: between a ticket's `granted` callback and its `release` no other ticket is granted.
+A preemptible holder is asked once to give the lease away, when an earlier deadline waits; when it
+stands at a gate it is *parked*: it waits among the others, and is granted again in its turn.
+
+Invariant: between a ticket's `granted` callback and its `park` or `release` no other ticket is
+granted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tierline_agent.policy.leases import Claim, Grant, Rank, decide
+from tierline_agent.policy.leases import Ask, Claim, Grant, Rank, decide, yields
 
 
 @dataclass(eq=False)
@@ -27,6 +31,11 @@ class Ticket:
     granted: Callable[[int], None] | None = None
     """Told when (CLOCK_MONOTONIC, nanoseconds) the lease became this ticket's."""
     granted_ns: int | None = None
+    """When it got the lease for the first time."""
+    asked: Callable[[], None] | None = None
+    """Told, once until it is parked, that it should give the lease away."""
+    asked_ns: int | None = None
+    """Since when it should."""
 
 
 class LeaseManager:
@@ -53,10 +62,13 @@ class LeaseManager:
         """How many wait."""
         return len(self._waiting)
 
-    def ticket(self, deadline_ns: int, rank: Rank) -> Ticket:
-        """Make a ticket, with which nothing is asked yet."""
+    def ticket(
+        self, deadline_ns: int, rank: Rank, asked: Callable[[], None] | None = None
+    ) -> Ticket:
+        """Make a ticket, with which nothing is asked yet; preemptible if `asked` is given."""
         self._arrivals += 1
-        return Ticket(Claim(self._arrivals, deadline_ns, self._arrivals, rank))
+        claim = Claim(self._arrivals, deadline_ns, self._arrivals, rank, asked is not None)
+        return Ticket(claim, asked=asked)
 
     def request(self, ticket: Ticket, granted: Callable[[int], None]) -> None:
         """Ask for the lease; `granted` may be called before this returns, and may release."""
@@ -74,6 +86,29 @@ class LeaseManager:
             return False
         ticket.granted_ns = self._clock_ns()
         self._holder = ticket
+        return True
+
+    def must_yield(self, ticket: Ticket) -> bool:
+        """Whether somebody waits to whom this holder, at a gate, gives the lease away."""
+        return yields(ticket.claim, (waiting.claim for waiting in self._waiting.values()))
+
+    def park(self, ticket: Ticket, granted: Callable[[int], None]) -> None:
+        """The holder gives the lease away, and wants it again; see `request`."""
+        if ticket is not self._holder:
+            raise ValueError("only the holder of the lease can be parked")
+        self._holder = None
+        ticket.asked_ns = None
+        self.request(ticket, granted)
+
+    def demote(self, ticket: Ticket) -> bool:
+        """A claim has had what it was guaranteed: it goes on in what is left.
+
+        False if it was guaranteed nothing.
+        """
+        if ticket.claim.rank is not Rank.GUARANTEED:
+            return False
+        ticket.claim = replace(ticket.claim, rank=Rank.BEST_EFFORT)
+        self._advance()
         return True
 
     def release(self, ticket: Ticket) -> None:
@@ -102,16 +137,26 @@ class LeaseManager:
             while not self._blocked:
                 holder = self._holder.claim if self._holder else None
                 decision = decide(holder, (ticket.claim for ticket in self._waiting.values()))
+                if isinstance(decision, Ask):
+                    self._ask()
                 if not isinstance(decision, Grant):
                     return
                 self._grant(self._waiting.pop(decision.key))
         finally:
             self._advancing = False
 
+    def _ask(self) -> None:
+        ticket = self._holder
+        if ticket is not None and ticket.asked is not None and ticket.asked_ns is None:
+            ticket.asked_ns = self._clock_ns()
+            ticket.asked()
+
     def _grant(self, ticket: Ticket) -> None:
         self._holder = ticket
-        ticket.granted_ns = self._clock_ns()
-        if self._observe_wait_s is not None:
-            self._observe_wait_s((ticket.granted_ns - ticket.requested_ns) / 1e9)
+        now_ns = self._clock_ns()
+        if ticket.granted_ns is None:
+            ticket.granted_ns = now_ns
+            if self._observe_wait_s is not None:
+                self._observe_wait_s((now_ns - ticket.requested_ns) / 1e9)
         if ticket.granted is not None:
-            ticket.granted(ticket.granted_ns)
+            ticket.granted(now_ns)

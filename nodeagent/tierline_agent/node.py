@@ -66,7 +66,8 @@ class Node:
     def plans_changed(self) -> None:
         """A task was registered or removed: what must be kept free and what rings are needed."""
         for name, unit in self.units.items():
-            unit.pool.reserve_workspace(self.registry.workspace_bytes(name))
+            reserved = self.registry.workspace_bytes(name) + self.registry.parked_bytes(name)
+            unit.pool.reserve_workspace(reserved)
             for domain in unit.pool.ring_domains():
                 unit.pool.shrink_ring(domain, self.registry.ring_slots(name, domain))
 

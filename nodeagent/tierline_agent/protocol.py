@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 1
+MINOR: Final = 2
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
 NO_ARENA: Final = 0xffffffff
 RESIDENT_BIT: Final = 0x80000000
+YIELD_BIT: Final = 0x80000000
 DIGEST_BYTES: Final = 32
 
 _HEADER = struct.Struct("<IHHI")
@@ -1516,6 +1517,89 @@ class WorkspaceTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Yield:
+    """The running job stands at a gate and gives the device away, as the yield bit asked.
+
+    It will not read what lies before `position` in its stream again, has closed every streamed
+    extent, and reads none until RESUMED. To another agent than the one that granted the job
+    (the client is back with its token), this is a job that waits to go on.
+    """
+
+    TYPE: ClassVar[int] = 37
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QIIQQII")
+
+    job: int
+    arena: int
+    position: int
+    release_ns: int
+    deadline_ns: int
+    flags: JobFlags
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("Yield.job is below 1")
+        if self.flags & ~1:
+            raise _malformed("Yield.flags has unknown bits")
+        return self._FIXED.pack(
+            self.job,
+            self.arena,
+            self.position,
+            self.release_ns,
+            self.deadline_ns,
+            self.flags,
+            0x0,
+        )
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("Yield has a wrong length")
+        job, arena, position, release_ns, deadline_ns, flags, reserved = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("Yield.job is below 1")
+        if flags & ~1:
+            raise _malformed("Yield.flags has unknown bits")
+        if reserved != 0x0:
+            raise _malformed("Yield.reserved is not 0x0")
+        return cls(
+            job=job,
+            arena=arena,
+            position=position,
+            release_ns=release_ns,
+            deadline_ns=deadline_ns,
+            flags=JobFlags(flags),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The job has the device again.
+
+    `consumed` is the position that it gave; `published` says what of the rest is in the ring,
+    which is nothing if others used it, and the stream goes on behind that.
+    """
+
+    TYPE: ClassVar[int] = 38
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")
+
+    job: int
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("Resumed.job is below 1")
+        return self._FIXED.pack(self.job)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("Resumed has a wrong length")
+        (job,) = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("Resumed.job is below 1")
+        return cls(job=job)
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """A request failed, or the connection ends.
 
@@ -1582,6 +1666,8 @@ Message = (
     | WorkspaceLent
     | WorkspaceReturn
     | WorkspaceTaken
+    | Yield
+    | Resumed
     | Error
 )
 """Any message."""
@@ -1624,6 +1710,8 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     34: WorkspaceLent._parse,
     35: WorkspaceReturn._parse,
     36: WorkspaceTaken._parse,
+    37: Yield._parse,
+    38: Resumed._parse,
     255: Error._parse,
 }
 
@@ -1643,6 +1731,7 @@ REPLY_OF: Final[dict[type[Message], type[Message]]] = {
     Rewind: Rewound,
     Workspace: WorkspaceLent,
     WorkspaceReturn: WorkspaceTaken,
+    Yield: Resumed,
 }
 """The reply that each request gets, unless it gets an `Error`."""
 
@@ -1668,6 +1757,7 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Rewind,
         Workspace,
         WorkspaceReturn,
+        Yield,
         Error,
     )
 )
@@ -1692,6 +1782,7 @@ FROM_AGENT: Final[frozenset[type[Message]]] = frozenset(
         Rewound,
         WorkspaceLent,
         WorkspaceTaken,
+        Resumed,
         Error,
     )
 )

@@ -151,6 +151,9 @@ def _describe_unit(node: Node, unit: Unit) -> dict[str, Any]:
         "fast_used_bytes": memory.used_bytes,
         "fast_peak_bytes": memory.peak_bytes,
         "fast_planned_bytes": node.registry.planned_bytes(unit.name),
+        "parked_bytes": sum(memory.parked.values()),
+        "waiting_jobs": unit.leases.waiting,
+        "scheduling": node.registry.scheduling(unit.name),
         "extents": {state.value: n for state, n in unit.pool.count_by_state().items()},
     }
 
@@ -187,6 +190,7 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
             for session in sessions
         ),
         **task.counters.as_json(),
+        "preemptible": task.registration.preemption is not None,
         "predicted_job_s": task.plan.predicted_job_time_s,
         "predicted_response_s": task.plan.predicted_response_time_s,
         "notices": task.notices,

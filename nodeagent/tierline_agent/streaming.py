@@ -99,6 +99,12 @@ class Stream:
         self.finished: asyncio.Future[None] = self._loop.create_future()
         """Done in the event loop, before `on_finished`."""
 
+    @property
+    def in_place(self) -> int:
+        """Streamed extents that have arrived, without a gap; also after `cancel`."""
+        with self._lock:
+            return self._published
+
     def cancel(self, *, resumable: bool = False) -> None:
         """Stop as soon as what is in flight has ended. For the event loop's thread.
 
@@ -172,19 +178,18 @@ class Stream:
         self._close_one()
 
     def _publish(self) -> None:
-        """Publish the prefix that has arrived; the lock is held.
+        """Publish the prefix that has arrived, but not after `cancel`; the lock is held.
 
         It may grow after a failure, up to the extent that failed and never arrives.
         """
-        if self._cancelled:
-            return
         count = self._published
         while count in self._arrived:
             self._arrived.remove(count)
             count += 1
         if count != self._published:
             self._published = count
-            self.words.publish(count)
+            if not self._cancelled:
+                self.words.publish(count)
 
     def _fail(self, failure: StreamFailed) -> None:
         with self._lock:

@@ -2,7 +2,8 @@
 
 The administrator registers a task with the plan that admission made. The agent proves nothing
 again, but it refuses what cannot fit: on each device, Σ resident + Σ over domains of the largest
-ring + the largest workspace must fit the fast memory, and all extents the tiers. Registrations
+ring + the largest workspace + Σ of what preempted jobs keep must fit the fast memory, and all
+extents the tiers; and preemption where programs cannot yield. Registrations
 survive a restart of the agent (and of the machine); a start of the releases survives only as long
 as the clock it is told in.
 
@@ -24,6 +25,7 @@ from tierline_agent.accounting import TaskCounters
 from tierline_agent.config import describe
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
 from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.protocol import LayerProfile
 from tierline_api.plan import Plan
 
@@ -31,6 +33,27 @@ _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 _KEPT_NOTICES = 16
 
 Nanoseconds = Annotated[int, Field(ge=0, le=1 << 62)]
+
+
+class Preemption(BaseModel):
+    """How a task's jobs give the device away in the middle, as its device's plan has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    scheduling: Literal["LayerPreemptive", "RingKeeping"]
+    """What becomes of rings; the same for all tasks of a device that have such terms."""
+    layer_ns: Annotated[Nanoseconds, Field(gt=0)]
+    """Its longest layer: within it a job that is asked must stand at a gate."""
+    penalty_ns: Nanoseconds = 0
+    """What one preemption makes a job do again, at worst."""
+    parked_bytes: Nanoseconds = 0
+    """Fast memory for what a preempted job has computed so far, bytes."""
+
+    @property
+    def terms(self) -> Terms:
+        """The same for the policy."""
+        scheduling = Scheduling(self.scheduling)
+        return Terms(scheduling, self.layer_ns, self.penalty_ns, self.parked_bytes)
 
 
 class Registration(BaseModel):
@@ -49,6 +72,8 @@ class Registration(BaseModel):
     """The MemTask it is a pod of, as people know it; on Kubernetes `name` is a claim's uid."""
     device: Annotated[str, Field(min_length=1, max_length=96)] | None = None
     """The device that the plan is for: its name, number or uuid; needed where there are several."""
+    preemption: Preemption | None = None
+    """None: its jobs keep the device to their end."""
     plan: Plan
 
     @model_validator(mode="after")
@@ -122,6 +147,11 @@ class Task:
         self.notices.append({"kind": kind, "bytes": size_bytes, "text": text})
         del self.notices[:-_KEPT_NOTICES]
 
+    def note_once(self, kind: str, text: str) -> None:
+        """Keep what the agent noticed, unless something of this kind is kept already."""
+        if not any(notice["kind"] == kind for notice in self.notices):
+            self.add_notice(kind, 0, text)
+
 
 @dataclass(frozen=True)
 class Start:
@@ -143,6 +173,8 @@ class DeviceCapacity:
     """All memory of the device, if processes take some of it by being there."""
     context_bytes: int = 0
     """What each process takes so; the agent is one, and each task has one."""
+    yields: bool = False
+    """Whether its clients can give it away inside a job."""
 
     def check_contexts(self, tasks: int) -> None:
         """Check that the contexts of so many tasks fit beside the fast memory.
@@ -311,6 +343,15 @@ class TaskRegistry:
         """The largest workspace of all tasks of a device."""
         return max((task.plan.workspace_bytes for task in self.on_device(device)), default=0)
 
+    def parked_bytes(self, device: str) -> int:
+        """What the preempted jobs of all tasks of a device keep at most, together."""
+        return sum(_parked_bytes(task.registration) for task in self.on_device(device))
+
+    def scheduling(self, device: str) -> str:
+        """When a device's jobs give it away: NonPreemptive unless a plan says otherwise."""
+        kinds = (task.registration.preemption for task in self.on_device(device))
+        return next((kind.scheduling for kind in kinds if kind is not None), "NonPreemptive")
+
     def planned_bytes(self, device: str) -> int:
         """Fast memory of a device that the registered plans take together."""
         registrations = (task.registration for task in self.on_device(device))
@@ -338,6 +379,7 @@ class TaskRegistry:
         except QuotaExceeded as error:
             raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
         beside = [*(task.registration for task in others if task.device == device), registration]
+        _check_preemption(registration, beside, capacity)
         needed = _fast_bytes(beside, capacity.extent_bytes)
         if needed > capacity.fast_bytes:
             raise QuotaExceeded(
@@ -372,15 +414,41 @@ class TaskRegistry:
 
 
 def _fast_bytes(registrations: Iterable[Registration], extent_bytes: int) -> int:
-    resident = workspace = 0
+    resident = workspace = parked = 0
     rings: dict[str, int] = {}
     for registration in registrations:
         plan = registration.plan
         resident += len(plan.resident_extents)
         workspace = max(workspace, plan.workspace_bytes)
+        parked += _parked_bytes(registration)
         ring = rings.get(registration.domain, 0)
         rings[registration.domain] = max(ring, plan.ring_extents)
-    return (resident + sum(rings.values())) * extent_bytes + workspace
+    return (resident + sum(rings.values())) * extent_bytes + workspace + parked
+
+
+def _parked_bytes(registration: Registration) -> int:
+    return registration.preemption.parked_bytes if registration.preemption is not None else 0
+
+
+def _check_preemption(
+    registration: Registration, beside: Iterable[Registration], capacity: DeviceCapacity
+) -> None:
+    """Check that the device can do what the plan assumes. Raises QuotaExceeded."""
+    preemption = registration.preemption
+    if preemption is None:
+        return
+    if not capacity.yields:
+        raise QuotaExceeded(
+            f"cannot register {registration.name!r}: its plan has jobs preempted at layers, and on "
+            "this device they keep it to their end; plan it without preemption"
+        )
+    others = {one.preemption.scheduling for one in beside if one.preemption is not None}
+    if others - {preemption.scheduling}:
+        raise QuotaExceeded(
+            f"cannot register {registration.name!r}: its plan is for {preemption.scheduling}, the "
+            f"others of this device for {' and '.join(others - {preemption.scheduling})}; plan "
+            "them together"
+        )
 
 
 def _homes(registrations: Iterable[Registration]) -> Counter[str]:

@@ -359,6 +359,23 @@ static void print_workspace_taken(FILE *to, const struct tlp_workspace_taken *in
     fputs(")", to);
 }
 
+static void print_yield(FILE *to, const struct tlp_yield *in) {
+    fputs("Yield(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fprintf(to, ", arena=%llu", (unsigned long long)in->arena);
+    fprintf(to, ", position=%llu", (unsigned long long)in->position);
+    fprintf(to, ", release_ns=%llu", (unsigned long long)in->release_ns);
+    fprintf(to, ", deadline_ns=%llu", (unsigned long long)in->deadline_ns);
+    fprintf(to, ", flags=%llu", (unsigned long long)in->flags);
+    fputs(")", to);
+}
+
+static void print_resumed(FILE *to, const struct tlp_resumed *in) {
+    fputs("Resumed(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -476,6 +493,12 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_WORKSPACE_TAKEN:
         print_workspace_taken(to, &message->workspace_taken);
+        break;
+    case TLP_YIELD:
+        print_yield(to, &message->yield);
+        break;
+    case TLP_RESUMED:
+        print_resumed(to, &message->resumed);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

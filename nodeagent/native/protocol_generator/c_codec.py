@@ -54,6 +54,7 @@ def c_constants(spec: Spec) -> list[str]:
         f"#define TLP_MAX_DESCRIPTORS {raw['max_descriptors']}U",
         f"#define TLP_NO_ARENA {raw['no_arena']:#x}U",
         f"#define TLP_RESIDENT_BIT {raw['resident_bit']:#x}U",
+        f"#define TLP_YIELD_BIT {raw['yield_bit']:#x}U",
         f"#define TLP_DIGEST_BYTES {DIGEST_BYTES}U",
         "",
         *(

@@ -241,6 +241,7 @@ def py_source(spec: Spec) -> str:
             max_descriptors=str(raw["max_descriptors"]),
             no_arena=f"{raw['no_arena']:#x}",
             resident_bit=f"{raw['resident_bit']:#x}",
+            yield_bit=f"{raw['yield_bit']:#x}",
         )
     ]
     for name, entry in spec.enums.items():

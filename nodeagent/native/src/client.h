@@ -56,8 +56,10 @@ struct tl_job {
     bool revoked;
     bool acknowledged; /* that it was revoked */
     bool ending;       /* JOB_END is under way: no gate opens anything any more */
+    bool yielding;     /* YIELD is under way: the device is somebody else's */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
+    uint32_t flags; /* TIERLINE_JOB_ */
     uint64_t release_ns;
     uint64_t deadline_ns;
     uint64_t revoke_asked; /* the job that a REVOKE named */
@@ -157,6 +159,12 @@ int tl_job_rewind(tierline_client *client);
 void tl_job_acknowledge(tierline_client *client);
 /* Answers a REVOKE of the job in progress; TIERLINE_E_REVOKED or 0. */
 int tl_heed_revocation(tierline_client *client);
+
+/* yields.c; with the lock held. Gives the device away if the agent asks for it, and returns when
+ * the job has it again: 0, TIERLINE_E_REVOKED, or why that will not happen. */
+int tl_job_heed_yield(tierline_client *client);
+/* Waits until no thread yields. */
+void tl_job_await_return(tierline_client *client);
 
 /* faults.c: the addresses whose faults are ours, and the handler (put on top again if somebody
  * replaced it). */

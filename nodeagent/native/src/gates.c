@@ -7,6 +7,9 @@
  * its ring extents again and fetches private copies. A gate at which nothing changes makes no
  * system call; the socket is looked at when something changes, or after LOOK_NS.
  *
+ * A gate is also where a job gives the device away (yields.c): before a layer begins, or while it
+ * waits.
+ *
  * Invariant: consumed <= opened <= published <= streamed_count, and an extent is closed before
  * `consumed` passes it.
  */
@@ -16,7 +19,8 @@
 #define WAIT_SLICE_NS 50000000U
 
 static uint32_t published(const struct tl_arena *arena) {
-    uint32_t count = __atomic_load_n(&arena->control->published, __ATOMIC_ACQUIRE);
+    uint32_t word = __atomic_load_n(&arena->control->published, __ATOMIC_ACQUIRE);
+    uint32_t count = word & ~TLP_YIELD_BIT;
     return count < arena->streamed_count ? count : arena->streamed_count;
 }
 
@@ -38,10 +42,11 @@ static int give_back(struct tl_arena *arena, uint32_t upto) {
 
 static bool streams(const tierline_client *client, uint32_t index) {
     const struct tl_job *job = &client->job;
-    return job->granted && !job->revoked && !job->ending && job->arena == index;
+    return job->granted && !job->revoked && !job->ending && !job->yielding && job->arena == index;
 }
 
-/* Waits without the lock until more is published, the link breaks, or a slice is over. */
+/* Waits without the lock until more is published, the agent asks for the device, the link breaks,
+ * or a slice is over. */
 static int wait_for_more(tierline_client *client, struct tl_arena *arena, uint32_t at_least) {
     uint64_t begin_ns = tl_now_ns();
     const uint32_t *word = &arena->control->published;
@@ -75,6 +80,7 @@ static int stream_layer(tierline_client *client, struct tl_arena *arena, uint32_
         }
         uint32_t next = arena->consumed < gate.keeps ? arena->consumed + 1 : gate.needs;
         code = wait_for_more(client, arena, next);
+        code = code == 0 ? tl_job_heed_yield(client) : code;
         if (code == 0 && (client->job.number != job || !streams(client, client->job.arena))) {
             code = tl_fail(TIERLINE_E_STATE, "layer %u: its job ended meanwhile", layer);
         }
@@ -127,6 +133,7 @@ int tierline_layer_begin(tierline_client *client, uint32_t index, uint32_t layer
     tl_lock_acquire(&client->lock);
     code = check_layer(client, index, layer);
     code = code == 0 ? look_sometimes(client) : code;
+    code = code == 0 ? tl_job_heed_yield(client) : code;
     if (code == 0) {
         struct tl_arena *arena = &client->arenas[index];
         if (streams(client, index) && layer >= arena->cursor) {

@@ -96,6 +96,7 @@ int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, boo
     *job = (struct tl_job){.active = true,
                            .number = job->number + 1,
                            .arena = asked->arena,
+                           .flags = asked->flags,
                            .release_ns = asked->release_ns,
                            .deadline_ns = asked->deadline_ns};
     uint64_t number = job->number;
@@ -152,6 +153,7 @@ static int await_end(tierline_client *client, const struct tlp_message *message)
 
 int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes) {
     struct tl_job *job = &client->job;
+    tl_job_await_return(client);
     if (!job->granted || job->ending || job->number != number) {
         return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
                        (unsigned long long)number);
@@ -218,6 +220,7 @@ int tierline_rewind(tierline_client *client) {
         return code != 0 ? code : tl_gates_rewind(client);
     }
     tl_lock_acquire(&client->lock);
+    tl_job_await_return(client);
     uint32_t index = client->job.arena;
     code = close_ring(client);
     code = code == 0 ? tl_job_rewind(client) : code;

@@ -789,6 +789,41 @@ static int decode_workspace_taken(const uint8_t *payload, size_t length, struct 
     return 0;
 }
 
+static int decode_yield(const uint8_t *payload, size_t length, struct tlp_yield *out,
+                  struct tlp_refusal *why) {
+    if (length != 40) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Yield has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Yield.job is below 1");
+    }
+    if ((load32(payload + 32) & ~1U) != 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Yield.flags has unknown bits");
+    }
+    if (load32(payload + 36) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Yield.reserved is not 0x0");
+    }
+    out->job = load64(payload);
+    out->arena = load32(payload + 8);
+    out->position = load32(payload + 12);
+    out->release_ns = load64(payload + 16);
+    out->deadline_ns = load64(payload + 24);
+    out->flags = load32(payload + 32);
+    return 0;
+}
+
+static int decode_resumed(const uint8_t *payload, size_t length, struct tlp_resumed *out,
+                  struct tlp_refusal *why) {
+    if (length != 8) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Resumed has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Resumed.job is below 1");
+    }
+    out->job = load64(payload);
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -900,6 +935,10 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_workspace_return(payload, length, &out->workspace_return, why);
     case TLP_WORKSPACE_TAKEN:
         return decode_workspace_taken(payload, length, &out->workspace_taken, why);
+    case TLP_YIELD:
+        return decode_yield(payload, length, &out->yield, why);
+    case TLP_RESUMED:
+        return decode_resumed(payload, length, &out->resumed, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -980,6 +1019,10 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_WORKSPACE_RETURN:
         return 48;
     case TLP_WORKSPACE_TAKEN:
+        return 8;
+    case TLP_YIELD:
+        return 40;
+    case TLP_RESUMED:
         return 8;
     case TLP_ERROR:
         return 248;
@@ -1240,6 +1283,20 @@ static void encode_workspace_taken(const struct tlp_workspace_taken *in, uint8_t
     save64(payload, 0x0);
 }
 
+static void encode_yield(const struct tlp_yield *in, uint8_t *payload) {
+    save64(payload, in->job);
+    save32(payload + 8, in->arena);
+    save32(payload + 12, in->position);
+    save64(payload + 16, in->release_ns);
+    save64(payload + 24, in->deadline_ns);
+    save32(payload + 32, in->flags);
+    save32(payload + 36, 0x0);
+}
+
+static void encode_resumed(const struct tlp_resumed *in, uint8_t *payload) {
+    save64(payload, in->job);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1384,6 +1441,12 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_WORKSPACE_TAKEN:
         encode_workspace_taken(&message->workspace_taken, payload);
+        break;
+    case TLP_YIELD:
+        encode_yield(&message->yield, payload);
+        break;
+    case TLP_RESUMED:
+        encode_resumed(&message->resumed, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

@@ -151,12 +151,12 @@ static int attach_patiently(tierline_client *client, bool once) {
 /* Notes what the new connection will be offered; arenas that are not sealed are lost. */
 static void prepare_offer(tierline_client *client) {
     const struct tl_job *job = &client->job;
-    client->offer =
-        (struct tl_offer){.running_job = job->granted && !job->revoked ? job->number : 0,
-                          .job_arena = job->arena,
-                          .release_ns = job->release_ns,
-                          .deadline_ns = job->deadline_ns,
-                          .reach_bytes = client->workspace.reach_bytes};
+    client->offer = (struct tl_offer){
+        .running_job = job->granted && !job->revoked && !job->yielding ? job->number : 0,
+        .job_arena = job->arena,
+        .release_ns = job->release_ns,
+        .deadline_ns = job->deadline_ns,
+        .reach_bytes = client->workspace.reach_bytes};
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state == TL_ARENA_SEALED) {
             client->offer.sealed_arenas |= 1U << i;

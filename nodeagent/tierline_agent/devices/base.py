@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tierline_agent.errors import StreamFailed
 from tierline_agent.sources import Source
@@ -95,6 +95,23 @@ class Words(Protocol):
 
     def close(self) -> None:
         """Give the page back."""
+        ...
+
+
+@runtime_checkable
+class YieldWords(Words, Protocol):
+    """Flag words by which a job can be asked to give the device away at its next gate."""
+
+    def ask(self) -> None:
+        """Ask, and wake the client if it waits for data."""
+        ...
+
+    def ask_no_more(self) -> None:
+        """Withdraw that; the client may have seen it already."""
+        ...
+
+    def restart(self, published: int, consumed: int) -> None:
+        """Set both words, before a job goes on that gave the device away; asks for nothing."""
         ...
 
 
@@ -169,6 +186,14 @@ class Stream(Protocol):
     @property
     def streamed_bytes(self) -> int:
         """Bytes that it has brought in so far."""
+        ...
+
+    @property
+    def in_place(self) -> int:
+        """Streamed extents that have arrived, without a gap; those before it began are among them.
+
+        Unlike the flag word it counts what ended after `cancel`.
+        """
         ...
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tierline_agent.devices.backup import BackupMemory, HostBackup
 from tierline_agent.devices.base import Extent, StreamOrder
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.devices.staging import HostStaging
+from tierline_agent.protocol import YIELD_BIT
 from tierline_agent.sources import Source
 from tierline_agent.streaming import Stream, StreamRunner
 from tierline_agent.tiers import MappedMedium
@@ -30,7 +32,12 @@ _ALL = 0xFFFFFFFF
 
 
 class CpuWords:
-    """The flag words in a control page that agent and client map both."""
+    """The flag words in a control page that agent and client map both.
+
+    The top bit of `published` asks the client to give the device away: in one word with the count,
+    so that a client that sleeps until the count changes cannot miss it. Link workers publish while
+    the event loop asks.
+    """
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
@@ -38,11 +45,14 @@ class CpuWords:
         self._published = ctypes.c_uint32.from_address(self._address + _PUBLISHED_OFFSET)
         self._consumed = ctypes.c_uint32.from_address(self._address + _CONSUMED_OFFSET)
         self._interrupted = False
+        self._lock = threading.Lock()
+        self._count = self.published
+        self._asked = 0
 
     @property
     def published(self) -> int:
         """Streamed extents in place, as the page says."""
-        return self._published.value
+        return int(self._published.value) & ~YIELD_BIT
 
     @property
     def consumed(self) -> int:
@@ -51,13 +61,33 @@ class CpuWords:
 
     def reset(self) -> None:
         """Zero both words."""
-        self._interrupted = False
-        self._published.value = 0
-        self._consumed.value = 0
+        self.restart(0, 0)
+
+    def restart(self, published: int, consumed: int) -> None:
+        """Set both words, before a job goes on, and ask for nothing."""
+        with self._lock:
+            self._interrupted = False
+            self._count, self._asked = published, 0
+            self._published.value = published
+            self._consumed.value = consumed
+
+    def ask(self) -> None:
+        """Ask the client to give the device away at its next gate, and wake it if it waits."""
+        with self._lock:
+            self._asked = YIELD_BIT
+            words.publish(self._address + _PUBLISHED_OFFSET, self._count | self._asked)
+
+    def ask_no_more(self) -> None:
+        """Withdraw that."""
+        with self._lock:
+            self._asked = 0
+            words.publish(self._address + _PUBLISHED_OFFSET, self._count)
 
     def publish(self, count: int) -> None:
         """Store `count` with release order and wake the client."""
-        words.publish(self._address + _PUBLISHED_OFFSET, count)
+        with self._lock:
+            self._count = count
+            words.publish(self._address + _PUBLISHED_OFFSET, count | self._asked)
 
     def wait_consumed(self, at_least: int, timeout_s: float) -> bool:
         """Sleep until the client consumed so many; False after `timeout_s` or when interrupted."""

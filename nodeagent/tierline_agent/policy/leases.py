@@ -1,12 +1,13 @@
 """Which job holds the device: earliest absolute deadline first.
 
-The device is a non-preemptive EDF server: a holder keeps the lease until it gives it back. Ties go
-to the claim that arrived first, so that the order is total and nothing starves inside a rank.
+The device is an EDF server. A holder keeps the lease until it gives it back; one whose plan makes
+it preemptible is asked to, at its next gate, as soon as an earlier deadline waits. Ties go to the
+claim that arrived first, so that the order is total and nothing starves inside a rank.
 
-`yields` is the rule for a holder that may give the lease away at a gate. Nothing asks it yet but
-the simulator of `tierline simulate`, which runs on the same rules.
+The simulator of `tierline simulate` runs on the same rules.
 
-Invariant: `decide` never answers `Grant` while there is a holder.
+Invariant: `decide` never answers `Grant` while there is a holder, and `Ask` only for a preemptible
+one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Claim:
     arrival: int
     """Rises from claim to claim."""
     rank: Rank = Rank.GUARANTEED
+    preemptible: bool = False
+    """Whether it gives the lease away at a gate."""
 
     @property
     def urgency(self) -> tuple[int, int, int]:
@@ -53,17 +56,22 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Have the holder give the lease away at its next gate."""
+
+
+@dataclass(frozen=True)
 class Keep:
     """Change nothing."""
 
 
-Decision = Grant | Keep
+Decision = Grant | Ask | Keep
 
 
 def decide(holder: Claim | None, waiting: Iterable[Claim]) -> Decision:
     """What to do with the lease, given who holds it and who waits."""
     if holder is not None:
-        return Keep()
+        return Ask() if holder.preemptible and yields(holder, waiting) else Keep()
     first = min(waiting, key=lambda claim: claim.urgency, default=None)
     return Keep() if first is None else Grant(first.key)
 

@@ -36,6 +36,8 @@ class Client:
         self.peer = peer
         self.token = 0
         self.process_name = ""
+        self.minor = 0
+        """Minor version of the protocol that it speaks."""
         self.arenas: dict[int, Arena] = {}
         self.has_workspace = False
         """Whether it has a workspace in extents of the agent."""

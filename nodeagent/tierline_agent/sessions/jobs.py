@@ -1,8 +1,9 @@
-"""Jobs: JOB_BEGIN, REWIND, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
+"""Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
 
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
 because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
-neither comes in time.
+neither comes in time. Asked by its flag words, a job gives the lease away by YIELD and waits for
+RESUMED. One that never does so runs to its end and is counted; one that does so unasked is refused.
 
 Times come from the client and are clamped to what is possible; a client can lie only about itself.
 
@@ -21,10 +22,10 @@ from functools import partial
 
 from tierline_agent.accounting import JobRecord
 from tierline_agent.arenas import Arena
+from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
-from tierline_agent.execution import Execution
-from tierline_agent.execution import Job as Demand
 from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.preemption import YIELD_MINOR, budget_ns
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.protocol import (
     NO_ARENA,
@@ -40,16 +41,20 @@ from tierline_agent.protocol import (
     NoticeKind,
     Output,
     Ready,
+    Resumed,
     Revoke,
     Rewind,
     Rewound,
     Start,
     Statistics,
     Stats,
+    Yield,
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.tasks import Start as Releases
+from tierline_agent.work import Execution, Yielding
+from tierline_agent.work import Job as Demand
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
@@ -68,6 +73,8 @@ class Job:
     execution: Execution | None = None
     granted_ns: int | None = None
     revoked: bool = False
+    yielded: int | None = None
+    """The sequence of its YIELD that was not answered yet."""
 
 
 class Jobs:
@@ -158,6 +165,7 @@ class Jobs:
         return Demand(
             token=client.token,
             process=client.process,
+            domain=client.domain,
             deadline_ns=job.deadline_ns,
             rank=Rank.WARMUP if job.warmup else task.registration.rank,
             # one in extents is counted with them
@@ -168,7 +176,80 @@ class Jobs:
             ring=[pooled.extent for pooled in arena.ring] if arena else [],
             words=arena.words if arena else None,
             prepare=prepare,
+            yielding=self._yielding(job),
         )
+
+    def _yielding(self, job: Job) -> Yielding | None:
+        """How the job gives the device away, if its plan says so and its client can."""
+        client, task = self._client, self._client.task
+        preemption = task.registration.preemption
+        if preemption is None:
+            return None
+        words = job.arena.words if job.arena else None
+        # a workspace in extents is others' as soon as they run
+        if client.minor < YIELD_MINOR or self._workspace.lent or not isinstance(words, YieldWords):
+            why = "has no arena" if words is None else "cannot give the device away in the middle"
+            task.note_once("not-preemptible", f"a job of {client} {why}")
+            return None
+        planned_ns = int(task.plan.predicted_job_time_s * 1e9)
+        return Yielding(words, preemption.terms, planned_ns)
+
+    # -- YIELD
+
+    def give_away(self, sequence: int, message: Yield) -> None:
+        """The job stands at a gate; the answer is sent when it has the device again."""
+        job = self._job
+        if message.job == self._revoked:
+            self._refuse_revoked(sequence, message.job)
+            return
+        if job is None and self.returned:
+            self._adopt_parked(sequence, message)
+            return
+        if job is None or job.number != message.job or job.granted_ns is None:
+            raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
+        execution, arena = job.execution, job.arena
+        if execution is None or arena is None or execution.job.yielding is None:
+            raise ConnectionViolation(f"job {message.job} keeps the device to its end")
+        if job.yielded is not None or execution.rewinding:
+            raise ConnectionViolation(f"job {message.job} waits already", out_of_order=True)
+        if not execution.asked and not self.returned:  # an earlier agent may have asked
+            raise ConnectionViolation(f"job {message.job} was not asked to yield")
+        self._check_position(message, arena, execution)
+        job.yielded = sequence
+        self._client.unit.executor.park(execution, message.position, partial(self._go_on, job))
+
+    def _check_position(self, message: Yield, arena: Arena, execution: Execution) -> None:
+        """A position lies in the job's stream, and not before one that it gave earlier."""
+        if message.arena != arena.index:
+            raise ConnectionViolation(f"job {message.job} does not read arena {message.arena}")
+        if not execution.position <= message.position <= len(execution.job.sources):
+            raise ConnectionViolation(f"job {message.job} cannot go on at {message.position}")
+
+    def _adopt_parked(self, sequence: int, message: Yield) -> None:
+        """The job yielded to an agent that is gone, or to one that lost this client meanwhile."""
+        client = self._client
+        if message.deadline_ns < message.release_ns:
+            raise ConnectionViolation("a deadline lies before its release")
+        job = Job(
+            number=message.job,
+            arena=client.sealed_arena(message.arena),
+            release_ns=message.release_ns,
+            deadline_ns=min(message.deadline_ns, _LATEST_NS),
+            warmup=bool(message.flags & JobFlags.WARMUP),
+            granted_ns=time.monotonic_ns(),
+            yielded=sequence,
+        )
+        execution = self._adopt(job)
+        if execution.job.yielding is None or job.arena is None:
+            self._leave(job)
+            raise ConnectionViolation(f"job {message.job} keeps the device to its end")
+        self._check_position(message, job.arena, execution)
+        client.unit.executor.adopt_parked(execution, message.position, partial(self._go_on, job))
+
+    def _go_on(self, job: Job) -> None:
+        if job.yielded is not None:
+            sequence, job.yielded = job.yielded, None
+            self._client.reply(sequence, Resumed(job.number))
 
     # -- REWIND
 
@@ -180,6 +261,8 @@ class Jobs:
             return
         if job is None or job.number != message.job or job.granted_ns is None:
             raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
+        if job.yielded is not None:
+            raise ConnectionViolation(f"job {message.job} waits for the device", out_of_order=True)
         if job.arena is None or job.execution is None or job.execution.rewinding:
             what = "is being rewound" if job.arena else "has no arena"
             raise ConnectionViolation(f"job {message.job} {what}", out_of_order=True)
@@ -204,6 +287,8 @@ class Jobs:
         if job is None or job.number != message.job or job.granted_ns is None:
             self._end_unknown(sequence, message)
             return
+        if job.yielded is not None:
+            raise ConnectionViolation(f"job {message.job} waits for the device", out_of_order=True)
         now_ns = time.monotonic_ns()
         self._workspace.job_ended(message.workspace_peak_bytes)
         self._finish(
@@ -251,7 +336,7 @@ class Jobs:
         workspace_bytes: int = 0,
     ) -> None:
         node, task = self._client.node, self._client.task
-        streamed_bytes = job.execution.streamed_bytes if job.execution else 0
+        execution = job.execution
         if workspace_bytes > task.plan.workspace_bytes and not self._workspace.lent:
             self._client.unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
@@ -264,15 +349,39 @@ class Jobs:
             deadline_ns=job.deadline_ns,
             missed=not job.warmup and (end_ns > job.deadline_ns or job.revoked),
             warmup=job.warmup,
-            streamed_bytes=streamed_bytes,
+            streamed_bytes=execution.streamed_bytes if execution else 0,
             fetched_bytes=fetched_bytes,
             stall_ns=stall_ns,
             workspace_bytes=workspace_bytes,
         )
+        planned_ns = int(task.plan.predicted_job_time_s * 1e9)
+        if execution is not None and execution.job.yielding is not None:
+            planned_ns = self._count_yields(record, execution, execution.job.yielding)
         overruns = task.counters.overruns
-        task.counters.count(record, int(task.plan.predicted_job_time_s * 1e9) or None)
+        task.counters.count(record, planned_ns or None)
         node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
         self._hold(record)
+
+    def _count_yields(self, record: JobRecord, execution: Execution, yielding: Yielding) -> int:
+        """Add what preemption did to a job; returns how long it might have the device."""
+        task = self._client.task
+        counters, terms = task.counters, yielding.terms
+        record.preemptions = execution.preemptions
+        held_ns = min(execution.held_ns, record.end_ns - record.granted_ns)
+        record.parked_ns = record.end_ns - record.granted_ns - held_ns if record.preemptions else 0
+        counters.preemptions += execution.preemptions
+        counters.rings_lost += execution.rings_lost
+        counters.contained += execution.contained
+        counters.late_yields += execution.late_yields
+        counters.yield_worst_ns = max(counters.yield_worst_ns, execution.yield_worst_ns)
+        if execution.late_yields:
+            task.note_once(
+                "late-yield",
+                f"job {record.job} of {self._client} gave the device away "
+                f"{execution.yield_worst_ns} ns after it was asked, and its longest layer has "
+                f"{terms.layer_ns} ns; profile the task again",
+            )
+        return budget_ns(yielding.planned_ns, terms.penalty_ns, execution.rings_lost)
 
     def _leave(self, job: Job) -> None:
         client = self._client
@@ -297,6 +406,9 @@ class Jobs:
         node.metrics.of(client.task.key).revoked.inc()
         reason = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
         client.reply(0, Revoke(job.number, reason))
+        if job.yielded is not None:
+            sequence, job.yielded = job.yielded, None
+            self._refuse_revoked(sequence, job.number)
         self._grace = node.loop.call_later(
             node.config.revoke_grace_s, self._grace_is_over, job.number
         )

@@ -46,6 +46,7 @@ from tierline_agent.protocol import (
     WelcomeFlags,
     Workspace,
     WorkspaceReturn,
+    Yield,
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
@@ -90,6 +91,7 @@ class Session:
             Workspace: self._workspace.ask,
             WorkspaceReturn: self._workspace.offer,
             JobBegin: self.jobs.begin,
+            Yield: self.jobs.give_away,
             Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
             Ack: self.jobs.acknowledge,
@@ -202,6 +204,7 @@ class Session:
         known = node.recovery.record_of(message.reattach_token, client.task.name, client.process)
         client.token = known.token if known else secrets.randbits(63) | 1
         client.process_name = message.process_name
+        client.minor = message.minor
         self.jobs.returned = message.reattach_token != 0
         limits, registration = node.config.limits, client.task.registration
         client.staging = device.create_staging(limits.staging_slots)

@@ -104,8 +104,8 @@ class RawClient:
 
     # -- verbs
 
-    def hello(self, token: int = 0, name: str = "test") -> p.Welcome:
-        self.welcome = self.ask(p.Hello(self.device, token, name), p.Welcome)
+    def hello(self, token: int = 0, name: str = "test", minor: int = p.MINOR) -> p.Welcome:
+        self.welcome = self.ask(p.Hello(self.device, token, name, minor), p.Welcome)
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)

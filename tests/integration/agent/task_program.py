@@ -5,6 +5,9 @@ Commands come as lines on standard input, each is answered by one line:
     job     one whole job           -> digest of all bytes read
     half    begin a job, read half  -> "half"
     rest    read the rest, end it   -> digest of all bytes read in both
+    begin N begin a job due in N s  -> "begun"
+    step N  read the next N layers, 0: go back to the start -> the number of the next one
+    end     end the job             -> digest of all bytes read
     whole   read all outside a job  -> digest (every streamed extent faults)
     free    give the arena back     -> "freed"
     ready   wait for the start      -> "<epoch_ns> <until_ns>"
@@ -37,15 +40,17 @@ class Program:
             self.client.store(0, extent, self.part(extent))
         self.client.seal(0, [(extent, extent) for extent in range(extents)])
         self.job = 0
+        self.next = 0
         self.seen = hashlib.sha256()
 
     def part(self, extent: int) -> bytes:
         return self.data[extent * self.size : (extent + 1) * self.size]
 
-    def begin(self) -> None:
+    def begin(self, deadline_ns: int = DEADLINE_NS) -> None:
         now_ns = time.monotonic_ns()
-        self.job = self.client.job_begin(0, now_ns, now_ns + DEADLINE_NS)
+        self.job = self.client.job_begin(0, now_ns, now_ns + deadline_ns)
         self.seen = hashlib.sha256()
+        self.next = 0
 
     def read(self, first: int, last: int, *, gates: bool = True) -> None:
         for extent in range(first, last):
@@ -60,28 +65,61 @@ class Program:
         self.client.job_end(self.job)
         return self.seen.hexdigest()
 
-    def obey(self, command: str) -> str:
-        middle = self.extents // 2
-        if command == "job":
-            self.begin()
-            self.read(0, self.extents)
-            return self.end()
-        if command == "half":
-            self.begin()
-            self.read(0, middle)
-            return "half"
-        if command == "rest":
-            self.read(middle, self.extents)
-            return self.end()
-        if command == "whole":
-            self.seen = hashlib.sha256()
-            self.read(0, self.extents, gates=False)
-            return self.seen.hexdigest()
-        if command == "free":
-            self.client.free(0)
-            return "freed"
+    def job_at_once(self) -> str:
+        self.begin()
+        self.read(0, self.extents)
+        return self.end()
+
+    def half(self) -> str:
+        self.begin()
+        self.read(0, self.extents // 2)
+        return "half"
+
+    def rest(self) -> str:
+        self.read(self.extents // 2, self.extents)
+        return self.end()
+
+    def whole(self) -> str:
+        self.seen = hashlib.sha256()
+        self.read(0, self.extents, gates=False)
+        return self.seen.hexdigest()
+
+    def free(self) -> str:
+        self.client.free(0)
+        return "freed"
+
+    def ready(self) -> str:
         epoch_ns, until_ns = self.client.ready()
         return f"{epoch_ns} {until_ns}"
+
+    def step(self, layers: int) -> str:
+        if layers == 0:
+            self.client.rewind()
+            self.seen = hashlib.sha256()
+            self.next = 0
+            return "0"
+        last = min(self.extents, self.next + layers)
+        self.read(self.next, last)
+        self.next = last
+        return str(last)
+
+    def obey(self, command: str) -> str:
+        verb, _, number = command.partition(" ")
+        if verb == "begin":
+            self.begin(int(number) * 10**9)
+            return "begun"
+        if verb == "step":
+            return self.step(int(number))
+        plain = {
+            "job": self.job_at_once,
+            "half": self.half,
+            "rest": self.rest,
+            "end": self.end,
+            "whole": self.whole,
+            "free": self.free,
+            "ready": self.ready,
+        }
+        return plain[verb]()
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_agent.policy.leases import Claim, Grant, Keep, Rank, decide, yields
+from tierline_agent.policy.leases import Ask, Claim, Grant, Keep, Rank, decide, yields
 
 
 @st.composite
@@ -32,9 +34,14 @@ def test_the_most_urgent_of_the_highest_class_goes_first(waiting: list[Claim]) -
 
 
 @given(claims(), claims())
-def test_a_holder_is_never_interrupted(holders: list[Claim], waiting: list[Claim]) -> None:
+def test_a_holder_is_never_interrupted_and_asked_only_if_it_yields(
+    holders: list[Claim], waiting: list[Claim]
+) -> None:
     for holder in holders:
         assert decide(holder, waiting) == Keep()
+        preemptible = replace(holder, preemptible=True)
+        expected = Ask() if yields(holder, waiting) else Keep()
+        assert decide(preemptible, waiting) == expected
 
 
 @given(claims())

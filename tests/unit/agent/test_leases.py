@@ -77,6 +77,36 @@ def test_a_grant_that_finds_its_client_dead_passes_the_lease_on() -> None:
     assert desk.granted == ["holder", "next"]
 
 
+def test_a_preemptible_holder_is_asked_once_and_comes_back_in_its_turn() -> None:
+    desk = Desk()
+    asked: list[str] = []
+    long = desk.leases.ticket(100, Rank.GUARANTEED, lambda: asked.append("long"))
+    desk.leases.request(long, lambda _now_ns: desk.granted.append("long"))
+    desk.ask("later", 200)
+    assert asked == []
+    first = desk.ask("first", 10)
+    second = desk.ask("second", 20)
+    assert asked == ["long"]
+    assert desk.leases.must_yield(long)
+    desk.leases.park(long, lambda _now_ns: desk.granted.append("long again"))
+    desk.leases.release(first)
+    desk.leases.release(second)
+    assert desk.granted == ["long", "first", "second", "long again"]
+    assert not desk.leases.must_yield(long)
+
+
+def test_a_demoted_holder_yields_to_a_later_deadline() -> None:
+    desk = Desk()
+    asked: list[str] = []
+    greedy = desk.leases.ticket(100, Rank.GUARANTEED, lambda: asked.append("greedy"))
+    desk.leases.request(greedy, lambda _now_ns: None)
+    desk.ask("later", 200)
+    assert asked == []
+    assert desk.leases.demote(greedy)
+    assert asked == ["greedy"]
+    assert not desk.leases.demote(greedy)
+
+
 def test_releasing_twice_changes_nothing() -> None:
     desk = Desk()
     first = desk.ask("first", 1)

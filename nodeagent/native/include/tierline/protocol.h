@@ -15,13 +15,14 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 1U
+#define TLP_MINOR 2U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
 #define TLP_MAX_DESCRIPTORS 64U
 #define TLP_NO_ARENA 0xffffffffU
 #define TLP_RESIDENT_BIT 0x80000000U
+#define TLP_YIELD_BIT 0x80000000U
 #define TLP_DIGEST_BYTES 32U
 
 #define TLP_MAX_RESERVED_ITEMS 16380U
@@ -126,6 +127,8 @@ enum tlp_type {
     TLP_WORKSPACE_LENT = 34,
     TLP_WORKSPACE_RETURN = 35,
     TLP_WORKSPACE_TAKEN = 36,
+    TLP_YIELD = 37,
+    TLP_RESUMED = 38,
     TLP_ERROR = 255,
 };
 
@@ -423,6 +426,26 @@ struct tlp_workspace_taken {
     char empty; /* carries nothing */
 };
 
+/* The running job stands at a gate and gives the device away, as the yield bit asked. It will
+ * not read what lies before `position` in its stream again, has closed every streamed extent,
+ * and reads none until RESUMED. To another agent than the one that granted the job (the client
+ * is back with its token), this is a job that waits to go on. */
+struct tlp_yield {
+    uint64_t job;
+    uint32_t arena;
+    uint32_t position;
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+    uint32_t flags;
+};
+
+/* The job has the device again. `consumed` is the position that it gave; `published` says what
+ * of the rest is in the ring, which is nothing if others used it, and the stream goes on behind
+ * that. */
+struct tlp_resumed {
+    uint64_t job;
+};
+
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
  * */
 struct tlp_error {
@@ -470,6 +493,8 @@ struct tlp_message {
         struct tlp_workspace_lent workspace_lent;
         struct tlp_workspace_return workspace_return;
         struct tlp_workspace_taken workspace_taken;
+        struct tlp_yield yield;
+        struct tlp_resumed resumed;
         struct tlp_error error;
     };
 };

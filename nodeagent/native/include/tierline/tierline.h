@@ -158,7 +158,9 @@ TIERLINE_API int tierline_rewind(tierline_client *client);
 TIERLINE_API int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out);
 
 /* Gates. `layer_begin` returns when the layer's extents can be read; `layer_end` gives back those
- * that no later layer reads. Any order is correct; the learned order is fast. */
+ * that no later layer reads. Any order is correct; the learned order is fast. Inside `layer_begin`
+ * the agent may let other jobs run first, if the task's plan says so: other threads of the job
+ * should compute nothing meanwhile. */
 TIERLINE_API int tierline_layer_begin(tierline_client *client, uint32_t arena, uint32_t layer);
 TIERLINE_API int tierline_layer_end(tierline_client *client, uint32_t arena, uint32_t layer);
 

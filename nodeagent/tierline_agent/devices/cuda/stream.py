@@ -146,6 +146,12 @@ class CudaStream:
             self._changed.notify()
 
     @property
+    def in_place(self) -> int:
+        """Streamed extents that have arrived."""
+        with self._changed:
+            return self._flight[0].number if self._flight else self._next
+
+    @property
     def over(self) -> bool:
         """Whether nothing of it is enqueued any more."""
         with self._changed:

@@ -1,0 +1,111 @@
+"""A job as its device sees it: what it needs, and how far it is.
+
+Invariant: `halted` and `lost` are false while a job has the device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tierline_agent.devices.base import Extent, Stream, Words, YieldWords
+from tierline_agent.errors import StreamFailed
+from tierline_agent.identity import Process
+from tierline_agent.leases import Ticket
+from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.preemption import Terms
+from tierline_agent.sources import Source
+
+
+@dataclass(frozen=True)
+class Yielding:
+    """How a job gives the device away."""
+
+    words: YieldWords
+    """Those of its arena."""
+    terms: Terms
+    planned_ns: int
+    """How long it may have the device if nothing preempts it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job needs of the device."""
+
+    token: int
+    process: Process
+    domain: str
+    deadline_ns: int
+    rank: Rank
+    workspace_bytes: int
+    sources: list[Source]
+    """Streamed extents in order; none if the job streams nothing."""
+    ring: list[Extent]
+    words: Words | None
+    """Flag words of the job's arena, None if it needs the lease alone."""
+    prepare: Callable[[], Awaitable[bool]] | None = None
+    """What is awaited, with the lease held, before the job is granted; False if it has been given
+    up instead. Nobody else gets the lease meanwhile, also when the job ends."""
+    yielding: Yielding | None = None
+    """None: it keeps the device to its end."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it needs the ring."""
+        return self.words is not None and bool(self.sources)
+
+
+@dataclass(eq=False)
+class Execution:
+    """A job that wants, or has, the device."""
+
+    job: Job
+    ticket: Ticket
+    failed: Callable[[StreamFailed], None]
+    stream: Stream | None = None
+    ended: bool = False
+    rewinding: bool = False
+    parked: bool = False
+    """It gave the device away, and waits for it."""
+    position: int = 0
+    """The streamed extent that it would need first with an empty ring."""
+    first: int = 0
+    """The one with which its stream began."""
+    halted: bool = False
+    """Parked, and its stream is not under way."""
+    lost: bool = False
+    """Parked, and others have used the ring."""
+    earlier_bytes: int = 0
+    """What its earlier streams brought in."""
+    held_ns: int = 0
+    """How long it had the device, until it was parked last."""
+    since_ns: int = 0
+    """Since when it has it."""
+    preemptions: int = 0
+    rings_lost: int = 0
+    late_yields: int = 0
+    yield_worst_ns: int = 0
+    contained: bool = False
+    """It had the device for longer than it may, and lost its rank."""
+    limit: asyncio.TimerHandle | None = None
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes that its streams brought in so far."""
+        now = self.stream.streamed_bytes if self.stream is not None else 0
+        return self.earlier_bytes + now
+
+    @property
+    def in_place(self) -> int:
+        """Streamed extents that have arrived."""
+        return self.stream.in_place if self.stream is not None else self.first
+
+    @property
+    def asked(self) -> bool:
+        """Whether it should give the device away."""
+        return self.ticket.asked_ns is not None
+
+    def drop_stream(self) -> None:
+        """Remember its stream only by what it brought in."""
+        self.earlier_bytes, self.first, self.stream = self.streamed_bytes, self.in_place, None
