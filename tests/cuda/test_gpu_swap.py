@@ -170,10 +170,11 @@ def test_a_killed_program_takes_only_its_own_with_it(agent: AgentProcess) -> Non
 
 @pytest.mark.parametrize("flavour", ["plain", "thread"])
 def test_the_agent_is_killed_in_mid_job_and_between_jobs(flavour: str, tmp_path: Path) -> None:
-    patience = {"recovery_s": 60, "holder_grace_s": 300}
     with (
         simulated_machine() as machine,
-        gpu_agent(tmp_path, machine, fast_extents=FAST_EXTENTS, **patience) as agent,
+        gpu_agent(
+            tmp_path, machine, fast_extents=FAST_EXTENTS, recovery_s=60, holder_grace_s=300
+        ) as agent,
     ):
         programs = served(agent, flavour, "a", "bb", "ccc")
         programs["bb"].tell("long")
