@@ -97,6 +97,7 @@ def test_a_running_job_that_was_asked_yields_to_the_next_agent(
     wait_until(lambda: waiting(agent) == 1, "the short job waits")
     agent.kill()
     agent.start()
+    wait_until(lambda: waiting(agent) == 1, "the short job waits again")
     long.tell("step 1")
     assert short.answer() == "begun"
     assert short.do("step 4") == "4"
