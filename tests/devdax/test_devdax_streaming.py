@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import distribution
+from pathlib import Path
+
 import pytest
 from tests.devdax import guest
 from tests.devdax.backing import make_backing
@@ -10,6 +13,14 @@ from tests.faults.store_folders import store_folder
 
 from tierline_client.library import library_path
 
+
+def metadata() -> Path:
+    """What the installed distribution says of itself: the agent tells its version."""
+    files = distribution("tierline").files or ()
+    (found,) = (file for file in files if file.name == "METADATA")
+    return Path(str(found.locate()))
+
+
 FILES = {
     "job/main.py": REPOSITORY / "tests/devdax/inside/agent_streams.py",
     "job/tests/integration/agent": REPOSITORY / "tests/integration/agent",
@@ -17,6 +28,7 @@ FILES = {
     "tierline/tierline_client": REPOSITORY / "nodeagent/tierline_client",
     "tierline/tierline_api": REPOSITORY / "crds/tierline_api",
     "tierline/libtierline.so": library_path(),
+    f"tierline/{metadata().parent.name}/METADATA": metadata(),
 }
 
 
