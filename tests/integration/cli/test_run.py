@@ -43,6 +43,8 @@ class Runs:
 
     folder: Path
     before: frozenset[Path]
+    running: frozenset[psutil.Process]
+    """Servers that other tests share."""
     processes: list["subprocess.Popen[str]"]
 
     def start(self, path: Path, *arguments: str) -> "subprocess.Popen[str]":
@@ -65,11 +67,15 @@ class Runs:
     def left_behind(self) -> list[str]:
         """Files that the runs made, here and in tmpfs, and processes that they started."""
         files = [path for path in self.folder.iterdir() if path.name.startswith("tierline-")]
-        children = psutil.Process().children(recursive=True)
+        children = _children() - self.running
         return [
             *map(str, [*files, *(_stores() - self.before - _open_files())]),
             *(" ".join(child.cmdline()) for child in children),
         ]
+
+
+def _children() -> frozenset[psutil.Process]:
+    return frozenset(psutil.Process().children(recursive=True))
 
 
 def _stores() -> frozenset[Path]:
@@ -88,7 +94,7 @@ def _open_files() -> set[Path]:
 @pytest.fixture
 def runs() -> Iterator[Runs]:
     """Runs in a folder with a name short enough for sockets below it."""
-    runs = Runs(Path(tempfile.mkdtemp(prefix="tl-")), _stores(), [])
+    runs = Runs(Path(tempfile.mkdtemp(prefix="tl-")), _stores(), _children(), [])
     # a shell without job control starts what is in its background with SIGINT ignored, for good
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield runs

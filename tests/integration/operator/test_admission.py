@@ -41,7 +41,7 @@ def test_a_pod_leaves_its_gate_with_its_claim_allocated(user: User) -> None:
     assert found["status"]["observedGeneration"] == 1
     assert set(conditions(found)) == {"Profiled", "Admitted", "Ready", "DeadlinesMet"}
     assert placed(claim) == ("node-a", "cpu0")
-    assert "Admitted" in [reason for reason, _ in user.events("m")]
+    until("the event", lambda: "Admitted" in dict(user.events("m")))
 
 
 def test_a_plain_pod_needs_nothing_but_the_annotation(user: User) -> None:

@@ -113,7 +113,9 @@ def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
     assert int(shown["FAST-MEMORY"]) > 0
     assert shown["STREAMED"] == str(2**20)
 
-    # the story, in order
+    # the story, in order; an event follows what it tells
+    until("the story is told", lambda: "DeadlinesMissed" in dict(user.events("m")))
+    until("the pod is told", lambda: "Placed" in dict(user.events("one")))
     told = user.plane.kubectl("describe", "memtask", "m", "-n", user.namespace)
     story = [line.split()[1] for line in told.partition("Events:")[2].splitlines()[3:]]
     wanted = ["ProfileFound", "Admitted", "Running", "NoMisses", "DeadlinesMissed"]
@@ -150,7 +152,8 @@ def test_a_task_that_waits(user: User, plugin: Plugin) -> None:
     user.wait_task("too-much", "DeadlineInfeasible")
     user.pod("held", "too-much")
     user.pod("lost", "nowhere")
-    until("the pods are told", lambda: user.events("held") and user.events("lost"), 120)
+    until("the pod is told", lambda: "DeadlineInfeasible" in dict(user.events("held")))
+    until("the other pod is told", lambda: user.events("lost"))
 
     reason, note = user.events("held")[-1]
     assert reason == "DeadlineInfeasible"
