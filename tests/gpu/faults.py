@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gpu.streaming import observed, plan_for
+from tests.gpu.streaming import observed, plan_for, under_agent
 from tests.integration.agent.agent_process import AgentProcess, wait_until
-
-from tierline_client.library import library_path
 
 _EXTENT_BYTES = 8 << 20
 _MODEL, _MODE = "llama-small", "graph"
@@ -76,10 +74,7 @@ class Task:
                 text=True,
                 env={
                     **os.environ,
-                    "LD_PRELOAD": str(library_path()),
-                    "TIERLINE_SOCKET": str(agent.run_dir / "tasks" / name / "tierline.sock"),
-                    "TIERLINE_REQUIRED": "1",
-                    "TIERLINE_DEVICE": "cuda",
+                    **under_agent(agent.run_dir / "tasks" / name / "tierline.sock"),
                 },
             )
 

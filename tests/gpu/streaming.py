@@ -157,6 +157,16 @@ def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
         place.rmdir()
 
 
+def under_agent(socket: Path) -> dict[str, str]:
+    """What the environment of a task's program says of the agent behind this socket."""
+    return {
+        "LD_PRELOAD": str(library_path()),
+        "TIERLINE_SOCKET": str(socket),
+        "TIERLINE_REQUIRED": "1",
+        "TIERLINE_DEVICE": "cuda",
+    }
+
+
 def managed(
     local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
 ) -> dict[str, Any]:
@@ -170,16 +180,7 @@ def managed(
         plan=plan.to_api(),
     )
     try:
-        report = run_task(
-            model,
-            mode,
-            jobs,
-            {
-                "TIERLINE_SOCKET": str(local.task_socket(name)),
-                "TIERLINE_REQUIRED": "1",
-                "TIERLINE_DEVICE": "cuda",
-            },
-        )
+        report = run_task(model, mode, jobs, under_agent(local.task_socket(name)))
         tasks = admin.call("snapshot")["snapshot"]["tasks"]
         (report["snapshot"],) = (one for one in tasks if one["name"] == name)
         return report

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -154,7 +153,6 @@ def main() -> None:
     about = {**describe(), "gpu": f"2 x {Place('cuda').product()}"}
     print_head(about)
     fast = {"fast_bytes": 2 * _RING * extent_bytes, "extent_bytes": extent_bytes}
-    os.environ["TIERLINE_TESTS_ON_GPU"] = "1"
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryDirectory(dir="/dev/shm") as ram,

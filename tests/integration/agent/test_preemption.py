@@ -31,6 +31,21 @@ def waiting(agent: AgentProcess) -> int:
     return found
 
 
+def long_begun(agent: AgentProcess, terms: dict[str, Any]) -> tuple[TaskProcess, TaskProcess]:
+    """A long job that is preemptible and has begun, and a short task; both stream."""
+    agent.register("long", plan(EXTENTS, ring=3), preemption=terms)
+    agent.register("short", plan(4, ring=2))
+    long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
+    assert long.do(f"begin {LATE_S}") == "begun"
+    return long, short
+
+
+def ends(program: TaskProcess, extents: int) -> None:
+    """Let a begun job read all of its extents to the last, and end; its bytes are right."""
+    assert program.do(f"step {extents}") == str(extents)
+    assert program.do("end") == program.expected
+
+
 def parked(agent: AgentProcess, long: TaskProcess, short: TaskProcess) -> None:
     """Let the short job take the device from the long one, which stands at its next gate."""
     short.tell(f"begin {EARLY_S}")
@@ -55,8 +70,7 @@ def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
         assert long.do(f"begin {LATE_S}") == "begun"
         for layer in range(1, EXTENTS + 1):
             parked(agent, long, short)
-            assert short.do("step 4") == "4"
-            assert short.do("end") == short.expected
+            ends(short, 4)
             assert long.answer() == str(layer)
         assert long.do("end") == long.expected
     counted = agent.task("long")
@@ -69,29 +83,21 @@ def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
 def test_a_job_waits_parked_while_the_agent_is_killed_and_goes_on_under_the_next(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    agent.register("long", plan(EXTENTS, ring=3), preemption=terms)
-    agent.register("short", plan(4, ring=2))
-    long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
-    assert long.do(f"begin {LATE_S}") == "begun"
+    long, short = long_begun(agent, terms)
     assert long.do("step 5") == "5"
     parked(agent, long, short)
     agent.kill()
     agent.start()
-    assert short.do("step 4") == "4"
-    assert short.do("end") == short.expected
+    ends(short, 4)
     assert long.answer() == "6"
-    assert long.do(f"step {EXTENTS}") == str(EXTENTS)
-    assert long.do("end") == long.expected
+    ends(long, EXTENTS)
     assert agent.task("long")["revoked"] == 0
 
 
 def test_a_running_job_that_was_asked_yields_to_the_next_agent(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    agent.register("long", plan(EXTENTS, ring=3), preemption=terms)
-    agent.register("short", plan(4, ring=2))
-    long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
-    assert long.do(f"begin {LATE_S}") == "begun"
+    long, short = long_begun(agent, terms)
     assert long.do("step 5") == "5"
     short.tell(f"begin {EARLY_S}")
     wait_until(lambda: waiting(agent) == 1, "the short job waits")
@@ -100,27 +106,21 @@ def test_a_running_job_that_was_asked_yields_to_the_next_agent(
     wait_until(lambda: waiting(agent) == 1, "the short job waits again")
     long.tell("step 1")
     assert short.answer() == "begun"
-    assert short.do("step 4") == "4"
-    assert short.do("end") == short.expected
+    ends(short, 4)
     assert long.answer() == "6"
-    assert long.do(f"step {EXTENTS}") == str(EXTENTS)
-    assert long.do("end") == long.expected
+    ends(long, EXTENTS)
 
 
 def test_a_client_killed_while_its_job_is_parked_leaves_nothing(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    agent.register("long", plan(EXTENTS, ring=3), preemption=terms)
-    agent.register("short", plan(4, ring=2))
-    long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
-    assert long.do(f"begin {LATE_S}") == "begun"
+    long, short = long_begun(agent, terms)
     parked(agent, long, short)
     assert agent.snapshot()["devices"][0]["parked_bytes"] == 4096
     long.kill()
     wait_until(lambda: not agent.task("long")["clients"], "the parked one is gone")
     assert agent.snapshot()["devices"][0]["parked_bytes"] == 0
-    assert short.do("step 4") == "4"
-    assert short.do("end") == short.expected
+    ends(short, 4)
     assert short.do("job") == short.expected
     assert agent.task("long")["broken"] == 1
     assert agent.task("short")["misses"] == 0
@@ -129,21 +129,16 @@ def test_a_client_killed_while_its_job_is_parked_leaves_nothing(
 def test_a_preempted_job_can_read_its_arena_again(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    agent.register("long", plan(EXTENTS, ring=3), preemption=terms)
-    agent.register("short", plan(4, ring=2))
-    long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
-    assert long.do(f"begin {LATE_S}") == "begun"
+    long, short = long_begun(agent, terms)
     assert long.do("step 7") == "7"
     short.tell(f"begin {EARLY_S}")
     wait_until(lambda: waiting(agent) == 1, "the short job waits")
     assert long.do("step 0") == "0"  # asked meanwhile, it is still asked
     long.tell("step 1")
     assert short.answer() == "begun"
-    assert short.do("step 4") == "4"
-    assert short.do("end") == short.expected
+    ends(short, 4)
     assert long.answer() == "1"
-    assert long.do(f"step {EXTENTS}") == str(EXTENTS)
-    assert long.do("end") == long.expected
+    ends(long, EXTENTS)
 
 
 def test_a_job_that_does_not_look_at_its_gates_runs_to_its_end_and_is_counted(
