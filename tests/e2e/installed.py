@@ -26,7 +26,8 @@ from tests.chart.helm import SYSTEM, rights
 from tests.e2e.busybox import BUSYBOX
 from tests.integration.conftest import install_crds
 from tests.integration.dra.bundle import lay_out
-from tests.integration.operator.running import POLICIES, prepare
+from tests.integration.operator.running import prepare
+from tests.integration.policies import policies
 
 from tierline_cluster.api import Api, Manifest
 from tierline_cluster.control_plane import ControlPlane
@@ -55,8 +56,7 @@ def uninstall(plane: ControlPlane, node: str) -> None:
     slices = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
     plane.api.delete(slices | {"metadata": {"name": f"{node}-tierline.io"}})
     plane.api.delete(agent_pod(node), gracePeriodSeconds=0)
-    policies = yaml.safe_load_all(POLICIES.read_text())
-    for manifest in (*policies, *rights("operator"), *rights("agent")):
+    for manifest in (*policies(), *rights("operator"), *rights("agent")):
         plane.api.delete(manifest)
     crds = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
     for manifest in crds:

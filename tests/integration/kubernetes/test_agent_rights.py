@@ -107,7 +107,7 @@ def agent(opting_in: ControlPlane, anything: str) -> Agent:
     pod = pod_of(opting_in, anything, ACCOUNT, HERE)
     made = Agent(opting_in.api.with_token(token(opting_in, anything, ACCOUNT, pod)), anything)
 
-    def at_work() -> bool:  # its rights, which come before any policy, and the policy
+    def at_work() -> bool:  # RBAC comes before any policy, which then refuses
         try:
             made.api.create(bare(THERE), dry_run=True)
         except ApiError as refusal:

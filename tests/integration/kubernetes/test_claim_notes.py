@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import pytest
 from tests.integration.kubernetes.test_agent_rights import allocated_claim
 
@@ -12,7 +10,6 @@ from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
 
 USER = "ann"
-PLAN = "tierline.io/plan"
 
 
 @pytest.fixture
@@ -48,18 +45,8 @@ def test_a_pods_owner_notes_nothing_in_its_claim(
         "example.com/note": "mine"
     }
 
-    attempts = count()
-
-    def refused() -> bool:
-        try:
-            editor.merge(claim, {"metadata": {"annotations": {PLAN: str(next(attempts))}}})
-        except ApiError:
-            return True
-        return False
-
-    wait_until("the policy is not at work", refused, opting_in.daemons)
     for metadata in (
-        {"annotations": {PLAN: "{}"}},
+        {"annotations": {"tierline.io/plan": "{}"}},
         {"annotations": {"tierline.io/standing": "Planned"}},
         {"annotations": {"tierline.io/terms": "{}"}},
         {"labels": {"tierline.io/node": "elsewhere"}},

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
-from tests.integration.operator.running import POLICIES
+from tests.integration.policies import policies
 from tests.unit.pods.pod_cases import GOOD, LIBRARY, Manifest, container, copied, pod, templated
 
 from tierline_api.pods.inject import injected
@@ -266,11 +265,11 @@ def test_the_scheduler_allocates_no_device_by_itself(
 def test_the_server_finds_nothing_wrong_in_the_policies(opting_in: ControlPlane) -> None:
     kind = "ValidatingAdmissionPolicy"
     api_version = "admissionregistration.k8s.io/v1"
-    policies = opting_in.api.list(api_version, kind)
-    written = [one for one in yaml.safe_load_all(POLICIES.read_text()) if one["kind"] == kind]
-    names = [sorted(one["metadata"]["name"] for one in some) for some in (policies, written)]
+    stored = opting_in.api.list(api_version, kind)
+    written = [one for one in policies() if one["kind"] == kind]
+    names = [sorted(one["metadata"]["name"] for one in some) for some in (stored, written)]
     assert names[0] == names[1]
-    for policy in policies:
+    for policy in stored:
         named = {"apiVersion": api_version, "kind": kind, "metadata": policy["metadata"]}
         checked = opting_in.api.wait(named, lambda found: "typeChecking" in found["status"])
         assert checked["status"]["typeChecking"] == {}

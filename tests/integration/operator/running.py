@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from tests.chart.helm import SYSTEM, rights
+from tests.integration.policies import apply_policies
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
@@ -26,7 +26,6 @@ from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
 
 USER = "system:serviceaccount:tierline-system:tierline-operator"
-POLICIES = REPOSITORY / "charts" / "tierline" / "files" / "admission.yaml"
 QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.2"}
 """Quick to take over, and still patient with a machine that does other things as well."""
 
@@ -34,7 +33,8 @@ QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.
 def prepare(plane: ControlPlane) -> None:
     """What the chart installs beside the operator: namespace, DeviceClass, policies, rights."""
     plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
-    for manifest in (*yaml.safe_load_all(POLICIES.read_text()), *rights("operator")):
+    apply_policies(plane)
+    for manifest in rights("operator"):
         plane.api.apply(manifest)
 
 
