@@ -48,6 +48,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	$(BIN)/python -m tierline_api.pods.generate --check charts/tierline/files
 	$(BIN)/python -m tierline_agent.kubernetes.kubelet.generate --check nodeagent/tierline_agent/kubernetes/kubelet
 	PYTHONPATH=charts $(BIN)/python -m tierline_observability --check .
+	PYTHONPATH=cluster $(BIN)/python -m tests.integration.kubernetes.refusals --check
 	$(BIN)/python nodeagent/native/generate_protocol.py --check
 	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check
 	$(BIN)/ruff format --check .

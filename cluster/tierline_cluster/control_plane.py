@@ -86,7 +86,9 @@ class ControlPlane:
 
         Raises subprocess.CalledProcessError, whose `stderr` is what a user would read.
         """
-        command = [str(self.programs / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        # Another cluster may have listened here: what kubectl remembers of it is not of this one.
+        own = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.folder / 'kubectl'}")
+        command = [str(self.programs / "kubectl"), *own, *arguments]
         done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
         return done.stdout
 

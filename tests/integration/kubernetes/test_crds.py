@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from copy import deepcopy
 from typing import Any
 
@@ -176,17 +175,6 @@ def test_kubectl_explains_each_field_of_a_task(api_server: ControlPlane) -> None
 
     assert "Time between two releases of a job, such as 50ms." in said
     assert "deadline" in said
-
-
-def test_kubectl_apply_shows_the_sentence_of_a_rule(
-    api_server: ControlPlane, namespace: str
-) -> None:
-    wrong = yaml.safe_dump(mine(namespace, task(spec__realtime__deadline="101ms")))
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        api_server.kubectl("apply", "-f", "-", given=wrong)
-
-    assert "spec.realtime.deadline" in refused.value.stderr
-    assert "deadline must not be longer than period" in refused.value.stderr
 
 
 def test_a_node_can_be_reported_step_by_step(api_server: ControlPlane) -> None:
