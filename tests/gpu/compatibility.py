@@ -33,7 +33,7 @@ PYTHON = {
     ),
     "triton": ("triton_add.py", [], {}),
     "cupy": ("cupy_matmul.py", [], {}),
-    "jax": ("jax_mlp.py", [], {}),
+    "jax": ("jax_mlp.py", [], {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}),  # else it races kernels
     "numba": ("numba_saxpy.py", [], {}),
 }
 

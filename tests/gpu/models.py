@@ -45,11 +45,7 @@ def vit_giant() -> Shape:
         image_size=224,
         patch_size=14,
     )
-    return _transformer(
-        lambda: ViTModel(config, add_pooling_layer=False),
-        torch.float16,
-        lambda: torch.rand(8, 3, 224, 224, dtype=torch.float16),
-    )
+    return _transformer(lambda: ViTModel(config, add_pooling_layer=False), torch.float16, _pictures)
 
 
 def llama_7b() -> Shape:
@@ -65,6 +61,116 @@ def llama_small() -> Shape:
 def llama_tiny() -> Shape:
     """One that also runs on a CPU, 35 MiB: to try a script."""
     return _llama(hidden=256, intermediate=688, layers=2, heads=4, tokens=16)
+
+
+def llama_3b() -> Shape:
+    """One of 3.3 billion parameters, 1 x 512 tokens, bf16: 6.2 GiB."""
+    return _llama(hidden=3072, intermediate=8192, layers=28, heads=24, tokens=512)
+
+
+def resnet50() -> Shape:
+    """ResNet-50, batch 8, fp16: 45 MiB."""
+    from transformers import ResNetConfig, ResNetModel  # noqa: PLC0415
+
+    return _transformer(lambda: ResNetModel(ResNetConfig()), torch.float16, _pictures)
+
+
+def efficientnet_b7() -> Shape:
+    """EfficientNet-B7, batch 8 of 600 x 600, fp16: 122 MiB in 55 blocks."""
+    from transformers import EfficientNetConfig, EfficientNetModel  # noqa: PLC0415
+
+    return _transformer(
+        lambda: EfficientNetModel(EfficientNetConfig()), torch.float16, lambda: _pictures(600)
+    )
+
+
+def convnext_large() -> Shape:
+    """ConvNeXt-L, batch 8, fp16: 374 MiB."""
+    from transformers import ConvNextConfig, ConvNextModel  # noqa: PLC0415
+
+    config = ConvNextConfig(depths=[3, 3, 27, 3], hidden_sizes=[192, 384, 768, 1536])
+    return _transformer(lambda: ConvNextModel(config), torch.float16, _pictures)
+
+
+def swin_large() -> Shape:
+    """Swin-L, batch 8, fp16: 373 MiB."""
+    from transformers import SwinConfig, SwinModel  # noqa: PLC0415
+
+    config = SwinConfig(embed_dim=192, depths=[2, 2, 18, 2], num_heads=[6, 12, 24, 48])
+    return _transformer(
+        lambda: SwinModel(config, add_pooling_layer=False), torch.float16, _pictures
+    )
+
+
+def vit_large() -> Shape:
+    """ViT-L/16, batch 8, fp16: 579 MiB in 24 blocks."""
+    from transformers import ViTConfig, ViTModel  # noqa: PLC0415
+
+    config = ViTConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    )
+    return _transformer(lambda: ViTModel(config, add_pooling_layer=False), torch.float16, _pictures)
+
+
+def bert_large() -> Shape:
+    """BERT-large, 8 x 384 tokens, fp16: 637 MiB in 24 blocks."""
+    from transformers import BertConfig, BertModel  # noqa: PLC0415
+
+    config = BertConfig(
+        hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096
+    )
+    return _transformer(
+        lambda: BertModel(config, add_pooling_layer=False),
+        torch.float16,
+        lambda: _words(config.vocab_size, 8, 384),
+    )
+
+
+def t5_large_encoder() -> Shape:
+    """The encoder of T5-large, 8 x 256 tokens, bf16: 639 MiB in 24 blocks."""
+    from transformers import T5Config, T5EncoderModel  # noqa: PLC0415
+
+    config = T5Config(d_model=1024, d_kv=64, d_ff=4096, num_layers=24, num_heads=16)
+    return _transformer(
+        lambda: T5EncoderModel(config), torch.bfloat16, lambda: _words(config.vocab_size, 8, 256)
+    )
+
+
+def gpt2_xl() -> Shape:
+    """GPT-2 XL, 1 x 512 tokens, fp16: 2.9 GiB in 48 blocks."""
+    from transformers import GPT2Config, GPT2Model  # noqa: PLC0415
+
+    config = GPT2Config(n_embd=1600, n_layer=48, n_head=25, use_cache=False)
+    return _transformer(
+        lambda: GPT2Model(config), torch.float16, lambda: _words(config.vocab_size, 1, 512)
+    )
+
+
+def whisper_large_encoder() -> Shape:
+    """The encoder of Whisper large-v3, 30 s of speech, fp16: 1.2 GiB in 32 blocks."""
+    from transformers import WhisperConfig  # noqa: PLC0415
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder  # noqa: PLC0415
+
+    config = WhisperConfig(
+        d_model=1280,
+        encoder_layers=32,
+        encoder_attention_heads=20,
+        encoder_ffn_dim=5120,
+        num_mel_bins=128,
+    )
+    return _transformer(
+        lambda: WhisperEncoder(config),
+        torch.float16,
+        lambda: torch.rand(1, 128, 3000, dtype=torch.float16),
+    )
+
+
+def _pictures(size: int = 224) -> torch.Tensor:
+    return torch.rand(8, 3, size, size, dtype=torch.float16)
+
+
+def _words(vocabulary: int, sentences: int, tokens: int) -> torch.Tensor:
+    return torch.randint(0, vocabulary, (sentences, tokens))
 
 
 def _llama(*, hidden: int, intermediate: int, layers: int, heads: int, tokens: int) -> Shape:
@@ -104,6 +210,16 @@ MODELS: dict[str, Callable[[], Shape]] = {
     "llama-7b": llama_7b,
     "llama-small": llama_small,
     "llama-tiny": llama_tiny,
+    "llama-3b": llama_3b,
+    "resnet50": resnet50,
+    "efficientnet-b7": efficientnet_b7,
+    "convnext-large": convnext_large,
+    "swin-large": swin_large,
+    "vit-large": vit_large,
+    "bert-large": bert_large,
+    "t5-large-encoder": t5_large_encoder,
+    "gpt2-xl": gpt2_xl,
+    "whisper-large-encoder": whisper_large_encoder,
 }
 
 

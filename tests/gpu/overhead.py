@@ -3,10 +3,10 @@
     python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N] [--json FILE]
 
 Each model runs alternately without Tierline, with the library preloaded and nothing else, and
-under an agent with all of its weights resident: eager and as a captured graph. Rounds alternate,
-so that the clock of the GPU is the same for all; a round's figure is the median of its jobs, a
-row's the median of its rounds. Then a program that does nothing but allocate and free device
-memory, with and without the library and a budget.
+under an agent with all of its weights resident: eager and as a captured graph, in three processes
+that take turns, so that the clock of the GPU is the same for all; a round's figure is the median
+of its jobs, a row's the median of its rounds. Then a program that does nothing but allocate and
+free device memory, with and without the library and a budget.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ import os
 import statistics
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.bench.machine import describe, print_head
-from tests.gpu.streaming import agent, managed, observed, plan_for, run_task
+from tests.gpu.streaming import agent, observed, plan_for, under_agent
 
+from tierline_api.plan import Plan
+from tierline_cli.admin_client import AdminClient
+from tierline_cli.local_agent import LocalAgent
 from tierline_client.library import library_path
 
 _GIB = 1 << 30
+_TASK = "resident"
 _WAYS = ("without", "preloaded", "resident")
 
 _ALLOCATIONS = """
@@ -63,13 +68,66 @@ def allocations(environment: dict[str, str]) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
+def registered(local: LocalAgent, admin: AdminClient, plan: Plan) -> Path:
+    """The socket of a task that the agent has been told of."""
+    long_ns = 10**11
+    admin.call(
+        "register",
+        name=_TASK,
+        domain="bench",
+        period_ns=long_ns,
+        deadline_ns=long_ns,
+        plan=plan.to_api(),
+    )
+    return local.task_socket(_TASK)
+
+
+def alternately(
+    ways: dict[str, dict[str, str]], task: list[str], rounds: int
+) -> dict[str, list[float]]:
+    """Median seconds of a job in each round, of one process for each environment in turn."""
+    command = [sys.executable, "-m", "tests.gpu.task", *task, "--paced"]
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    with ExitStack() as running:
+        processes = {
+            way: running.enter_context(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, **environment},
+                )
+            )
+            for way, environment in ways.items()
+        }
+        for process in processes.values():
+            answer(process)
+        for _ in range(rounds):
+            for way, process in processes.items():
+                if process.stdin is None:
+                    raise TypeError("a paced task has a pipe")
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                times[way].append(statistics.median(json.loads(answer(process))))
+    return times
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """The next line that a paced task prints."""
+    line = process.stdout.readline() if process.stdout is not None else ""
+    if not line:
+        raise SystemExit(f"{process.args!r} ended")
+    return line
+
+
 def main() -> None:
     """Measure, print tables, keep them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", nargs="+", default=["resnet152", "vit-giant", "llama-7b"])
     parser.add_argument("--mode", nargs="+", default=["eager", "graph"])
     parser.add_argument("--jobs", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--extent-mib", type=int, default=32)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -84,17 +142,16 @@ def main() -> None:
             for mode in arguments.mode:
                 alone, layers = observed(model, mode, 6)
                 plan = plan_for(layers, extent_bytes, 1.0, alone["workspace_bytes"])
-                times: dict[str, list[float]] = {way: [] for way in _WAYS}
-                for _ in range(arguments.rounds):
-                    reports = {
-                        "without": run_task(model, mode, arguments.jobs),
-                        "preloaded": run_task(model, mode, arguments.jobs, preload),
-                        "resident": managed(
-                            local, admin, f"{model}-{mode}", plan, model, mode, arguments.jobs
-                        ),
-                    }
-                    for way, report in reports.items():
-                        times[way].append(statistics.median(report["times_s"]))
+                times = alternately(
+                    {
+                        "without": {},
+                        "preloaded": preload,
+                        "resident": under_agent(registered(local, admin, plan)),
+                    },
+                    [model, "--mode", mode, "--jobs", str(arguments.jobs)],
+                    arguments.rounds,
+                )
+                admin.call("remove", name=_TASK)
                 median = {way: statistics.median(times[way]) for way in _WAYS}
                 cost = median["resident"] / median["without"] - 1
                 rows.append({"model": model, "mode": mode, "rounds_s": times, "cost": cost})

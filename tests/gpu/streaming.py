@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -140,6 +141,17 @@ def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspac
     )
 
 
+class Progress:
+    """Says on standard error what is being done, and when."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Say it."""
+        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
     """An agent of the first GPU with so much pinned memory; its administrator's connection."""
@@ -207,14 +219,19 @@ def main() -> None:
         f"{'compute':>10}{'limit':>10}{'job p50':>10}{'worst':>10}{'ratio':>8}  outputs"
     )
     rows: list[Row] = []
+    tell = Progress()
+    tell("starting the agent")
     with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
         for model in arguments.model:
             for mode in arguments.mode:
+                tell(f"{model}, {mode}: alone")
                 bare = run_task(model, mode, arguments.jobs)
                 compute_s = statistics.median(bare["times_s"])
+                tell(f"{model}, {mode}: profiled")
                 alone, layers = observed(model, mode, _OBSERVED_JOBS)
                 sizes = lay_out(layers, extent_bytes).extent_sizes
                 for share in arguments.share:
+                    tell(f"{model}, {mode}: {share:.0%} resident")
                     rate = copy_rate(extent_bytes)
                     plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
                     report = managed(

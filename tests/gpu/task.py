@@ -1,8 +1,9 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
-    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--illegal]
+    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--illegal]
 
-It is an ordinary program: what it is to Tierline comes from its environment.
+It is an ordinary program: what it is to Tierline comes from its environment. A paced one says
+that it is ready, then runs so many jobs at each line of its standard input and prints their times.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--mode", choices=("eager", "graph", "compile"), default="eager")
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--paced", action="store_true", help="wait for lines")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     shape = make(arguments.model)
@@ -47,12 +50,22 @@ def main() -> None:
     with torch.inference_mode():
         digests = {digest(model(*shape.inputs)) for _ in range(_WARM_UPS)}
         ready_s = time.perf_counter() - begin
-        times_s = []
-        for _ in range(arguments.jobs):
-            begin = time.perf_counter()
-            output = model(*shape.inputs)
-            torch.cuda.synchronize()
-            times_s.append(time.perf_counter() - begin)
+
+        def jobs() -> tuple[list[float], object]:
+            times_s = []
+            for _ in range(arguments.jobs):
+                begin = time.perf_counter()
+                output = model(*shape.inputs)
+                torch.cuda.synchronize()
+                times_s.append(time.perf_counter() - begin)
+            return times_s, output
+
+        if arguments.paced:
+            print("ready", flush=True)
+            for _ in sys.stdin:
+                print(json.dumps(jobs()[0]), flush=True)
+            return
+        times_s, output = jobs()
         digests.add(digest(output))
         if arguments.illegal:
             wild.access()

@@ -3,6 +3,10 @@
 import hashlib
 
 import numpy as np
+
+if not hasattr(np, "row_stack"):  # numba-cuda 0.2x asks for it, NumPy 2.5 took it away
+    np.row_stack = np.vstack  # type: ignore[attr-defined]
+
 from numba import cuda
 
 
