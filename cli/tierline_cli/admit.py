@@ -45,6 +45,7 @@ def _show(answer: Admitted | Infeasible) -> None:
         console.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
         return
     console.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    console.print(decide.scheduling_sentence(answer))
     for remark in answer.remarks:
         console.print(f"[yellow]{remark}[/]")
     table = Table(header_style="bold")

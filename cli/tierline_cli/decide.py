@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tierline_agent.policy.preemption import YIELDING_DEVICES
 from tierline_api.memnode import Device, MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import from_api, planner
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
@@ -73,12 +75,32 @@ def question_of(
     """
     device = device_for(node, task.spec.device.kind.value)
     capacity = from_api.capacity_of(
-        node, device, Margins(margin, margin), dispatch_s=_DISPATCH_S, gate_s=_GATE_S
+        *(node, device, Margins(margin, margin)),
+        dispatch_s=_DISPATCH_S,
+        gate_s=_GATE_S,
+        supports=_supports(device),
     )
     try:
         return from_api.demand_of(task, profile, device.extent_bytes), capacity
     except from_api.QuestionError as error:
         raise CommandError(str(error), EXIT_BAD_INPUT) from error
+
+
+def _supports(device: Device) -> frozenset[Scheduling]:
+    """What an agent and its programs do on a device of that kind."""
+    yields = device.kind.value in YIELDING_DEVICES
+    return frozenset(Scheduling) if yields else frozenset({Scheduling.NON_PREEMPTIVE})
+
+
+def scheduling_sentence(answer: Admitted) -> str:
+    """How jobs share the device, in words."""
+    yielding = [plan.name for plan in answer.plans if plan.preemptible]
+    if not yielding:
+        return f"scheduling: {answer.scheduling.value}; every job keeps the device to its end"
+    return (
+        f"scheduling: {answer.scheduling.value}; "
+        f"{', '.join(yielding)} give{'s' if len(yielding) == 1 else ''} way where a layer ends"
+    )
 
 
 def slack_sentence(answer: Admitted) -> str:
@@ -98,6 +120,7 @@ def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
             "critical_time_s": answer.critical_time_s,
             "slack_s": answer.slack_s,
             "blocker": answer.blocker,
+            "scheduling": answer.scheduling.value,
             "fast_bytes_used": answer.fast_bytes_used,
             "remarks": list(answer.remarks),
             "tasks": [
@@ -106,6 +129,7 @@ def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
                     "plan": from_api.plan_of(plan).to_api(),
                     "job_time_s": plan.job_time_s,
                     "response_s": plan.response_s,
+                    "preemptible": plan.preemptible,
                     "streamed_bytes_per_job": plan.streamed_bytes,
                 }
                 for plan in answer.plans

@@ -25,8 +25,9 @@ from tierline_operator.planning.answer import Admitted, Infeasible
 def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: float) -> None:
     """Say why the MemTasks in FILES hold their deadlines on a node, or why not.
 
-    Answers for each way of scheduling: agents run the first today. FILES hold MemTasks, their
-    MemProfiles and a MemNode. Exits 0 if agents admit the set today, 3 if not, 2 on bad input.
+    Answers for each way of scheduling, and says which one the node's agent would run. FILES hold
+    MemTasks, their MemProfiles and a MemNode. Exits 0 if it admits the set, 3 if not, 2 on bad
+    input.
     """
     manifests = load_manifests([str(file) for file in files])
     if not manifests.tasks:
@@ -36,12 +37,16 @@ def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: f
     asked = [decide.question_of(t, profiles[t.name], where, margin) for t in manifests.tasks]
     demands, device = [demand for demand, _ in asked], asked[0][1]
     answers = {way: planner.plan(demands, device, scheduling=way) for way in Scheduling}
+    chosen = next((way for way in planner.supported(device) if answers[way].ok), None)
     if as_json:
-        click.echo(json.dumps({way.value: _as_json(answer) for way, answer in answers.items()}))
+        said = {way.value: _as_json(answer) for way, answer in answers.items()}
+        click.echo(json.dumps({**said, "chosen": None if chosen is None else chosen.value}))
     else:
         for way, answer in answers.items():
-            _show(way, answer)
-    if not answers[Scheduling.NON_PREEMPTIVE].ok:
+            _show(way, answer, does=way in device.supports)
+        if chosen is not None:
+            Console().print(f"the agent runs it [bold]{chosen.value}[/]")
+    if chosen is None:
         raise SystemExit(EXIT_INFEASIBLE)
 
 
@@ -52,8 +57,10 @@ def _as_json(answer: Admitted | Infeasible) -> dict[str, Any]:
     return said
 
 
-def _show(way: Scheduling, answer: Admitted | Infeasible) -> None:
+def _show(way: Scheduling, answer: Admitted | Infeasible, *, does: bool) -> None:
     console = Console()
+    if not does:
+        console.print("[dim]agents do not do this on the node's device:[/]")
     if isinstance(answer, Infeasible):
         console.print(f"[bold]{way.value}[/]: [bold red]not admitted[/]: {answer.sentence}")
         return

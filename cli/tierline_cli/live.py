@@ -9,6 +9,8 @@ from rich.text import Text
 
 from tierline_cli.results import TaskResult
 
+_COLUMNS = ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed")
+
 
 def shown_time(seconds: float | None) -> str:
     """Seconds as a person reads them here; None is no promise."""
@@ -28,13 +30,15 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
     """One row a task.
 
     Responses stand beside `bound`, the worst that admission proved, and `alone`, a job without
-    Tierline on the quiet device. `streamed` is per job.
+    Tierline on the quiet device. `streamed` is per job. `yields`, how often jobs gave the device
+    away, is there if jobs of a task do.
     """
+    yields = any(result.preemptible for result in results)
     table = Table(
         title=title, title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0)
     )
     table.add_column("task", no_wrap=True)
-    for column in ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed"):
+    for column in (*_COLUMNS, *(["yields"] if yields else [])):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("outputs", no_wrap=True)
     for result in results:
@@ -50,6 +54,7 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
             shown_time(result.predicted_worst_s),
             shown_time(result.compute_only_s),
             shown_size(result.streamed_bytes_per_job),
+            *([str(result.preemptions) if result.preemptible else "-"] if yields else []),
             _outputs(result.outputs_identical),
         )
     return table

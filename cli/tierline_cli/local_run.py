@@ -115,6 +115,7 @@ class LocalRun:
                 deadline_ns=round(realtime.deadline_s * 1e9),
                 criticality=realtime.criticality.value,
                 record_outputs=True,
+                preemption=from_api.preemption_of(plan, answer.scheduling),
                 plan=from_api.plan_of(plan).to_api(),
             )
         self._admitted = answer
@@ -155,6 +156,7 @@ class LocalRun:
                 predicted_worst_s=plan.response_s,
                 compute_only_s=self.measured.compute_only_s[task.name],
                 planned_bytes_per_job=plan.streamed_bytes,
+                preemptible=plan.preemptible,
             )
             if final:
                 span_s = self._span_s

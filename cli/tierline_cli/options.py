@@ -58,6 +58,6 @@ scheduling_option = click.option(
     default=Scheduling.NON_PREEMPTIVE.value,
     callback=lambda _context, _option, value: Scheduling(value),
     show_default=True,
-    help="When a job gives the device away. Agents run non-preemptive today.",
+    help="When a job gives the device away; `tierline explain` says what the agent would run.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -23,6 +23,7 @@ class JobRecord:
     deadline_ns: int
     warmup: bool
     streamed_bytes: int
+    preemptions: int
     input_digest: str | None
     output_digest: str | None
 
@@ -53,6 +54,8 @@ class TaskPromise:
     compute_only_s: float
     planned_bytes_per_job: int
     """What the plan streams in each job."""
+    preemptible: bool = False
+    """Whether its jobs give the device away where a layer ends."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class TaskResult:
     compute_only_s: float
     streamed_bytes_per_job: int
     planned_bytes_per_job: int
+    preemptible: bool
+    preemptions: int
     outputs_identical: bool | None
 
 
@@ -121,6 +126,8 @@ def result_of(
             sum(job.streamed_bytes for job in jobs) // len(jobs) if jobs else 0
         ),
         planned_bytes_per_job=promise.planned_bytes_per_job,
+        preemptible=promise.preemptible,
+        preemptions=sum(job.preemptions for job in jobs),
         outputs_identical=identical,
     )
 

@@ -127,6 +127,7 @@ def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
         where.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
         return decide.answer_json(answer)
     where.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    where.print(decide.scheduling_sentence(answer))
     for remark in answer.remarks:
         where.print(f"[yellow]{remark}[/]")
     _load(run, where)
@@ -141,6 +142,7 @@ def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
         "fast_memory_peak_bytes": snapshot["fast_peak_bytes"],
         "weights_bytes": run.measured.weights_bytes,
         "links": snapshot["links"],
+        "scheduling": answer.scheduling.value,
         "remarks": list(answer.remarks),
         "tasks": [
             {**asdict(result), "notices": task["notices"]}

@@ -50,6 +50,8 @@ class TaskPlan:
     """Fast memory for what a preempted job has computed so far."""
     penalty_s: float = 0.0
     """What one preemption makes a job do again, at worst."""
+    layer_s: float = 0.0
+    """Longest time from a gate, or from the dispatch, to the next gate, margins included."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,10 @@ question meaningless (`QuestionError`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from math import ceil
+from typing import Any
+
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import MemProfile
@@ -14,6 +18,8 @@ from tierline_api.memtask import MemTask
 from tierline_api.plan import Home, Plan, Tier
 from tierline_api.quantities import format_quantity
 from tierline_api.swap import OverBudget, SwapPolicy, WorkspacePolicy
+from tierline_operator.admission.demand import NS
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import (
@@ -24,6 +30,10 @@ from tierline_operator.planning.request import (
     TierCapacity,
 )
 
+_NAMES = {
+    Scheduling.LAYER_PREEMPTIVE: "LayerPreemptive",
+    Scheduling.RING_KEEPING: "RingKeeping",
+}
 _IN_FLIGHT = 2
 """Extents that an agent has on a link at once; link rates are measured so."""
 
@@ -75,11 +85,18 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
 
 
 def capacity_of(
-    node: MemNode, device: Device, margins: Margins, *, dispatch_s: float, gate_s: float
+    node: MemNode,
+    device: Device,
+    margins: Margins,
+    *,
+    dispatch_s: float,
+    gate_s: float,
+    supports: Collection[Scheduling] = (Scheduling.NON_PREEMPTIVE,),
 ) -> DeviceCapacity:
     """What `device` of `node` offers: its fast memory, and each tier that has a measured link.
 
-    `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer.
+    `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer;
+    `supports` is what its agent and its programs do.
     """
     tiers = {}
     for tier in node.status.tiers:
@@ -95,6 +112,7 @@ def capacity_of(
         margins,
         dispatch_s=dispatch_s,
         gate_s=gate_s,
+        supports=frozenset(supports),
         backup=_backup(node, device),
     )
 
@@ -122,6 +140,21 @@ def plan_of(plan: TaskPlan) -> Plan:
         predicted_job_time_s=plan.job_time_s,
         predicted_response_time_s=plan.response_s,
     )
+
+
+def preemption_of(plan: TaskPlan, scheduling: Scheduling) -> dict[str, Any] | None:
+    """What an agent is told, as a registration's `preemption`, of a task planned for `scheduling`.
+
+    None for a task whose jobs keep the device to their end. Times in nanoseconds, rounded up.
+    """
+    if not plan.preemptible:
+        return None
+    return {
+        "scheduling": _NAMES[scheduling],
+        "layer_ns": max(1, ceil(plan.layer_s * NS)),
+        "penalty_ns": ceil(plan.penalty_s * NS),
+        "parked_bytes": plan.parked_bytes,
+    }
 
 
 def _homes(plan: TaskPlan) -> tuple[Home, ...]:

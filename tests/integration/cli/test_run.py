@@ -140,6 +140,48 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert not runs.left_behind()
 
 
+_SHARING = """
+apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: {name}, namespace: sharing}}
+spec:
+  realtime: {{period: {period}, executionTime: {time}}}
+  memory: {{budget: 64Mi}}
+  swap: {{tiers: [{tier}], policy: {policy}}}
+  device: {{kind: cpu}}
+  template:
+    spec:
+      containers:
+        - name: task
+          command: [python, -m, tests.integration.cli.sharing_task, {name}]
+          workingDir: {root}
+"""
+
+
+def test_a_set_that_holds_only_if_a_job_yields_between_layers(runs: Runs) -> None:
+    # With the margin, a job of `long` may take longer than `short` may wait. Times are far from
+    # what happens, so that no hiccup of the machine decides: what counts is who had the device.
+    path = runs.folder / "sharing.yaml"
+    long = {"name": "long", "period": "3000s", "time": "240s", "tier": "dram", "policy": "Stream"}
+    short = {"name": "short", "period": "300s", "time": "10s", "tier": "nvme", "policy": "Auto"}
+    path.write_text("---".join(_SHARING.format(**one, root=_ROOT) for one in (long, short)))
+    process = runs.start(path, "--duration", "100")  # one release each
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    report = json.loads(output)
+    # Tried first is the non-preemptive way: it was refused.
+    assert report["scheduling"] == "ring-keeping"
+    assert "scheduling: ring-keeping; long gives way where a layer ends" in " ".join(errors.split())
+    seen = report["tasks"]
+    assert [task["preemptible"] for task in seen] == [True, False]
+    assert [task["preemptions"] for task in seen] == [1, 0]
+    for task in seen:
+        assert (task["jobs"], task["misses"], task["outputs_identical"]) == (1, 0, True)
+        assert task["response_worst_s"] <= task["predicted_worst_s"]
+    assert seen[1]["response_worst_s"] < seen[0]["response_worst_s"]
+    assert not runs.left_behind()
+
+
 def test_an_infeasible_set_is_explained_and_exits_3(runs: Runs) -> None:
     process = runs.start(manifest(runs.folder, "100us"))
     output, errors = process.communicate()

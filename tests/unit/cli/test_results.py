@@ -31,6 +31,7 @@ def job(number: int, end_ms: float, **changes: object) -> JobRecord:
         "deadline_ns": release_ns + 90 * _MS,
         "warmup": False,
         "streamed_bytes": 1000,
+        "preemptions": 2,
         "input_digest": "in",
         "output_digest": "out",
     }
@@ -55,6 +56,7 @@ def test_responses_are_counted_from_the_release() -> None:
     result = result_of(_PROMISE, [job(0, 40), job(1, 60), job(2, 50)], None, True)
     assert (result.response_p50_s, result.response_worst_s) == (0.05, 0.06)
     assert (result.jobs, result.misses, result.streamed_bytes_per_job) == (3, 0, 1000)
+    assert result.preemptions == 6
 
 
 def test_a_job_that_ends_after_its_deadline_is_a_miss() -> None:

@@ -63,8 +63,9 @@ def run(*arguments: str | Path) -> Result:
 
 def test_explain_answers_for_each_way_of_scheduling(manifest: Path) -> None:
     result = run("explain", manifest, "--margin", "1", "--json")
-    assert result.exit_code == 3, "agents do not preempt today, so they refuse this set"
+    assert result.exit_code == 0
     answers = json.loads(result.output)
+    assert answers.pop("chosen") == "ring-keeping"
     assert [answers[way]["admitted"] for way in answers] == [False, True, True]
     refused = answers["non-preemptive"]
     assert (refused["task"], refused["blocker"]) == ("urgent", "long")
@@ -73,6 +74,22 @@ def test_explain_answers_for_each_way_of_scheduling(manifest: Path) -> None:
     said = " ".join(run("explain", manifest, "--margin", "1").output.split())
     assert "non-preemptive: not admitted: urgent cannot keep its deadline of 60 ms" in said
     assert "long gives way where a layer ends: 32 MiB stay parked" in said
+    assert "the agent runs it ring-keeping" in said
+    admitted = run("admit", manifest, "--margin", "1")
+    assert admitted.exit_code == 0
+    assert "scheduling: ring-keeping; long gives way where a layer ends" in admitted.output
+
+
+def test_a_device_whose_programs_keep_it_refuses_what_only_preemption_admits(
+    manifest: Path,
+) -> None:
+    manifest.write_text(manifest.read_text().replace("kind: cpu", "kind: cuda"))
+    result = run("explain", manifest, "--margin", "1", "--json")
+    assert result.exit_code == 3
+    answers = json.loads(result.output)
+    assert answers.pop("chosen") is None
+    assert [answer["admitted"] for answer in answers.values()] == [False, True, True]
+    assert run("admit", manifest, "--margin", "1").exit_code == 3
 
 
 def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:

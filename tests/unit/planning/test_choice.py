@@ -9,10 +9,12 @@ import pytest
 from tests.simulation.mixedsets import mixed_device, mixed_set
 from tests.unit.planning.shapes import device, task
 
+from tierline_agent.tasks import Preemption
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.from_api import preemption_of
 from tierline_operator.planning.planner import PREFERENCE, plan, prepare
-from tierline_operator.planning.request import DeviceCapacity
+from tierline_operator.planning.request import DeviceCapacity, Margins
 
 EVERY_WAY = frozenset(Scheduling)
 URGENT_AND_LONG = [
@@ -44,6 +46,22 @@ def test_preemption_is_planned_only_where_agents_preempt() -> None:
     answer = admitted(plan(tasks, supporting(only, device(40))))
     assert answer.scheduling is Scheduling.LAYER_PREEMPTIVE
     assert [granted.preemptible for granted in answer.plans] == [False, True]
+
+
+@pytest.mark.parametrize("way", [Scheduling.RING_KEEPING, Scheduling.LAYER_PREEMPTIVE])
+def test_an_agent_is_told_what_the_proof_assumes_of_jobs_that_yield(way: Scheduling) -> None:
+    tasks = [task("urgent", 20, 10, 4), task("long", 200, 200, 60, layers=20, workspace_bytes=7)]
+    ways = frozenset({Scheduling.NON_PREEMPTIVE, way})
+    slowed = replace(device(40), margins=Margins(compute=1.1), dispatch_s=0.0005, gate_s=0.00002)
+    answer = admitted(plan(tasks, supporting(ways, slowed)))
+    urgent, long = answer.plans
+    assert long.layer_s == pytest.approx(0.003 * 1.1 + 0.00002 + 0.0005)
+    assert preemption_of(urgent, answer.scheduling) is None
+    told = Preemption.model_validate(preemption_of(long, answer.scheduling)).terms
+    assert told.scheduling.name == way.name
+    assert told.layer_ns == pytest.approx(long.layer_s * 1e9, abs=1)
+    assert told.penalty_ns == pytest.approx(long.penalty_s * 1e9, abs=1)
+    assert told.parked_bytes == long.parked_bytes == 10**6
 
 
 def test_a_refusal_names_what_is_missing_least() -> None:
