@@ -100,7 +100,7 @@ def run_task(
 
 
 def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[LayerShape]]:
-    """A run without an agent: what it reports, and its layers."""
+    """A run without an agent: what it reports, its `profile` among it, and its layers."""
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
         report = run_task(
             model,
@@ -116,6 +116,7 @@ def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[Lay
     (profile,) = (record["profile"] for record in records if "profile" in record)
     shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
     report["workspace_bytes"] = profile["workspace_bytes"]
+    report["profile"] = profile
     return report, shapes
 
 

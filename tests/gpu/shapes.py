@@ -1,0 +1,381 @@
+"""Shapes of real models on a GPU, and how long their jobs take as planned and as measured.
+
+    python -m tests.gpu.shapes [--model NAME...] [--plans] [--json FILE]
+
+Each model runs as a captured graph in a process of its own, observed by the product's profiler: its
+layers in order, their bytes and times, and its workspace. tests.bench.schedulability draws sets
+from them. With --plans it runs under an agent with 0 %, 25 %, 50 % and all of its extents resident,
+spread, and the smallest ring: 1000 jobs, or as many as --seconds allow. Of each job the agent says
+how long it had the device. Held against that:
+
+* *recursion*: planning/pipeline.py with the profile and the link's typical rate, nothing added:
+  how far is it from the median?
+* *planned*: what admission charges, with the margins and overheads of `tierline run`: is it ever
+  below the 99.9th percentile (of fewer than 1000 jobs: the worst)?
+
+What FILE holds of other models stays in it, and a model that it holds is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench.machine import describe, print_head
+from tests.gpu.many import task
+from tests.gpu.streaming import Progress, agent, observed, plan_for, under_agent
+
+from tierline_api.layout import LayerShape
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.plan import Plan, Tier
+from tierline_cli import decide, profiling
+from tierline_cli.admin_client import AdminClient
+from tierline_cli.place import Place
+from tierline_operator.planning.answer import Infeasible
+from tierline_operator.planning.pipeline import LinkRate, Pipeline
+from tierline_operator.planning.planner import prepare
+
+SHARES = (0.0, 0.25, 0.5, 1.0)
+USUAL = (
+    "resnet50",
+    "resnet152",
+    "efficientnet-b7",
+    "convnext-large",
+    "swin-large",
+    "vit-large",
+    "vit-giant",
+    "bert-large",
+    "t5-large-encoder",
+    "whisper-large-encoder",
+    "gpt2-xl",
+    "llama-3b",
+    "llama-7b",
+)
+_GIB = 1 << 30
+_MODE = "graph"
+_PROFILED_JOBS = 30
+_MOST_JOBS = 1000
+_ROUND = 10
+_LONG_S = 100.0
+_PATIENCE_S = 10.0
+_NO_JOB_YET = 1 << 61
+"""After all job records that there can be: the answer says where the next one will be."""
+_TOGETHER_BYTES = 24 * _GIB
+"""Models under several plans load at once if they take no more; then they are timed in turn."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model under one plan. Times in seconds."""
+
+    resident: float
+    streamed_bytes: int
+    ring_extents: int
+    jobs: int
+    median_s: float
+    p999_s: float
+    worst_s: float
+    program_median_s: float
+    """As the program sees it, from the call to the end of the GPU's work."""
+    recursion_s: float
+    planned_s: float
+
+    @property
+    def error(self) -> float:
+        """Of the bare recursion, as a share of the median."""
+        return self.recursion_s / self.median_s - 1
+
+    @property
+    def holds(self) -> bool:
+        """What is charged is not below what was measured."""
+        return self.planned_s >= self.p999_s
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What planning makes of one model's profile on a node."""
+
+    name: str
+    profile: MemProfile
+    node: MemNode
+
+    def of(self, plan: Plan) -> tuple[float, float]:
+        """Seconds of a job: by the bare recursion, and as admission charges it."""
+        margin = decide.DEFAULT_MARGIN
+        asked = task(self.name, self.name, "cuda", None, _LONG_S)
+        demand, capacity = decide.question_of(asked, self.profile, self.node, margin)
+        prepared = prepare([demand], capacity)
+        if isinstance(prepared, Infeasible):
+            raise SystemExit(prepared.sentence)
+        (charged,) = prepared.tasks
+        resident = frozenset(plan.resident_extents)
+        planned_s = charged.worst.total_s(resident, plan.ring_extents) + charged.dispatch_s
+        homes = [0] * demand.layout.extent_count
+        bare = Pipeline(demand.layout, demand.compute_s, homes, [typical_link(self.node)])
+        return bare.total_s(resident, plan.ring_extents), planned_s
+
+
+def typical_link(node: MemNode) -> LinkRate:
+    """From pinned host memory to the first device, as the agent measured it."""
+    link = node.read_link(Tier.DRAM, node.status.devices[0].name)
+    if link is None:
+        raise SystemExit("the agent measured no link from its dram")
+    return LinkRate(float(link.typical_bandwidth or link.bandwidth), link.overhead_s)
+
+
+def profiled(model: str) -> profiling.Observation:
+    """The model's profile, by itself."""
+    report, _ = observed(model, _MODE, _PROFILED_JOBS)
+    seen = report["profile"]
+    return profiling.Observation(
+        layers=[profiling.ObservedLayer(**layer) for layer in seen["layers"]],
+        workspace_bytes=seen["workspace_bytes"],
+        weights_digest=seen["weights_digest"],
+        compute_s=seen["compute_s"],
+    )
+
+
+def as_shape(seen: profiling.Observation) -> dict[str, Any]:
+    """As docs/benchmarks/shapes-cpu.json has them."""
+    return {
+        "compute_s": sum(layer.compute_s for layer in seen.layers),
+        "weight_bytes": seen.weights_bytes,
+        "workspace_bytes": seen.workspace_bytes,
+        "layers": [[one.bytes, round(one.compute_s, 9), one.pinned] for one in seen.layers],
+    }
+
+
+class Paced:
+    """A process with the model, loaded; it runs jobs when it is told to."""
+
+    def __init__(self, model: str, environment: dict[str, str]) -> None:
+        self._model = model
+        command = [sys.executable, "-m", "tests.gpu.task", model, "--mode", _MODE]
+        self._process = subprocess.Popen(
+            [*command, "--jobs", str(_ROUND), "--paced"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def ready(self) -> None:
+        """Wait until it has loaded the model."""
+        self._line()
+
+    def run(self, seconds: float) -> list[float]:
+        """Run jobs for so long, but not more than enough; seconds of each."""
+        pipe = self._process.stdin
+        if pipe is None:
+            raise TypeError("a paced task has a pipe")
+        times: list[float] = []
+        until = time.monotonic() + seconds
+        while len(times) < _MOST_JOBS and time.monotonic() < until:
+            pipe.write("go\n")
+            pipe.flush()
+            times += json.loads(self._line())
+        return times
+
+    def end(self) -> None:
+        """Let it end by itself."""
+        self._process.communicate()
+
+    def _line(self) -> str:
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if not line:
+            raise SystemExit(f"the process with {self._model} ended")
+        return line
+
+
+@contextmanager
+def registered(admin: AdminClient, name: str, plan: Plan) -> Iterator[None]:
+    """A task that the agent has been told of, for as long as this lasts."""
+    long_ns = round(_LONG_S * 1e9)
+    admin.call(
+        "register",
+        name=name,
+        domain="bench",
+        period_ns=long_ns,
+        deadline_ns=long_ns,
+        plan=plan.to_api(),
+    )
+    try:
+        yield
+    finally:
+        admin.call("remove", name=name)
+
+
+def compared(
+    local: Any, admin: AdminClient, seen: profiling.Observation, at: Predictor, seconds: float
+) -> list[Row]:
+    """The model under each plan."""
+    extent_bytes = at.node.status.devices[0].extent_bytes
+    shapes = [LayerShape(one.bytes, one.pinned, one.arena) for one in seen.layers]
+    together = len(SHARES) * seen.weights_bytes <= _TOGETHER_BYTES
+    rows = []
+    with ExitStack() as running:
+        loaded: list[tuple[float, str, Plan, Paced]] = []
+        for share in SHARES:
+            name = f"{at.name}-{round(100 * share)}"
+            plan = plan_for(shapes, extent_bytes, share, seen.workspace_bytes)
+            running.enter_context(registered(admin, name, plan))
+            process = Paced(at.name, under_agent(local.task_socket(name)))
+            running.callback(process.end)
+            loaded.append((share, name, plan, process))
+            if not together:
+                process.ready()
+        if together:
+            for *_, process in loaded:
+                process.ready()
+        for share, name, plan, process in loaded:
+            cursor = admin.call("jobs", since=_NO_JOB_YET)["cursor"]
+            by_program = process.run(seconds)
+            jobs = records(admin, cursor, name, len(by_program))
+            times = sorted(
+                (job["end_ns"] - job["granted_ns"] - job["parked_ns"]) / 1e9 for job in jobs
+            )
+            recursion_s, planned_s = at.of(plan)
+            rows.append(
+                Row(
+                    resident=share,
+                    streamed_bytes=max(job["streamed_bytes"] for job in jobs),
+                    ring_extents=plan.ring_extents,
+                    jobs=len(times),
+                    median_s=statistics.median(times),
+                    p999_s=times[math.ceil(0.999 * len(times)) - 1],
+                    worst_s=times[-1],
+                    program_median_s=statistics.median(by_program),
+                    recursion_s=recursion_s,
+                    planned_s=planned_s,
+                )
+            )
+            show(at.name, rows[-1])
+    return rows
+
+
+def records(admin: AdminClient, cursor: int, name: str, count: int) -> list[dict[str, Any]]:
+    """The agent's records of the last `count` jobs of a task, once it has them all."""
+    patience = time.monotonic() + _PATIENCE_S
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = admin.call("jobs", since=cursor)
+        cursor = answer["cursor"]
+        found += [job for job in answer["jobs"] if job["task"] == name]
+        if len(found) >= count:
+            return found[-count:]
+        if time.monotonic() > patience:
+            tasks = admin.call("snapshot")["snapshot"]["tasks"]
+            said = [note["text"] for one in tasks if one["name"] == name for note in one["notices"]]
+            raise SystemExit(f"{name}: the agent saw {len(found)} of {count} jobs; {said}")
+        time.sleep(0.02)
+
+
+def show(model: str, row: Row) -> None:
+    """Print a line a plan."""
+    print(
+        f"{model:<22}{row.resident:>9.0%}{row.streamed_bytes / 2**20:>8.0f} MiB{row.jobs:>6}"
+        f"{row.median_s * 1e3:>10.3f}{row.p999_s * 1e3:>10.3f}{row.recursion_s * 1e3:>11.3f}"
+        f"{row.error:>8.1%}{row.planned_s * 1e3:>10.3f}"
+        f"  {'holds' if row.holds else 'BELOW what was measured'}",
+        flush=True,
+    )
+
+
+def summary(plans: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """Over all models and plans."""
+    fields = Row.__dataclass_fields__
+    rows = [
+        Row(**{name: row[name] for name in fields}) for found in plans.values() for row in found
+    ]
+    if not rows:
+        return {}
+    return {
+        "models": len(plans),
+        "plans": len(rows),
+        "median_error": statistics.median(abs(row.error) for row in rows),
+        "worst_error": max((row.error for row in rows), key=abs),
+        "planned_below_p999": sum(not row.holds for row in rows),
+        "median_planned_over_p999": statistics.median(row.planned_s / row.p999_s for row in rows),
+    }
+
+
+def main() -> None:
+    """Measure, print a table, keep it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", nargs="+", default=list(USUAL))
+    parser.add_argument("--plans", action="store_true", help="run each under four plans, too")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each plan, at most")
+    parser.add_argument("--extent-mib", type=int, default=32)
+    parser.add_argument("--host-gib", type=int, default=16, help="pinned memory")
+    parser.add_argument("--json", type=Path, help="keep the figures here")
+    arguments = parser.parse_args()
+    about = {**describe(), "gpu": Place("cuda").product()}
+    print_head(about)
+    kept: dict[str, Any] = {"shapes": {}, "plans": {}}
+    if arguments.json is not None and arguments.json.exists():
+        kept = json.loads(arguments.json.read_text())
+    failed: list[str] = []
+    tell = Progress()
+    tell("starting the agent")
+    extent_bytes = arguments.extent_mib << 20
+    with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
+        node = MemNode.from_api(admin.call("node")["node"])
+        link = asdict(typical_link(node))
+        print(
+            f"{'times in ms':<22}{'resident':>9}{'streamed':>12}{'jobs':>6}{'median':>10}"
+            f"{'p99.9':>10}{'recursion':>11}{'error':>8}{'planned':>10}",
+            flush=True,
+        )
+        for model in arguments.model:
+            if model in (kept["plans"] if arguments.plans else kept["shapes"]):
+                continue
+            try:
+                tell(f"{model}: profiled")
+                seen = profiled(model)
+                kept["shapes"][model] = as_shape(seen)
+                print(
+                    f"{model:<22}{seen.weights_bytes / 2**20:>6.0f} MiB in {len(seen.layers)}"
+                    f" layers, {sum(one.compute_s for one in seen.layers) * 1e3:.3f} ms",
+                    flush=True,
+                )
+                if arguments.plans:
+                    tell(f"{model}: under {len(SHARES)} plans")
+                    product = Place("cuda").product()
+                    asked = task(model, model, "cuda", None, _LONG_S)
+                    profile = profiling.as_profile(asked, seen, product)
+                    rows = compared(
+                        local, admin, seen, Predictor(model, profile, node), arguments.seconds
+                    )
+                    kept["plans"][model] = [{**asdict(row), "error": row.error} for row in rows]
+            except SystemExit as ended:
+                failed.append(f"{model}: {ended}")
+            kept = {
+                **about,
+                "measured": f"captured graph, worst of {_PROFILED_JOBS} jobs",
+                "extent_bytes": extent_bytes,
+                "link": link,
+                "summary": summary(kept["plans"]),
+                "shapes": kept["shapes"],
+                "plans": kept["plans"],
+            }
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(kept) + "\n")
+    print(json.dumps(kept.get("summary", {}), indent=1))
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()
