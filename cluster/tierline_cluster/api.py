@@ -2,6 +2,9 @@
 
 Deliberately below any client library: nothing is checked or defaulted here, so a test sees exactly
 what the server does with a manifest. One connection a request; any number of threads.
+
+A server that is busy is asked again, as every client of Kubernetes does: it says so also of all
+objects of a kind whose CRD was made or changed a moment ago.
 """
 
 import http.client
@@ -22,6 +25,8 @@ _JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
+_BUSY_S: Final = 60.0
+"""For so long a server may be too busy to answer."""
 
 
 class ApiError(Exception):
@@ -206,13 +211,26 @@ class Api:
         **query: str,
     ) -> Any:
         """Return the answer to one request: JSON as Python values, anything else as text."""
+        deadline = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                return self._request(method, address, body, content_type, query)
+            except ApiError as error:
+                busy = error.status == http.client.TOO_MANY_REQUESTS
+                if not busy or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+
+    def _request(
+        self, method: str, address: str, body: object, content_type: str, query: dict[str, str]
+    ) -> Any:
         target = f"{address}?{urlencode(query)}" if query else address
         headers = {"Accept": _JSON, "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         place = urlsplit(self.server)
         connection = http.client.HTTPSConnection(
-            place.hostname or "", place.port or 443, timeout=30, context=self._ssl
+            place.hostname or "", place.port or 443, timeout=60, context=self._ssl
         )
         try:
             payload = None if body is None else json.dumps(body)

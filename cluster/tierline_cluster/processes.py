@@ -22,6 +22,8 @@ from .errors import ClusterError
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc = ctypes.CDLL(None)
+_given: Final[set[int]] = set()
+"""Ports for daemons that may not listen yet."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def start(
 
 def stop(daemon: Daemon, patience_s: float = 10.0) -> None:
     """End `daemon` by SIGTERM, after `patience_s` by SIGKILL; returns when it is gone."""
-    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 10.0)):
+    for number, wait_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 60.0)):
         if daemon.alive:
             _signal(daemon, number, wait_s)
     with suppress(ChildProcessError):  # an earlier program's child has another parent by now
@@ -109,7 +111,7 @@ def wait_until(
     what: str,
     condition: Callable[[], bool],
     daemons: Sequence[Daemon] = (),
-    timeout_s: float = 60.0,
+    timeout_s: float = 120.0,
 ) -> None:
     """Wait until `condition` holds; raises ClusterError when a daemon ends or time runs out."""
     deadline = time.monotonic() + timeout_s
@@ -132,19 +134,22 @@ def tail(daemon: Daemon, lines: int = 8) -> str:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """Return a TCP port that nobody uses on `address`.
+    """Return a TCP port that nobody uses on `address`, and that was not returned before.
 
     Below the range from which the kernel takes ports for outgoing connections, so that none of
     those can take it before the daemon does.
     """
     while True:
         port = SystemRandom().randrange(20_000, 32_000)
+        if port in _given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind((address, port))
             except OSError:
                 continue
-            return port
+        _given.add(port)
+        return port
 
 
 def _stat(pid: int) -> tuple[str, int]:
