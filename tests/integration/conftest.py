@@ -9,13 +9,16 @@ templates, owner references, Deployments, scheduling).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tierline_cluster.api import ApiError, Manifest
 from tierline_cluster.build import built
 from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import KUBERNETES_BUILD, REPOSITORY
 
 
@@ -31,13 +34,30 @@ def running(folder: Path, *, controllers: bool) -> Iterator[ControlPlane]:
         plane.stop()
 
 
-def install_crds(plane: ControlPlane) -> None:
-    """Install the generated CRDs and wait until they serve."""
-    crds = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
+def install_crds(plane: ControlPlane, folder: Path = REPOSITORY / "crds") -> None:
+    """Install the CRDs in `folder`, Tierline's own, and wait until they serve."""
+    crds = [yaml.safe_load(path.read_text()) for path in folder.glob("*.yaml")]
     for crd in crds:
         plane.api.apply(crd)
     for crd in crds:
         plane.api.wait(crd, lambda found: condition(found, "Established") == "True")
+    # The server says so before its discovery and its handlers have heard of it.
+    wait_until(
+        "the CRDs are not served", lambda: all(served(plane, crd) for crd in crds), plane.daemons
+    )
+
+
+def served(plane: ControlPlane, crd: Manifest) -> bool:
+    """Say whether the server answers for every version of a CRD's kind."""
+    spec = crd["spec"]
+    try:
+        for version in spec["versions"]:
+            plane.api.list(f"{spec['group']}/{version['name']}", spec["names"]["kind"])
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def condition(found: dict[str, object], name: str) -> str:

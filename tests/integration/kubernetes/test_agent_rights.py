@@ -233,4 +233,13 @@ def test_a_token_without_node_writes_nothing(agent: Agent, opting_in: ControlPla
 def test_other_accounts_are_not_bound_to_a_node(agent: Agent, opting_in: ControlPlane) -> None:
     account(opting_in, agent.namespace, "operator")
     other = opting_in.api.with_token(token(opting_in, agent.namespace, "operator", None))
+
+    def may_write() -> bool:
+        try:
+            other.create(bare(THERE), dry_run=True)
+        except ApiError:
+            return False
+        return True
+
+    wait_until("the account's rights are not at work", may_write, opting_in.daemons)
     other.delete(other.apply(bare(THERE)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.unit.api.api_objects import REMOVED, node, plan, profile, task
 from tierline_api.kinds import KINDS
 from tierline_cluster.api import ApiError
 from tierline_cluster.control_plane import ControlPlane
+from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import REPOSITORY
 
 CRDS = [yaml.safe_load(path.read_text()) for path in sorted((REPOSITORY / "crds").glob("*.yaml"))]
@@ -171,8 +173,18 @@ def test_kubectl_knows_short_names_and_columns(
 
 
 def test_kubectl_explains_each_field_of_a_task(api_server: ControlPlane) -> None:
-    said = api_server.kubectl("explain", "memtasks.spec.realtime", "--recursive=false")
+    said = ""
 
+    def described() -> bool:
+        """The server describes kinds a moment after it serves them."""
+        nonlocal said
+        try:
+            said = api_server.kubectl("explain", "memtasks.spec.realtime", "--recursive=false")
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
+    wait_until("kubectl knows no fields", described, api_server.daemons)
     assert "Time between two releases of a job, such as 50ms." in said
     assert "deadline" in said
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.helm import SYSTEM, objects, rendered
-from tests.integration.conftest import condition
+from tests.integration.conftest import install_crds
 from tests.integration.observability.expressions import RULES, dashboards
 
 from tierline_cluster.api import Manifest
@@ -51,10 +51,7 @@ def test_the_prometheus_operators_kinds_are_taken_as_they_are(
     everything: list[Manifest], api_server: ControlPlane
 ) -> None:
     api = api_server.api
-    for path in CRDS.iterdir():
-        crd = yaml.safe_load(path.read_text())
-        api.apply(crd)
-        api.wait(crd, lambda found: condition(found, "Established") == "True", 120)
+    install_crds(api_server, CRDS)
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     taken = [manifest for manifest in everything if manifest["apiVersion"] == COREOS]
     assert {found["kind"] for found in taken} == {

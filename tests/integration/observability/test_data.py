@@ -122,6 +122,11 @@ def test_every_panel_and_every_alert_has_data(
         until("everything has data", all_have_data, PATIENCE_S)
     except AssertionError:
         pytest.fail("\n".join(f"{place}: {text}" for place, text in missing.items()))
+    until(
+        "every rule was evaluated",
+        lambda: all(rule["health"] != "unknown" for rule in prometheus.rules().values()),
+        PATIENCE_S,
+    )
     for name, rule in prometheus.rules().items():
         assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), name
     for name in ("too-much", "m"):

@@ -158,7 +158,7 @@ def test_a_late_write_of_a_former_leader_is_refused(
             answered.set()
         elif write.allocates and not held.is_set():
             held.set()
-            go.wait(60)
+            go.wait(300)
 
     with proxied(user.plane, tmp_path, hold) as proxy:
         first = Operator(
