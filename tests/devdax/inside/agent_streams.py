@@ -13,7 +13,6 @@ from pathlib import Path
 
 os.environ["TIERLINE_LIBRARY"] = "/tierline/libtierline.so"
 
-from tests.integration.agent import agent_process
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, plan
 
 EXTENTS = {"vision": 20, "speech": 30}
@@ -36,7 +35,6 @@ def streamed_bytes(task: str) -> int:
 
 
 def main() -> None:
-    agent_process.TIMEOUT_S = 100.0  # an interpreted machine
     folder = Path("/job/agent")
     folder.mkdir()
     agent = AgentProcess(

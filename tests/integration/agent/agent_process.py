@@ -21,7 +21,7 @@ from uuid import uuid4
 from tests.integration.agent.raw_client import RawClient
 
 EXTENT_BYTES = 64 << 10
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

@@ -21,7 +21,9 @@ from typing import TypeVar
 from tierline_agent import protocol as p
 from tierline_client import words
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
+DUE_S = 1000.0
+"""When a job is due whose deadline does not matter: later than any machine takes for it."""
 _M = TypeVar("_M")
 Received = tuple[int, p.Message, list[int]]
 
@@ -151,7 +153,7 @@ class RawClient:
         return self.ask(p.Seal(arena, layers), p.Sealed)
 
     def begin(
-        self, arena: int, *, deadline_s: float = 10.0, warmup: bool = False, wait: bool = True
+        self, arena: int, *, deadline_s: float = DUE_S, warmup: bool = False, wait: bool = True
     ) -> int:
         """Ask for a job; wait for the grant if asked to."""
         job = next(self._jobs)

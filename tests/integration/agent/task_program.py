@@ -21,10 +21,11 @@ import sys
 import time
 
 from tests.integration.agent.agent_process import content
+from tests.integration.agent.raw_client import DUE_S
 
 from tierline_client import Client
 
-DEADLINE_NS = 10**10
+DEADLINE_NS = int(DUE_S * 1e9)
 
 
 class Program:

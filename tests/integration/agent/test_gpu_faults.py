@@ -69,7 +69,7 @@ def test_what_was_offered_back_is_destroyed_when_it_is_given_up(agent: AgentProc
     vision.kill()
     wait_until(lambda: agent.extents()["resident"] == 0, "the resident extent is given up")
     assert agent.call("remove", name="vision")["ok"]
-    assert agent.extents() == {"free": 0, "resident": 0, "ring": 0, "workspace": 0, "draining": 0}
+    wait_until(lambda: not any(agent.extents().values()), "all extents are gone")
 
 
 def test_a_client_killed_while_it_streams_costs_nobody_a_job(agent: AgentProcess) -> None:
@@ -81,12 +81,13 @@ def test_a_client_killed_while_it_streams_costs_nobody_a_job(agent: AgentProcess
     other.tell("job")
     victim.kill()
     assert other.answer() == other.expected
-    wait_until(lambda: agent.extents()["resident"] == 0, "the victim's extents are free")
-    assert agent.extents() == {"free": 1, "resident": 0, "ring": 2, "workspace": 0, "draining": 0}
+    left = {"free": 1, "resident": 0, "ring": 2, "workspace": 0, "draining": 0}
+    wait_until(lambda: agent.extents() == left, "the victim's extents are free")
     seen = agent.task("victim")
     assert seen["broken"] == 1
     assert agent.task("other")["misses"] == 0
-    assert "tierline_reclaim_seconds_count 1.0" in metrics(agent)
+    line = "tierline_reclaim_seconds_count 1.0"
+    wait_until(lambda: line in metrics(agent), "the reclaim is counted")
 
 
 def metrics(agent: AgentProcess) -> str:
@@ -138,8 +139,7 @@ def test_no_extent_shows_one_domains_bytes_to_another(agent: AgentProcess) -> No
     first = agent.program("a", 1, 22, GPU_PROGRAM)
     assert first.do("job") == first.expected
     first.kill()
-    wait_until(lambda: agent.extents()["resident"] == 0, "the extents of a are free")
-    assert agent.extents()["free"] == 20
+    wait_until(lambda: agent.extents()["free"] == 20, "the extents of a are free")
     assert agent.call("remove", name="a")["ok"]
     agent.register("b", gpu_plan(22, ring=2, resident=tuple(range(20))), domain="b")
     assert look(agent, "b", 22 * EXTENT_BYTES) == (22, 0)

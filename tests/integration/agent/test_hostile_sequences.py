@@ -50,7 +50,9 @@ MESSAGES = st.one_of(
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    settings.get_profile("ci"),
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     loaded=st.booleans(),

@@ -23,6 +23,7 @@ from tierline_agent.tiers.memory import scratch
 EXTENT_BYTES = 1 << 16
 KEY = domain_key("vision")
 OTHER_KEY = domain_key("speech")
+PATIENCE_S = 120.0
 
 
 def store_of(slots: int, medium: Medium | None = None) -> Store:
@@ -320,7 +321,7 @@ class Gate:
         if operation == self._stops_at and self.armed.is_set():
             self.count += 1
             self.reached.set()
-            assert self.open.wait(10)
+            assert self.open.wait(PATIENCE_S)
 
 
 def test_an_extent_being_read_is_not_evicted() -> None:
@@ -332,7 +333,7 @@ def test_an_extent_being_read_is_not_evicted() -> None:
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(read(store, digest)))
     reader.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     with pytest.raises(NoSpace):
         store.put(KEY, content(2, 5000))
     gate.open.set()
@@ -349,7 +350,7 @@ def test_puts_of_the_same_content_at_once_write_it_once() -> None:
     threads = [threading.Thread(target=store.put, args=(KEY, data)) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     gate.open.set()
     for thread in threads:
         thread.join()
@@ -375,7 +376,7 @@ def test_a_repair_waits_until_nobody_reads_the_bad_slot() -> None:
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(read(store, digest)))
     reader.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(PATIENCE_S)
     repairer = threading.Thread(target=store.put, args=(KEY, data))
     repairer.start()
     repairer.join(0.2)
