@@ -1,8 +1,8 @@
 """Which lower tier holds each extent of each task.
 
-Every extent has a home below fast memory, resident or not, so that evicting it costs nothing. Tasks
-are served in the order given; each fills the first of its tiers that has room, then the next.
-Equal weights of one trust domain are stored once.
+Every extent has a home below fast memory, resident or not, so that evicting it costs nothing. What
+running pods hold stays where it is. The other tasks are served in the order given; each fills the
+first of its tiers that has room, then the next. Equal weights of one trust domain are stored once.
 """
 
 from __future__ import annotations
@@ -13,18 +13,32 @@ from itertools import groupby
 from tierline_operator.planning.answer import HomeRun, Infeasible
 from tierline_operator.planning.request import TaskDemand, TierCapacity
 
+_Content = tuple[str, str, tuple[int, ...]]
+
 
 def place_homes(
     tasks: Sequence[TaskDemand], tiers: Mapping[str, TierCapacity]
 ) -> list[tuple[str, ...]] | Infeasible:
     """The tier of every extent of every task, or which task has no place and by how many bytes."""
     free = {name: tier.capacity_bytes for name, tier in tiers.items()}
-    stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, ...]] = {}
+    stored: dict[_Content, tuple[str, ...]] = {}
+    for task in tasks:
+        if task.held is None:
+            continue
+        homes_held = task.held.home_of_extent
+        if not set(homes_held) <= set(tiers):
+            return _gone(task, sorted(set(homes_held) - set(tiers)))
+        if not task.weights_digest or stored.get(_content(task)) != homes_held:
+            for name in homes_held:
+                free[name] -= task.layout.extent_bytes
+        stored.setdefault(_content(task), homes_held)
     placed: list[tuple[str, ...]] = []
     for task in tasks:
+        if task.held is not None:
+            placed.append(task.held.home_of_extent)
+            continue
         size = task.layout.extent_bytes
-        key = (task.domain, task.weights_digest, task.layout.extent_sizes)
-        shared = stored.get(key) if task.weights_digest else None
+        shared = stored.get(_content(task)) if task.weights_digest else None
         if shared is not None and set(shared) <= set(task.tiers):
             placed.append(shared)
             continue
@@ -33,20 +47,37 @@ def place_homes(
             return _unknown(task, tiers)
         homes: list[str] = []
         for name in known:
-            taken = min(task.layout.extent_count - len(homes), free[name] // size)
+            taken = min(task.layout.extent_count - len(homes), max(0, free[name] // size))
             free[name] -= taken * size
             homes += [name] * taken
         missing = task.layout.extent_count - len(homes)
         if missing:
             return _full(task, known, missing * size)
         placed.append(tuple(homes))
-        stored[key] = placed[-1]
+        stored[_content(task)] = placed[-1]
     return placed
 
 
 def runs(homes: Sequence[str]) -> tuple[HomeRun, ...]:
     """The same, run by run."""
     return tuple(HomeRun(tier, len(list(run))) for tier, run in groupby(homes))
+
+
+def _content(task: TaskDemand) -> _Content:
+    return (task.domain, task.weights_digest, task.layout.extent_sizes)
+
+
+def _gone(task: TaskDemand, tiers: Sequence[str]) -> Infeasible:
+    where = " and ".join(tiers)
+    return Infeasible(
+        kind="tier",
+        reason="TierUnknown",
+        sentence=(
+            f"the weights of {task.name} live in {where}, which this device does not have any "
+            "more; start its pod anew"
+        ),
+        task=task.name,
+    )
 
 
 def _unknown(task: TaskDemand, tiers: Mapping[str, TierCapacity]) -> Infeasible:

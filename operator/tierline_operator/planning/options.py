@@ -17,6 +17,7 @@ from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import cost_ns, instant_ns
 from tierline_operator.admission.preemption import PlannedJob
 from tierline_operator.planning.curve import Point, pareto
+from tierline_operator.planning.held import Held
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.restart import restart_penalty_s
@@ -54,10 +55,12 @@ class Task:
         self.period_ns = instant_ns(demand.period_s)
         self.deadline_ns = instant_ns(demand.deadline_s)
         self.guaranteed = demand.criticality is not Criticality.BEST_EFFORT
-        self.may_stream = demand.policy is not SwapPolicy.RESIDENT
-        self.must_stream = demand.policy in {SwapPolicy.STREAM, SwapPolicy.SWAP}
-        self.may_be_resident = demand.policy is not SwapPolicy.SWAP
-        self.takes_spare = demand.policy is SwapPolicy.AUTO
+        self.held = demand.held
+        policy = demand.policy if self.held is None else None
+        self.may_stream = policy in {SwapPolicy.AUTO, SwapPolicy.STREAM, SwapPolicy.SWAP}
+        self.must_stream = policy in {SwapPolicy.STREAM, SwapPolicy.SWAP}
+        self.may_be_resident = policy in {SwapPolicy.AUTO, SwapPolicy.STREAM, SwapPolicy.RESIDENT}
+        self.takes_spare = policy is SwapPolicy.AUTO
         self.dispatch_s = device.dispatch_s + turn_s
         names = sorted(set(homes))
         links = [_slowed(device.tiers[name].link, device.margins.bandwidth) for name in names]
@@ -109,6 +112,8 @@ class Task:
         return found
 
     def _with_ring(self, ring_extents: int) -> list[Option]:
+        if self.held is not None:
+            return [self._as_held(self.held)]
         ring = ring_extents if self.may_stream else 0
         if ring not in self._options:
             points = pareto(self.worst, ring, least_extents=self.least_extents)
@@ -120,6 +125,15 @@ class Task:
     def resident(self) -> Option:
         """The choice that keeps everything."""
         return self.options(0)[-1]
+
+    def _as_held(self, held: Held) -> Option:
+        """The one choice of a pod that runs; it uses its own slots of a ring of any size."""
+        if not self._options:
+            resident = frozenset(held.resident_extents)
+            total_s = self.worst.total_s(resident, held.ring_extents)
+            point = Point(len(resident), total_s, resident, held.streamed_extents)
+            self._options[0] = [self.option(point, held.ring_extents)]
+        return self._options[0][0]
 
     def penalty_ns(self, option: Option) -> int:
         """What one preemption makes a job with that plan do again."""
@@ -163,7 +177,8 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
     extent of look-ahead. Preferred is none at all (unless a task is to stream by its policy), then
     one with room for all tasks of the domain and two extents more (uneven copies then stall
     nobody), then ever smaller ones, with wide layers kept resident instead, and at last a larger
-    one. Of 104 random sets admitted with streaming, the first such ring served 102.
+    one. Of 104 random sets admitted with streaming, the first such ring served 102. No ring is
+    smaller than what a running pod of its domain uses of it.
     """
     needs: dict[str, list[int]] = {task.demand.domain: [] for task in tasks}
     for task in tasks:
@@ -176,12 +191,17 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
             for domain, sizes in needs.items()
         }
 
+    least = dict.fromkeys(needs, 0)
+    for task in tasks:
+        if task.held is not None:
+            least[task.demand.domain] = max(least[task.demand.domain], task.held.ring_extents)
     streaming = {task.demand.domain for task in tasks if task.must_stream}
     tried: list[dict[str, int]] = []
     smallest = {domain: 2 if sizes else 0 for domain, sizes in needs.items()}
     middle = [level(1, 2), level(1), level(0.5), smallest]
     none = {domain: size if domain in streaming else 0 for domain, size in middle[0].items()}
-    for rings in (none, *middle, level(1, 8)):
+    for wished in (none, *middle, level(1, 8)):
+        rings = {domain: max(size, least[domain]) for domain, size in wished.items()}
         if rings not in tried:
             tried.append(rings)
     return tried

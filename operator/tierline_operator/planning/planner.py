@@ -25,6 +25,9 @@ admission/preemption.py, and the activations of all preemptible tasks are part o
     sum of resident + rings + largest workspace + sum of parked <= fast memory.
 
 Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
+
+What a running pod holds (held.py) is the one choice of its task: memory, ring and homes stay as
+they are, and the theorem is applied to the job times that follow from them.
 """
 
 from __future__ import annotations
@@ -65,6 +68,7 @@ def plan(
     device: DeviceCapacity,
     *,
     give_spare: bool = True,
+    within_bytes: int | None = None,
     scheduling: Scheduling | None = None,
 ) -> Admitted | Infeasible:
     """Choose scheduling, rings, resident sets and tiers for `tasks` and prove every deadline.
@@ -72,12 +76,18 @@ def plan(
     Of the ways of scheduling that the device supports the first of PREFERENCE that admits the set
     is the answer. `scheduling` asks instead what one of them would do, supported or not: such an
     answer is for people, not for admission. `give_spare=False` leaves memory that no deadline needs
-    free. Raises ValueError where two tasks share a name or the extents of tasks differ in size.
+    free; `within_bytes` of fast memory are made do with where that is enough. Raises ValueError
+    where two tasks share a name or the extents of tasks differ in size.
     """
     prepared = prepare(tasks, device)
     if isinstance(prepared, Infeasible):
         return prepared
     ways = [scheduling] if scheduling is not None else supported(device)
+    if within_bytes is not None:
+        for way in ways:
+            answer = prepared.answer(within_bytes, way, give_spare=give_spare)
+            if isinstance(answer, Admitted):
+                return answer
     refusals = []
     for way in ways:
         answer = prepared.answer(device.fast_bytes, way, give_spare=give_spare)
@@ -331,7 +341,7 @@ class _Planner:
         needed = dict.fromkeys(rings, 0)
         for task, option in zip(self.tasks, _picked(search, chosen), strict=True):
             domain = task.demand.domain
-            streamed = min(rings[domain], option.point.streamed_extents)
+            streamed = min(_slots(task, option, rings[domain]), option.point.streamed_extents)
             needed[domain] = max(needed[domain], streamed)
         return needed
 
@@ -364,6 +374,11 @@ def _picked(search: Search, chosen: Sequence[int]) -> list[Option]:
     return [options[at] for options, at in zip(search.options, chosen, strict=True)]
 
 
+def _slots(task: Task, option: Option, ring: int) -> int:
+    """Slots that a task may use of its domain's ring."""
+    return ring if task.held is None else option.ring_extents
+
+
 def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -> TaskPlan:
     """What `task` is granted with that choice and a ring of `ring` extents in its domain."""
     demand, held = task.demand, option.point.resident
@@ -373,7 +388,7 @@ def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -
         extent_bytes=demand.layout.extent_bytes,
         extent_count=demand.layout.extent_count,
         resident_extents=tuple(sorted(held)),
-        ring_extents=min(ring, option.point.streamed_extents),
+        ring_extents=min(_slots(task, option, ring), option.point.streamed_extents),
         workspace_bytes=demand.workspace_bytes,
         homes=runs(task.homes),
         job_time_s=option.job_time_s,

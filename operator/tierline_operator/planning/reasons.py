@@ -31,6 +31,8 @@ def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> 
     """Not even the smallest plans fit: name the part that weighs most."""
     size = tasks[0].demand.layout.extent_bytes
     missing = need_bytes - fast_bytes
+    if any(task.held is not None for task in tasks):
+        return _no_room_beside(tasks, missing, fast_bytes)
     workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
     kept = max(tasks, key=_least_extents)
     wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
@@ -64,6 +66,30 @@ def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> 
             f"{mebibytes(missing)} more fast memory or make that part smaller"
         ),
         task=largest.demand.name,
+        missing_bytes=missing,
+    )
+
+
+def _no_room_beside(tasks: Sequence[Task], missing: int, fast_bytes: int) -> Infeasible:
+    """The smallest plans do not fit beside what running pods hold."""
+    size = tasks[0].demand.layout.extent_bytes
+    rings: dict[str, int] = {}
+    resident = workspace = 0
+    for task in tasks:
+        if task.held is not None:
+            domain = task.demand.domain
+            rings[domain] = max(rings.get(domain, 0), task.held.ring_extents)
+            resident += len(task.held.resident_extents)
+            workspace = max(workspace, task.held.workspace_bytes)
+    held = (resident + sum(rings.values())) * size + workspace
+    return Infeasible(
+        kind="memory",
+        reason="FastMemoryExceeded",
+        sentence=(
+            f"running pods hold {mebibytes(held)} of the {mebibytes(fast_bytes)} of fast memory: "
+            f"{mebibytes(missing)} are missing; give the device {mebibytes(missing)} more fast "
+            "memory or end one of them"
+        ),
         missing_bytes=missing,
     )
 

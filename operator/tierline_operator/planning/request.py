@@ -13,6 +13,7 @@ from tierline_api.layout import ArenaLayout
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning.held import Held
 from tierline_operator.planning.pipeline import LinkRate
 
 
@@ -46,6 +47,8 @@ class TaskDemand:
     """Workspace content that must survive other tasks' jobs: it is written back and restored."""
     weights_digest: str = ""
     """Equal digests in one domain share their copies in the lower tiers; "" shares nothing."""
+    held: Held | None = None
+    """What a running pod of it holds; then that is its plan, whatever the policy."""
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning, naming task and field."""
@@ -54,6 +57,9 @@ class TaskDemand:
                 f"cannot plan task {self.name}: its deadline of {self.deadline_s} s is not within "
                 f"(0, {self.period_s} s], its period; give 0 < deadline <= period"
             )
+        misfit = self.held.misfit(self.layout) if self.held is not None else None
+        if misfit:
+            raise ValueError(f"cannot plan task {self.name} by what its pod holds: {misfit}")
         layers = self.layout.layer_count
         for times in (self.compute_s, self.mean_compute_s):
             if times is None:
