@@ -94,6 +94,11 @@ class Plan(ApiModel):
             raise ValueError("ringExtents must be at least 1 when an extent is not resident")
         return self
 
+    def holds_as(self, other: Self) -> bool:
+        """Whether both take the same memory: they differ in what is predicted, if at all."""
+        predicted = ("predicted_job_time_s", "predicted_response_time_s")
+        return self.model_copy(update={name: getattr(other, name) for name in predicted}) == other
+
     @property
     def resident_bytes(self) -> int:
         """Fast memory of the resident set in bytes."""

@@ -284,8 +284,8 @@ class TaskRegistry:
     def revise(self, registration: Registration) -> Task:
         """Give a registered task other terms.
 
-        Its plan changes only while no client has its arenas: what a client has mapped is what it
-        was granted until it leaves.
+        The memory of its plan changes only while no client has its arenas: what a client has mapped
+        is what it was granted until it leaves.
 
         Raises:
             NotAdmitted: it is not registered.
@@ -295,7 +295,7 @@ class TaskRegistry:
         """
         task = self.get(registration.name)
         before = task.registration
-        if task.arena_owner is not None:
+        if task.arena_owner is not None and not registration.plan.holds_as(before.plan):
             registration = registration.model_copy(update={"plan": before.plan})
         if registration == before:
             return task

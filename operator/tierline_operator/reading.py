@@ -7,6 +7,7 @@ can write, except `Unreadable` where an object is not what its CRD says (an olde
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,10 +17,14 @@ from pydantic import ValidationError
 from tierline_api.base import ApiModel
 from tierline_api.memtask_status import Observed
 from tierline_api.mistakes import first_mistake
-from tierline_api.optin import DRIVER, GATE, INLINE, ORDER, STANDING, TASK
+from tierline_api.optin import DRIVER, GATE, INLINE, ORDER, PLAN, STANDING, TASK
+from tierline_api.plan import Plan
 from tierline_operator.kube import Json
+from tierline_operator.placement.holding import held_of
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing
+from tierline_operator.planning.held import Held
 
+_HOLDING = {Standing.PLANNED, Standing.DEMOTED}
 M = TypeVar("M", bound=ApiModel)
 
 
@@ -106,14 +111,15 @@ def model_of(model: type[M], body: Json) -> M:
         raise Unreadable(f"{mistake.field}: {mistake.problem}") from error
 
 
-def claim_of(body: Json) -> KnownClaim:
-    """A claim with the label of a task."""
+def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
+    """A claim with the label of a task; `before` is what was known of it."""
     meta = meta_of(body)
     status = body.get("status") or {}
     allocation = status.get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or ()
     ours = next((r for r in results if r.get("driver") == DRIVER), None)
     order = meta.annotations.get(ORDER, "")
+    standing = meta.annotations.get(STANDING)
     return KnownClaim(
         meta=meta,
         claim=Claim(
@@ -124,11 +130,26 @@ def claim_of(body: Json) -> KnownClaim:
             place=DeviceKey(ours["pool"], ours["device"]) if ours else None,
             allocated=allocation.get("allocationTimestamp") or "",
             order=int(order) if order.isascii() and order.isdigit() else None,
-            profiling=bool(ours) and meta.annotations.get(STANDING) == Standing.PROFILING,
+            profiling=bool(ours) and standing == Standing.PROFILING,
             leaving=meta.leaving,
+            held=_held(meta, before) if ours and standing in _HOLDING else None,
+            lost=bool(ours) and standing == Standing.LOST,
         ),
         observed=_observed(status.get("devices") or ()),
     )
+
+
+def _held(meta: Meta, before: KnownClaim | None) -> Held | None:
+    """What is held by the plan noted in a claim; a plan is long and seldom changes."""
+    noted = meta.annotations.get(PLAN)
+    if noted is None:
+        return None
+    if before is not None and before.claim.held and before.meta.annotations.get(PLAN) == noted:
+        return before.claim.held
+    try:
+        return held_of(Plan.from_api(json.loads(noted)))
+    except ValueError:  # of another release: it is noted anew
+        return None
 
 
 def _observed(devices: Any) -> Observed | None:

@@ -162,8 +162,8 @@ class View:
         self.fleet.put_quota(model_of(MemQuota, body))
         return set()
 
-    def _claim(self, body: Json, _: Name) -> set[TaskKey]:
-        known = claim_of(body)
+    def _claim(self, body: Json, name: Name) -> set[TaskKey]:
+        known = claim_of(body, self.claims.get(ClaimKey(*name)))
         self.claims[known.claim.key] = known
         self.fleet.put_claim(known.claim)
         return {known.claim.task_key}

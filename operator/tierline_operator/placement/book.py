@@ -2,8 +2,8 @@
 
 Whoever asks for a seat is tried on one device at a time, beside everyone who sits there, and within
 the quotas of every namespace on that device. Pure: values in, values changed only here.
-Invariant: what stands Planned on a device was admitted together, within what other devices of the
-node leave of the tiers.
+Invariant: what stands Planned on a device was admitted together, by the plans that running pods
+hold, within what other devices of the node leave of the tiers.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Book:
                 seat.standing = Standing.PROFILING
             elif isinstance(asked, Unasked):
                 lost += self._lose(seat, asked.sentence)
-                ledger.unknown = f"device {ledger.key} runs {seat.task}: {asked.sentence}"
+                if seat.bound:
+                    ledger.unknown = f"device {ledger.key} runs {seat.task}: {asked.sentence}"
             else:
                 seat.demand = asked
                 asking.append(seat)
@@ -147,7 +148,7 @@ class Book:
         capacity = self.capacity(ledger)
         proof = prove(
             [self._limited(demand) for demand in demands],
-            [seat.claim is not None for seat in asking],
+            [seat.bound for seat in asking],
             capacity,
         )
         lost: list[Seat] = []
@@ -165,7 +166,7 @@ class Book:
     @staticmethod
     def _lose(seat: Seat, why: str) -> list[Seat]:
         seat.standing, seat.reason = Standing.LOST, why
-        return [] if seat.claim else [seat]
+        return [] if seat.bound else [seat]
 
     def _limited(self, demand: TaskDemand) -> TaskDemand:
         """Under a quota for fast memory a task takes what its deadline needs, and no more."""

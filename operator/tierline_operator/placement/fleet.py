@@ -4,6 +4,7 @@ What it holds true after every `settle`:
 
 * an allocated claim sits where it is allocated, whatever else was thought: claims are the truth;
 * what stands Planned on a device was proven together (book.py), so no deadline is promised twice;
+* what a running pod holds is what it was given: nobody's coming changes its plan (holding.py);
 * a task has at most one seat a live claim, and places kept free up to its `replicas`;
 * who waits was refused by every device since that device last became roomier.
 
@@ -227,6 +228,10 @@ class Fleet:
             self._unproven.clear()
         self._change_specs()
         more = self._place()
+        for key in self._changed:
+            # Not before: who waits for what an ended pod held is served before the next pod holds.
+            for seat in self._entries[key].seats:
+                seat.bind()
         changed, self._changed = frozenset(self._changed), set()
         return Settled(changed, more or bool(self._unsynced or self._unproven))
 
@@ -307,12 +312,11 @@ class Fleet:
 
     def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | None:
         entry = self._entries[seat.task]
-        profile = self._profile(entry)
-        if profile is None:
+        if seat.held is None and self._profile(entry) is None:
             claim = self._claims.get(seat.claim) if seat.claim else None
             if seat.standing == Standing.PROFILING or (claim and claim.profiling):
                 return None
-        return self._seating.demand(entry, ledger)
+        return self._seating.demand(entry, ledger, seat.held)
 
     def _profile(self, entry: Entry) -> MemProfile | None:
         return self._profiles.get((entry.key.namespace, entry.profile_name))

@@ -10,6 +10,7 @@ MemTask or MemProfile is gone, or a task that is being measured alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -89,8 +90,13 @@ class Ledger:
         return [(s.demand, s.plan) for s in self.seats if s.demand and s.plan]
 
     def tier_bytes(self) -> dict[str, int]:
-        """Bytes that its seats keep in each tier."""
-        return tier_bytes(self.planned)
+        """Bytes that its seats keep in each tier, those included that are not proven yet."""
+        taken = Counter(tier_bytes(self.planned))
+        for seat in self.seats:
+            if seat.held is not None and seat.plan is None and seat.standing != Standing.LOST:
+                for run in seat.held.homes:
+                    taken[run.tier] += run.extents * seat.held.extent_bytes
+        return dict(taken)
 
     def usage(self, capacity: DeviceCapacity) -> dict[str, Usage]:
         """What each namespace takes of it."""

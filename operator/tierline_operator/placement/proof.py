@@ -1,10 +1,14 @@
 """Do the tasks of one device hold together; and if not, which of them do?
 
 The planner answers for the whole set. Where a device, a link or a profile has become worse since
-the tasks were admitted, the set may not hold any more: then the tasks are taken up one by one, Hard
-before Soft before BestEffort, running pods before places kept free, the longer admitted first. What
-no longer holds but has a running pod is *demoted* to BestEffort if the others still hold beside
-that, else it is *lost*; a place kept free is given up. So what is guaranteed is always proven.
+the tasks were admitted, the set may not hold any more: then the tasks are taken up one by one,
+running pods before places kept free (what pods hold is held, whatever is kept for others), Hard
+before Soft before BestEffort, the longer admitted first. What no longer holds but has a running pod
+is *demoted* to BestEffort if the others still hold beside that, else it is *lost*; a place kept
+free is given up. So what is guaranteed is always proven.
+
+What a pod is given stays its own until it ends. So plans make do with half of the memory that no
+pod holds, where that is enough: half is left to who comes next, and half of that to the one after.
 
 Pure. Invariant: the plans of all seats that stand Planned or Demoted come from one Admitted.
 """
@@ -44,7 +48,23 @@ class Proof:
 
 def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted | Infeasible:
     """Ask the planner, with names made to differ."""
-    return plan(_named(demands), device)
+    held = _held_bytes(demands)
+    free = max(0, device.fast_bytes - held)
+    return plan(_named(demands), device, within_bytes=held + free // 2)
+
+
+def _held_bytes(demands: Sequence[TaskDemand]) -> int:
+    """Fast memory of what running pods hold: residents, the rings of their domains, a workspace."""
+    resident = workspace = 0
+    rings: dict[str, int] = {}
+    for demand in demands:
+        held = demand.held
+        if held is not None:
+            resident += len(held.resident_extents) * held.extent_bytes
+            ring = held.ring_extents * held.extent_bytes
+            rings[demand.domain] = max(rings.get(demand.domain, 0), ring)
+            workspace = max(workspace, held.workspace_bytes)
+    return resident + sum(rings.values()) + workspace
 
 
 def prove(demands: Sequence[TaskDemand], running: Sequence[bool], device: DeviceCapacity) -> Proof:
@@ -55,7 +75,7 @@ def prove(demands: Sequence[TaskDemand], running: Sequence[bool], device: Device
     kept: dict[int, TaskDemand] = {}
     refused: dict[int, Infeasible] = {}
     for index in sorted(
-        range(len(demands)), key=lambda i: (_RANK[demands[i].criticality], not running[i], i)
+        range(len(demands)), key=lambda i: (not running[i], _RANK[demands[i].criticality], i)
     ):
         asked = [demands[index]] + ([demoted(demands[index])] if running[index] else [])
         for demand in asked:

@@ -47,8 +47,10 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
     if alone is not None:
         return Said(_FALSE, Reason.PROFILING, f"runs alone on {alone.place} to be measured")
     if entry.refusal:
-        return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.sentence)
-    return Said(_FALSE, Reason.PROFILE_MISSING, f"there is no MemProfile/{entry.profile_name}")
+        return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.text)
+    runs = "; its pods run on by the plans that they hold" if entry.seats else ""
+    missing = f"there is no MemProfile/{entry.profile_name}{runs}"
+    return Said(_FALSE, Reason.PROFILE_MISSING, missing)
 
 
 def _admitted(
@@ -61,7 +63,8 @@ def _admitted(
     worse = [s for s in entry.seats if s.standing in {Standing.LOST, Standing.DEMOTED}]
     if worse:
         return _worse(worse[0], matching)
-    if profile is None:
+    by_plan = all(seat.plan is not None for seat in entry.seats)
+    if profile is None and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
     if entry.missing:
         return _waits(entry, matching, devices)
@@ -70,7 +73,7 @@ def _admitted(
             _TRUE,
             Reason.CHANGE_REFUSED,
             "runs on as it was admitted, because the changed spec does not hold on "
-            f"{entry.change_refused.device}: {entry.change_refused.sentence}",
+            f"{entry.change_refused.device}: {entry.change_refused.text}",
         )
     return Said(_TRUE, Reason.ADMITTED, _holds(entry))
 
@@ -115,8 +118,8 @@ def _waits(entry: Entry, matching: Sequence[Ledger], devices: int) -> Said:
 
 def _nearest(refusal: Refusal, tried: int) -> str:
     if refusal.device is None or tried == 1:
-        return refusal.sentence
-    return f"fits on none of {tried} devices; nearest is {refusal.device}: {refusal.sentence}"
+        return refusal.text
+    return f"fits on none of {tried} devices; nearest is {refusal.device}: {refusal.text}"
 
 
 def _holds(entry: Entry) -> str:

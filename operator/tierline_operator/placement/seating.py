@@ -9,6 +9,8 @@ be measured there; its other pods wait for the measure.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 from tierline_api.conditions import Reason
 from tierline_api.memprofile import MemProfile
@@ -17,11 +19,18 @@ from tierline_api.realtime import Criticality
 from tierline_operator.placement.book import Ask, Book
 from tierline_operator.placement.demands import Demands, Unasked
 from tierline_operator.placement.entry import Entry
+from tierline_operator.placement.holding import beside, by_its_plan, misfit
 from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.relief import Row, relief
 from tierline_operator.placement.seats import Claim, DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.verdict import Refusal
 from tierline_operator.planning.answer import Admitted
+from tierline_operator.planning.held import Held
 from tierline_operator.planning.request import TaskDemand
+
+_FOR_WANT_OF_MEMORY: Final = {
+    *(Reason.DEADLINE_INFEASIBLE, Reason.MEMORY_INSUFFICIENT, Reason.RING_TOO_SMALL),
+}
 
 
 class Seating:
@@ -33,9 +42,16 @@ class Seating:
         self._profile = profile
         self._order = 0
 
-    def demand(self, entry: Entry, ledger: Ledger) -> TaskDemand | Unasked:
-        """What the task asks of a device by its granted spec."""
-        return self._demand(entry, entry.spec, entry.demands, ledger)
+    def demand(
+        self, entry: Entry, ledger: Ledger, held: Held | None = None
+    ) -> TaskDemand | Unasked:
+        """What the task asks of a device by its granted spec, or a pod of it by what it holds."""
+        asked = self._demand(entry, entry.spec, entry.demands, ledger)
+        if held is None:
+            return asked
+        if isinstance(asked, Unasked) or misfit(asked, held) is not None:
+            return by_its_plan(entry.task, entry.spec, held, self._book.rules(ledger))
+        return beside(asked, held)
 
     def _demand(
         self, entry: Entry, spec: MemTaskSpec, demands: Demands, ledger: Ledger
@@ -68,9 +84,10 @@ class Seating:
         touched: set[DeviceKey] = set()
         for seat in list(entry.seats):
             if seat.claim is not None and seat.claim not in entry.claims:
-                seat.claim = None
+                seat.leave()
+                touched.add(seat.place)
                 if seat.standing != Standing.PLANNED:
-                    touched.add(self._remove(entry, seat))
+                    self._remove(entry, seat)
             elif seat.claim is None and not self._suits(entry, seat):
                 touched.add(self._remove(entry, seat))
         for claim in sorted(
@@ -97,15 +114,16 @@ class Seating:
             return set()
         seat = entry.seat_for(claim.key)
         if seat is not None and seat.place == claim.place:
-            return set()
+            return {seat.place} if seat.agree(claim) else set()
         touched = set()
         if seat is not None:
             touched.add(self._remove(entry, seat))
         free = next((s for s in entry.seats if s.claim is None and s.place == claim.place), None)
-        if free is not None:
-            free.claim = claim.key
-            return touched | {claim.place}
-        return touched | {self._add(entry, claim.place, claim, order=claim.order)}
+        if free is None:
+            free = self._add(entry, claim.place, claim, order=claim.order)
+        free.claim = claim.key
+        free.agree(claim)
+        return touched | {claim.place}
 
     def _take_hint(self, entry: Entry) -> set[DeviceKey]:
         """Keep the place that was kept before a restart; the proof says whether it still holds."""
@@ -114,7 +132,8 @@ class Seating:
             return set()
         if not entry.wanted or self._profile(entry) is None:
             return set()
-        return {self._add(entry, hint, None)}
+        self._add(entry, hint, None)
+        return {hint}
 
     # By trying
 
@@ -144,7 +163,26 @@ class Seating:
         if entry.missing and entry.refusal is None:
             wants = entry.task.spec.device.kind.value
             entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
+        if entry.missing and not entry.untested:
+            self._look_for_relief(entry)
         return made, changed
+
+    def _look_for_relief(self, entry: Entry) -> None:
+        """Where it came nearest to a place: whose pods would make room by starting anew."""
+        nearest = entry.refusal
+        ledger = self._book.ledgers.get(nearest.device) if nearest and nearest.device else None
+        if nearest is None or ledger is None or nearest.relief is not None:
+            return
+        found = ""
+        demand = self.demand(entry, ledger) if nearest.reason in _FOR_WANT_OF_MEMORY else None
+        if isinstance(demand, TaskDemand) and not ledger.closed:
+            rows: list[Row] = [(seat, seat.demand) for seat in ledger.seats if seat.demand]
+            found = relief(self._book, ledger, [*rows, (None, demand)], self._anew)
+        entry.refusal = replace(nearest, relief=found)
+
+    def _anew(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | None:
+        """What the next pod of a seat would ask."""
+        return self._ask(replace(seat, held=None), ledger)
 
     @staticmethod
     def _note_refusal(entry: Entry, ledger: Ledger, refusal: Refusal) -> None:
@@ -171,8 +209,8 @@ class Seating:
         answer, refusal = self._book.try_set(ledger, [d for d, _ in ledger.planned] + [demand])
         if answer is None:
             return refusal, 1
-        self._add(entry, ledger.key, next(iter(entry.unseated()), None))
-        entry.seats[-1].demand = demand
+        seat = self._add(entry, ledger.key, next(iter(entry.unseated()), None))
+        seat.demand = demand
         planned = [seat for seat in ledger.seats if seat.demand]
         self._book.grant(ledger, planned, answer)
         if entry.granted is None:
@@ -221,8 +259,8 @@ class Seating:
                 "the task alone; apply the profile or free a device",
             )
             return 0, set()
-        self._add(entry, free[0].key, claim)
-        entry.seats[-1].standing = Standing.PROFILING
+        seat = self._add(entry, free[0].key, claim)
+        seat.standing, seat.bound = Standing.PROFILING, True
         return 0, {entry.key}
 
     # By a changed spec
@@ -237,15 +275,23 @@ class Seating:
             mine = [seat for seat in ledger.seats if seat.task == entry.key and seat.demand]
             if not mine:
                 continue
-            demand = self._demand(entry, wanted, entry.changed_demands, ledger)
-            if isinstance(demand, Unasked):
-                entry.change_refused = Refusal(demand.reason, demand.sentence, place)
+            asked = self._demand(entry, wanted, entry.changed_demands, ledger)
+            if isinstance(asked, Unasked):
+                entry.change_refused = Refusal(asked.reason, asked.sentence, place)
                 return {entry.key}
-            changed = {id(seat): demand for seat in mine}
-            demands = [changed.get(id(s), s.demand) for s in ledger.seats if s.demand]
-            answer, refusal = self._book.try_set(ledger, [d for d in demands if d])
+            changed: dict[int, TaskDemand] = {}
+            for seat in mine:
+                wrong = misfit(asked, seat.held) if seat.held is not None else None
+                if wrong is not None:
+                    entry.change_refused = _needs_a_new_pod(wrong, place)
+                    return {entry.key}
+                changed[id(seat)] = beside(asked, seat.held) if seat.held is not None else asked
+            rows: list[Row] = [(s, changed.get(id(s), s.demand)) for s in ledger.seats if s.demand]
+            answer, refusal = self._book.try_set(ledger, [demand for _, demand in rows])
+            if refusal is not None:
+                found = relief(self._book, ledger, rows, self._anew_if_changed(entry, asked))
+                entry.change_refused = replace(refusal, relief=found)
             if answer is None:
-                entry.change_refused = refusal
                 return {entry.key}
             granted.append((ledger, answer, changed))
         touched = {entry.key}
@@ -261,11 +307,14 @@ class Seating:
         entry.demands, entry.changed_demands = entry.changed_demands, Demands()
         return touched
 
+    def _anew_if_changed(self, entry: Entry, asked: TaskDemand) -> Ask:
+        return lambda seat, on: asked if seat.task == entry.key else self._anew(seat, on)
+
     # Seats
 
     def _add(
         self, entry: Entry, place: DeviceKey, claim: Claim | None, order: int | None = None
-    ) -> DeviceKey:
+    ) -> Seat:
         if order is None:
             order = self._order
         self._order = max(self._order, order) + 1
@@ -275,9 +324,15 @@ class Seating:
         ledger = self._book.ledger(place)
         ledger.seats.append(seat)
         ledger.seats.sort(key=lambda s: s.order)
-        return place
+        return seat
 
     def _remove(self, entry: Entry, seat: Seat) -> DeviceKey:
         entry.seats.remove(seat)
         self._book.ledger(seat.place).seats.remove(seat)
         return seat.place
+
+
+def _needs_a_new_pod(wrong: str, place: DeviceKey) -> Refusal:
+    return Refusal(
+        Reason.CHANGE_REFUSED, f"its pod holds a plan, and {wrong}; delete the pod", place
+    )

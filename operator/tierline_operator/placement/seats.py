@@ -1,17 +1,19 @@
 """The words of placement: devices, claims, and seats.
 
 A *seat* is room for one pod of a task on one device. It belongs to a claim once the pod's claim is
-there; before (and between two pods) it is kept free for the task, up to the task's `replicas`.
+there; before (and between two pods) it is kept free for the task, up to the task's `replicas`. The
+plan of a seat that is kept free may change with every decision; that of a pod is held (holding.py).
 An allocated claim is the truth about its seat's place; a seat without a claim is only a promise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.held import Held, held_by
 from tierline_operator.planning.request import TaskDemand
 
 
@@ -63,6 +65,10 @@ class Claim:
     """It was allocated to be measured alone."""
     leaving: bool = False
     """It is being deleted: not to be allocated any more."""
+    held: Held | None = None
+    """What its pod holds: the plan that is noted in it, once it is allocated."""
+    lost: bool = False
+    """It is noted as lost: its pod holds nothing any more."""
 
     @property
     def task_key(self) -> TaskKey:
@@ -96,5 +102,32 @@ class Seat:
     demand: TaskDemand | None = None
     plan: TaskPlan | None = None
     """Both None while it is being measured, or lost."""
+    held: Held | None = None
+    """What its pod holds, from the decision on: it is planned by nothing else."""
+    bound: bool = False
+    """Whether its claim is allocated here, or may be: that was decided."""
     reason: str = ""
     """A sentence, where it stands worse than planned."""
+
+    def bind(self) -> None:
+        """What was decided for its pod is now held: the claim may be allocated with this plan."""
+        if self.claim is None or self.plan is None or self.held is not None:
+            return
+        self.held, self.bound = held_by(self.plan), True
+        if self.demand is not None:
+            self.demand = replace(self.demand, held=self.held)
+
+    def leave(self) -> None:
+        """Its pod is gone, and with it what it held: the next one gets a plan of its own."""
+        self.claim = self.held = self.plan = None
+        self.bound = False
+
+    def agree(self, claim: Claim) -> bool:
+        """Hold what is noted in its pod's claim; returns whether that is something else."""
+        self.bound = True
+        before = self.held
+        if claim.lost and self.standing is Standing.LOST:
+            self.held = None
+        elif claim.held is not None:
+            self.held = claim.held
+        return self.held != before

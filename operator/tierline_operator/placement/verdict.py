@@ -32,6 +32,13 @@ class Refusal:
     device: DeviceKey | None = None
     missing_bytes: int | None = None
     shortfall_s: float | None = None
+    relief: str | None = None
+    """Whose pods would make room; None as long as nobody has looked."""
+
+    @property
+    def text(self) -> str:
+        """All that is to be said."""
+        return f"{self.sentence}; {self.relief}" if self.relief else self.sentence
 
     @property
     def distance(self) -> tuple[int, float, float, str]:

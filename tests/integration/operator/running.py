@@ -313,6 +313,11 @@ def placed(claim: Manifest) -> tuple[str, str] | None:
     return result["pool"], result["device"]
 
 
+def memory_in(claim: Manifest) -> dict[str, Any]:
+    """The memory that a claim's plan takes: all of it but what is predicted."""
+    return {k: v for k, v in plan_in(claim).items() if not k.startswith("predicted")}
+
+
 def plan_in(claim: Manifest) -> dict[str, Any]:
     """The plan that an agent reads from a claim."""
     value: dict[str, Any] = json.loads(claim["metadata"]["annotations"]["tierline.io/plan"])

@@ -6,6 +6,7 @@ import pytest
 from tests.integration.operator.running import (
     User,
     conditions,
+    memory_in,
     placed,
     plan_in,
     until,
@@ -135,28 +136,58 @@ def test_a_changed_period_is_granted_or_refused_while_the_pod_runs(user: User) -
     assert "runs on as it was admitted" in conditions(found)["Admitted"]["message"]
 
 
-def test_a_slower_link_is_admitted_anew_and_plans_of_running_pods_follow(user: User) -> None:
+def test_a_slower_link_is_admitted_anew_and_plans_follow_at_the_next_pod(user: User) -> None:
     user.node(node("node-a", fast_mib=24))
     user.apply(profile("m"))
     user.apply(task("m", period_ms=80))
     user.pod("one", "m")
     user.wait_placed("one")
-
-    user.node(node("node-a", fast_mib=24, link_mib_s=700))
-    found = user.wait_task("m", "NoLongerHolds")
-    assert found["status"]["phase"] == "Refused"
     claim = user.claim_of("one")
     assert claim is not None
-    user.api.wait(
-        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Demoted"
-    )
+    before = memory_in(claim)
 
     user.node(node("node-a", fast_mib=512, link_mib_s=700))
-    user.wait_task("m", "Admitted")
-    user.api.wait(
-        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Planned"
+    found = user.wait_task("m", "NoLongerHolds")
+    assert found["status"]["phase"] == "Refused"
+    demoted = user.api.wait(
+        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Demoted"
     )
-    user.api.wait(claim, lambda c: len(plan_in(c)["residentExtents"]) == 64)
+    assert memory_in(demoted) == before, "a program that runs keeps what it has mapped"
+
+    user.delete_pod("one")
+    user.pod("two", "m")
+    user.wait_placed("two")
+    user.wait_task("m", "Admitted")
+    claim = user.claim_of("two")
+    assert claim is not None
+    assert len(memory_in(claim)["residentExtents"]) == 64
+
+
+def test_what_a_running_pod_holds_stays_its_own_until_it_ends(user: User) -> None:
+    user.node(node("node-a", fast_mib=64))
+    user.apply(profile("m", mib=48))
+    user.apply(task("old", of="m"))
+    user.pod("old", "old")
+    user.wait_placed("old")
+    claim = user.claim_of("old")
+    assert claim is not None
+    before = memory_in(claim)
+
+    user.apply(task("new", of="m", policy=SwapPolicy.RESIDENT))
+    user.pod("new", "new")
+    waits = user.wait_task("new", "MemoryInsufficient")
+    message = conditions(waits)["Admitted"]["message"]
+    assert "MiB are missing" in message
+    assert f"it would hold if pods of {user.namespace}/old started anew" in message
+    user.wait_task("old", "Admitted")
+    assert memory_in(user.api.get(claim)) == before
+
+    user.delete_pod("old")
+    user.wait_placed("new")
+    user.pod("next", "old")
+    user.wait_placed("next")
+    user.wait_task("new", "Admitted")
+    user.wait_task("old", "Admitted")
 
 
 def test_a_node_that_disappears(user: User) -> None:

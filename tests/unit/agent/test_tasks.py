@@ -175,6 +175,9 @@ def test_terms_change_in_place_and_a_plan_when_nobody_has_its_arenas(tmp_path: P
     larger = registration("a", resident=2)
     tasks.revise(larger)
     assert (task.registration.deadline_ns, len(task.plan.resident_extents)) == (10, 0)
+    slower = task.plan.model_copy(update={"predicted_response_time_s": 0.002})
+    tasks.revise(registration("a").model_copy(update={"plan": slower}))
+    assert task.plan.predicted_response_time_s == 0.002
 
     task.arena_owner = None
     tasks.revise(larger)

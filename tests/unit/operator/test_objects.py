@@ -92,6 +92,34 @@ def test_a_claim_as_the_operator_left_it() -> None:
     assert not known.claim.profiling
 
 
+@pytest.mark.parametrize(
+    ("standing", "holds", "lost"),
+    [
+        ("Planned", True, False),
+        ("Demoted", True, False),
+        ("Profiling", False, False),
+        ("Lost", False, True),
+    ],
+)
+def test_what_a_pod_holds_is_noted_in_its_claim(standing: str, holds: bool, lost: bool) -> None:
+    _, seat = seated()
+    notes = claim_notes(seat, task("m").spec) | {"tierline.io/standing": standing}
+
+    known = claim_of(allocated("c", annotations=notes))
+
+    assert (known.claim.held == seat.held, known.claim.lost) == (holds, lost)
+    again = claim_of(allocated("c", 2, annotations=notes), known)
+    assert again.claim.held is known.claim.held
+    open_claim = body("c", metadata={"annotations": notes})
+    assert claim_of(open_claim).claim.held is None, "what is not allocated is decided anew"
+
+
+def test_a_plan_of_another_release_is_not_believed() -> None:
+    notes = {"tierline.io/standing": "Planned", "tierline.io/plan": '{"later": true}'}
+
+    assert claim_of(allocated("c", annotations=notes)).claim.held is None
+
+
 @pytest.mark.parametrize("order", ["", "-1", "seven", "٣"])
 def test_an_order_that_somebody_wrote_is_not_believed(order: str) -> None:
     assert claim_of(allocated("c", annotations={"tierline.io/order": order})).claim.order is None

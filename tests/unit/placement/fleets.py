@@ -1,5 +1,6 @@
 """Builders of small fleets: nodes, profiles, tasks and claims with what a test cares about."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,9 @@ from tierline_api.realtime import Criticality, Realtime
 from tierline_api.swap import Memory, Swap, SwapPolicy
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.rules import KindRules, Rules
-from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, TaskKey
+from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.held import Held
 from tierline_operator.planning.request import Margins
 
 MIB = 2**20
@@ -158,8 +161,9 @@ def claim(
     profiling: bool = False,
     leaving: bool = False,
     order: int | None = None,
+    held: Held | None = None,
 ) -> Claim:
-    """A claim of a pod of task `of`."""
+    """A claim of a pod of task `of`; `held` is the plan noted in it."""
     created = (START + timedelta(seconds=number)).isoformat()
     return Claim(
         key=ClaimKey(namespace, name),
@@ -171,7 +175,41 @@ def claim(
         order=order,
         profiling=profiling,
         leaving=leaving,
+        held=held,
     )
+
+
+def allocated(of: Fleet, known: Claim) -> Claim:
+    """The claim with what the operator writes into it: its place and its plan, or that it lost."""
+    seat = of.seat_of(known.key)
+    assert seat is not None
+    lost = seat.standing == Standing.LOST
+    return replace(
+        known,
+        place=seat.place,
+        allocated=known.allocated or known.created,
+        order=seat.order,
+        profiling=seat.standing == Standing.PROFILING,
+        held=seat.held if not lost else None,
+        lost=lost,
+    )
+
+
+def run(of: Fleet, name: str, *, number: int = 0) -> Claim:
+    """Start a pod of a task that has its place; returns its claim as the operator leaves it."""
+    made = claim(f"c-{name}", name, number=number)
+    feed(of, made)
+    made = allocated(of, made)
+    feed(of, made)
+    return made
+
+
+def plan_of_pod(of: Fleet, known: Claim) -> TaskPlan:
+    """The plan by which a pod stands."""
+    seat = of.seat_of(known.key)
+    assert seat is not None
+    assert seat.plan is not None
+    return seat.plan
 
 
 def quota(

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from tests.unit.placement.fleets import EXACT, MIB, claim, node, profile, quota, settle, task
+from tests.unit.placement.fleets import (
+    EXACT,
+    MIB,
+    allocated,
+    claim,
+    node,
+    profile,
+    quota,
+    settle,
+    task,
+)
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
@@ -22,6 +32,7 @@ from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.ledger import Ledger
 from tierline_operator.placement.seats import Claim, ClaimKey, Standing, TaskKey
+from tierline_operator.planning.held import held_by
 from tierline_operator.planning.request import TaskDemand
 
 NODES = st.sampled_from(["a", "b"])
@@ -136,14 +147,20 @@ class Cluster(RuleBasedStateMachine):
         for key, pending in sorted(self.claims.items()):
             seat = self.fleet.seat_of(key)
             if pending.place is None and seat is not None:
-                self.claims[key] = replace(
-                    pending,
-                    place=seat.place,
-                    allocated=f"{self.tick():09}",
-                    order=seat.order,
-                    profiling=seat.standing == Standing.PROFILING,
-                )
+                made = replace(pending, allocated=f"{self.tick():09}")
+                self.claims[key] = allocated(self.fleet, made)
                 self.fleet.put_claim(self.claims[key])
+
+    @rule()
+    def operator_notes(self) -> None:
+        settle(self.fleet)
+        for key, known in sorted(self.claims.items()):
+            if known.place is not None and self.fleet.seat_of(key) is not None:
+                noted = allocated(self.fleet, known)
+                if known.held and noted.held:
+                    assert noted.held == known.held, "what a pod holds never changes"
+                self.claims[key] = noted
+                self.fleet.put_claim(noted)
 
     @invariant()
     def everything_holds(self) -> None:
@@ -175,6 +192,8 @@ def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemT
             seat = fleet.seat_of(claim_key)
             assert seat is not None
             assert seat.place == known.place, "claims are the truth"
+            if known.held is not None and seat.plan is not None:
+                assert held_by(seat.plan) == known.held, "nobody changes what a pod holds"
     for key, made in tasks.items():
         verdict = fleet.verdict(key)
         assert verdict is not None
