@@ -96,6 +96,21 @@ TASKS = Dashboard(
                     Unit.PER_S,
                     (Query(_task_rate("tierline_overrun_jobs_total"), _TASK_LEGEND),),
                 ),
+                Graph(
+                    "Preemptions",
+                    "Times that a job gave the device away to an earlier deadline. Late ones took "
+                    "longer than the task's longest layer; contained jobs over-ran and lost "
+                    "their rank. Both mean that the profile is too optimistic.",
+                    Unit.PER_S,
+                    (
+                        Query(_task_rate("tierline_preemptions_total"), _TASK_LEGEND),
+                        Query(_task_rate("tierline_late_yields_total"), f"{_TASK_LEGEND} late"),
+                        Query(
+                            _task_rate("tierline_contained_jobs_total"),
+                            f"{_TASK_LEGEND} contained",
+                        ),
+                    ),
+                ),
             ),
         ),
         (

@@ -126,6 +126,21 @@ class Metrics:
             "Jobs that held the device longer than their plan predicts.",
             *_TASK,
         )
+        self.contained = self._counter(
+            "tierline_contained_jobs_total",
+            "Over-runs that lost their rank, so that they cost others no more than a layer.",
+            *_TASK,
+        )
+        self.preemptions = self._counter(
+            "tierline_preemptions_total",
+            "Times that a job gave the device away to an earlier deadline, where a layer ended.",
+            *_TASK,
+        )
+        self.late_yields = self._counter(
+            "tierline_late_yields_total",
+            "Times that a job gave the device away later than its longest layer allows, or never.",
+            *_TASK,
+        )
         self.revoked = self._counter(
             "tierline_revoked_jobs_total", "Jobs whose weights could not be streamed.", *_TASK
         )
@@ -271,6 +286,9 @@ class TaskMetrics:
         self.jobs = m.jobs.labels(*self.key)
         self.misses = m.misses.labels(*self.key)
         self.overruns = m.overruns.labels(*self.key)
+        self.contained = m.contained.labels(*self.key)
+        self.preemptions = m.preemptions.labels(*self.key)
+        self.late_yields = m.late_yields.labels(*self.key)
         self.revoked = m.revoked.labels(*self.key)
         self.streamed_bytes = m.streamed_bytes.labels(*self.key)
         self.fetched_bytes = m.fetched_bytes.labels(*self.key)
@@ -290,6 +308,12 @@ class TaskMetrics:
         window_ns = record.deadline_ns - record.release_ns
         if window_ns > 0:
             self.response_ratio.observe(record.response_ns / window_ns)
+
+    def count_yields(self, *, preemptions: int, late: int, contained: bool) -> None:
+        """What became of a job that could be preempted, warm-up included."""
+        self.preemptions.inc(preemptions)
+        self.late_yields.inc(late)
+        self.contained.inc(contained)
 
     def describe(
         self,
@@ -332,6 +356,7 @@ class TaskMetrics:
         for series in (
             *(m.task_info, m.task_ready, m.task_period_s, m.task_deadline_s, m.task_job_s),
             *(m.task_response_s, m.tier_bytes, m.jobs, m.misses, m.overruns, m.revoked),
+            *(m.contained, m.preemptions, m.late_yields),
             *(m.streamed_bytes, m.fetched_bytes, m.stall_s, m.response_ratio),
         ):
             series.remove_by_labels(of_task)

@@ -373,6 +373,11 @@ class Jobs:
         counters.rings_lost += execution.rings_lost
         counters.contained += execution.contained
         counters.late_yields += execution.late_yields
+        self._client.node.metrics.of(task.key).count_yields(
+            preemptions=execution.preemptions,
+            late=execution.late_yields,
+            contained=execution.contained,
+        )
         counters.yield_worst_ns = max(counters.yield_worst_ns, execution.yield_worst_ns)
         if execution.late_yields:
             task.note_once(

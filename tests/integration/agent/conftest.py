@@ -9,7 +9,7 @@ from tests.integration.agent.agent_process import AgentProcess
 
 def running(folder: Path) -> Iterator[AgentProcess]:
     """An agent of 16 extents and one tier, as long as it is needed."""
-    process = AgentProcess(folder)
+    process = AgentProcess(folder, metrics_port=0)
     process.start()
     yield process
     assert process.stop() in (0, -9), process.log.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ def waiting(agent: AgentProcess) -> int:
     """How many jobs wait for the device."""
     found: int = agent.snapshot()["devices"][0]["waiting_jobs"]
     return found
+
+
+def counted_in_metrics(agent: AgentProcess, task: str) -> tuple[float, float, float]:
+    """Preemptions, late yields and contained jobs of a task, as Prometheus is told."""
+    with urllib.request.urlopen(agent.metrics_address(), timeout=60) as answer:  # noqa: S310
+        lines = answer.read().decode().splitlines()
+    series = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    labels = f'{{domain="default",task="{task}"}}'
+    preemptions, late, contained = (
+        float(series[f"tierline_{name}_total{labels}"])
+        for name in ("preemptions", "late_yields", "contained_jobs")
+    )
+    return preemptions, late, contained
 
 
 def long_begun(agent: AgentProcess, terms: dict[str, Any]) -> tuple[TaskProcess, TaskProcess]:
@@ -78,6 +92,7 @@ def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
     assert (counted["rings_lost"] == 0) == resident
     assert counted["fetched_bytes"] == 0
     assert counted["late_yields"] == 0
+    assert counted_in_metrics(agent, "long") == (2 * EXTENTS, 0, 0)
 
 
 def test_a_job_waits_parked_while_the_agent_is_killed_and_goes_on_under_the_next(
@@ -156,6 +171,7 @@ def test_a_job_that_does_not_look_at_its_gates_runs_to_its_end_and_is_counted(
     counted = shared_agent.task("rude")
     assert (counted["preemptions"], counted["late_yields"]) == (0, 1)
     assert counted["notices"][-1]["kind"] == "late-yield"
+    assert counted_in_metrics(shared_agent, "rude") == (0, 1, 0)
 
 
 def test_a_job_that_has_the_device_too_long_loses_its_rank(
@@ -175,6 +191,7 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
     assert greedy.expect(p.Resumed).job == job
     greedy.end(job)
     assert shared_agent.task("greedy")["contained"] == 1
+    assert counted_in_metrics(shared_agent, "greedy") == (1, 0, 1)
 
 
 @pytest.mark.parametrize(
