@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,8 @@ from tierline_client.library import library_path
 _COPY_BYTES = 1 << 30
 _GIB = 1 << 30
 _OBSERVED_JOBS = 6
+_PATIENCE_S = 120.0
+_JOB_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,16 +89,20 @@ def run_task(
     Without an environment of Tierline's it is what the program is without Tierline.
     """
     tierline = {} if environment is None else {"LD_PRELOAD": str(library_path()), **environment}
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.gpu.task", model, "--mode", mode, "--jobs", str(jobs)],
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        env={**os.environ, **tierline},
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"{model} ({mode}) ended with {done.returncode}")
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        env={**os.environ, **tierline, "PYTHONFAULTHANDLER": "1"},
+    ) as task:
+        try:
+            printed, _ = task.communicate(timeout=_PATIENCE_S + _JOB_PATIENCE_S * jobs)
+        except subprocess.TimeoutExpired:
+            task.send_signal(signal.SIGABRT)  # it says where it stands
+            printed, _ = task.communicate()
+    if task.returncode != 0:
+        raise SystemExit(f"{model} ({mode}) ended with {task.returncode}")
+    report: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return report
 
 

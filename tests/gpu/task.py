@@ -2,15 +2,18 @@
 
     python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--illegal]
 
-It is an ordinary program: what it is to Tierline comes from its environment. A paced one says
-that it is ready, then runs so many jobs at each line of its standard input and prints their times.
+It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
+not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
+so many jobs at each line of its standard input and prints their times.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -19,8 +22,6 @@ from typing import Any
 import torch
 from tests.gpu import wild
 from tests.gpu.models import first_tensor, make
-
-import tierline
 
 _WARM_UPS = 3
 
@@ -40,10 +41,12 @@ def main() -> None:
     parser.add_argument("--paced", action="store_true", help="wait for lines")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
+    if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
+        importlib.import_module("tierline")
     shape = make(arguments.model)
     model: Callable[..., Any] = shape.model
     if arguments.mode == "graph":
-        model = tierline.captured(shape.model)
+        model = importlib.import_module("tierline").captured(shape.model)
     elif arguments.mode == "compile":
         model = torch.compile(shape.model)
     begin = time.perf_counter()
