@@ -1,7 +1,7 @@
 """The figures of docs/benchmarks/schedulability.md, part by part.
 
-    python -m tests.bench.schedulability attacks [--runs 1000000]
-    python -m tests.bench.schedulability curves [--sets 400] [--shapes families]
+    python -m tests.bench.schedulability attacks [--runs 1000000] [--resume]
+    python -m tests.bench.schedulability curves [--sets 400] [--shapes families] [--resume]
     python -m tests.bench.schedulability growth
     python -m tests.bench.schedulability optimum [--sets 210]
 
@@ -53,6 +53,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     attacks.add_argument("--each", type=int, default=2000, help="runs for one set")
     curves = parts.add_parser("curves", help="share of sets admitted")
     curves.add_argument("--sets", type=int, default=400, help="for each utilisation")
+    curves.add_argument("--resume", action="store_true", help="go on from what the JSON holds")
     curves.add_argument("--shapes", choices=sorted(SOURCES), default="families")
     more = parts.add_parser("growth", help="time for one more task beside a hundred")
     more.add_argument("--times", type=int, default=200, help="tasks asked for")

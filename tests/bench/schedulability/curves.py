@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 from tests.bench.schedulability import swapping
 from tests.bench.schedulability.bound import possible
 from tests.bench.schedulability.swapping import Swapped
@@ -91,8 +90,3 @@ def examine(tasks: Sequence[TaskDemand], device: DeviceCapacity, load: float) ->
     ask("layers", ("stream",), ours(Scheduling.LAYER_PREEMPTIVE))
     ask("rings", ("layers",), ours(Scheduling.RING_KEEPING))
     return Examined(load, largest)
-
-
-def share(examined: Sequence[Examined], scheme: str, ratio: float) -> float:
-    """Percent of sets that a scheme admits."""
-    return 100 * float(np.mean([one.admitted(scheme, ratio) for one in examined]))
