@@ -77,7 +77,9 @@ def terms() -> dict[str, Any]:
 def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
     agent: AgentProcess, terms: dict[str, Any], resident: bool
 ) -> None:
-    assert agent.register("long", plan(EXTENTS, resident=(3,), ring=3), preemption=terms)["ok"]
+    # So long that no job is contained, however busy the machine is.
+    unhurried = {**plan(EXTENTS, resident=(3,), ring=3), "predictedJobTime": "1000s"}
+    assert agent.register("long", unhurried, preemption=terms)["ok"]
     agent.register("short", plan(4, resident=(0, 1, 2, 3) if resident else (), ring=2))
     long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
     for _ in range(2):
