@@ -18,8 +18,8 @@ LINKS = Dashboard(
             (
                 Graph(
                     "While busy, against planned",
-                    "Recent bandwidth of each link over what plans were made with; below 0.8 for "
-                    "long it counts as drifted.",
+                    "Recent bandwidth of each link over the worst one, which plans were made with; "
+                    "below 0.8 for long it counts as drifted, unless its transfers are small.",
                     Unit.SHARE,
                     (
                         Query(
@@ -58,10 +58,17 @@ LINKS = Dashboard(
             "Health",
             (
                 Graph(
-                    "Drifted",
-                    "1 while a link is slower than plans were made with.",
+                    "Slower than planned",
+                    "Spans of a link's busy time (0.2 s each) in the last hour in which it was "
+                    "slower than planned, and 1 while it has drifted.",
                     Unit.COUNT,
-                    (Query(f"tierline_link_drifted{_ON_LINK}", _LINK_LEGEND),),
+                    (
+                        Query(
+                            f"increase(tierline_link_slow_spans_total{_ON_LINK}[1h])",
+                            _LINK_LEGEND,
+                        ),
+                        Query(f"tierline_link_drifted{_ON_LINK}", f"{_LINK_LEGEND} drifted"),
+                    ),
                 ),
                 Graph(
                     "Failed transfers",

@@ -78,6 +78,7 @@ def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
     lines += [
         f"link {link['name']:<12}{link['bandwidth_bytes_per_s'] / 1e9:.2f} GB/s,"
         f" {shown_size(link['bytes_total'])} so far, busy {link['busy_share']:.0%}"
+        f"{', slower than planned' if link['drifted'] else ''}"
         for link in snapshot["links"]
     ]
     return Text("\n".join(lines), style="dim")

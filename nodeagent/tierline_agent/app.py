@@ -252,13 +252,14 @@ async def _measure_links(node: Node, path: Path) -> None:
 
 
 def _report_drift(link: Link) -> None:
-    rate, now = link.rate(), link.meter.average_bytes_per_s
+    rate, now = link.rate(), link.meter.offered_bytes_per_s
     if rate is not None and now is not None:
         _log.warning(
-            "link %s drifted: %.2f GB/s instead of %.2f GB/s; admission should be run again",
+            "link %s is slower than plans were made with: %.2f GB/s instead of %.2f GB/s; what it "
+            "does now is reported, so that admission is run again",
             link,
             now / 1e9,
-            rate.bandwidth_bytes_per_s / 1e9,
+            rate.worst_bytes_per_s / 1e9,
         )
 
 

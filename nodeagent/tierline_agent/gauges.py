@@ -90,5 +90,6 @@ def _link(metrics: Metrics, link: Link) -> None:
     metrics.raise_to(metrics.link_busy_s, labels, link.busy_ns() / 1e9)
     metrics.raise_to(metrics.link_errors, labels, meter.errors_total)
     metrics.link_bandwidth.labels(*labels).set(meter.average_bytes_per_s or 0.0)
-    metrics.link_planned_bandwidth.labels(*labels).set(rate.bandwidth_bytes_per_s if rate else 0.0)
+    metrics.raise_to(metrics.link_slow_spans, labels, meter.slow_spans_total)
+    metrics.link_planned_bandwidth.labels(*labels).set(rate.worst_bytes_per_s if rate else 0.0)
     metrics.link_drifted.labels(*labels).set(meter.drifted)

@@ -4,8 +4,11 @@ Transfers overlap, so a link's bandwidth is bytes over *busy* time: the time in 
 transfer was under way. Busy time and bytes are summed over windows of a few transfers; a window's
 quotient is one sample. Kept are a moving average (EWMA) and the worst of the recent samples.
 
-A link has *drifted* when the average stays below `DRIFT_RATIO` of the planned bandwidth for
-`DRIFT_WINDOWS` windows; that is reported once until it recovers.
+A link is *watched* against what plans were made with: its worst rate at the start, and the time of
+a transfer of next to nothing. Its busy time is cut into spans of `SPAN_NS`, long enough that no
+hiccup of the machine fills one. A span in which its bytes took longer than planned, by more than
+`DRIFT_RATIO`, is slow, and counted. The link has *drifted* after `DRIFT_SPANS` slow ones in a row,
+and has recovered after as many that are not; meanwhile it offers the slowest that it was seen at.
 
 It reads no clock: all moments are given, in nanoseconds. Not thread-safe: the link locks.
 """
@@ -17,8 +20,10 @@ from collections import deque
 from dataclasses import dataclass
 
 WINDOW_TRANSFERS = 4
+SPAN_NS = 200_000_000
 DRIFT_RATIO = 0.8
-DRIFT_WINDOWS = 4
+"""Margins of plans are larger than this leaves."""
+DRIFT_SPANS = 4
 _AVERAGE_WEIGHT = 0.2
 _RECENT_WINDOWS = 64
 _NS_PER_S = 1_000_000_000
@@ -46,6 +51,7 @@ class LinkMeter:
         self.errors_total = 0
         self.average_bytes_per_s: float | None = None
         self.drifted = False
+        self.slow_spans_total = 0
         self._busy_ns = 0
         self._in_flight = 0
         self._busy_since_ns = 0
@@ -53,7 +59,11 @@ class LinkMeter:
         self._window_transfers = 0
         self._window_began_busy_ns = 0
         self._recent: deque[float] = deque(maxlen=_RECENT_WINDOWS)
-        self._slow_windows = 0
+        self._span = _Span()
+        self._turning = 0
+        """Spans in a row that speak against `drifted`."""
+        self._lowest = 1.0
+        """Least share of the planned speed since the link began to be slow."""
 
     def began(self, now_ns: int) -> None:
         """A transfer began."""
@@ -81,6 +91,8 @@ class LinkMeter:
         self.bytes_total += size_bytes
         self._window_bytes += size_bytes
         self._window_transfers += 1
+        self._span.size_bytes += size_bytes
+        self._span.transfers += 1
         if self._window_transfers >= WINDOW_TRANSFERS:
             self._end_window(now_ns)
 
@@ -94,6 +106,14 @@ class LinkMeter:
         self.average_bytes_per_s = None
         self._window_bytes = self._window_transfers = 0
         self._window_began_busy_ns = self._busy_ns
+        self._span.restart(self._busy_ns)
+
+    @property
+    def offered_bytes_per_s(self) -> float | None:
+        """What plans can count on now; None before anything was measured."""
+        if self.planned is None:
+            return None
+        return self.planned.worst_bytes_per_s * (self._lowest if self.drifted else 1.0)
 
     @property
     def worst_bytes_per_s(self) -> float | None:
@@ -112,6 +132,24 @@ class LinkMeter:
             self._sample(self._window_bytes * _NS_PER_S / elapsed_ns)
         self._window_bytes = self._window_transfers = 0
         self._window_began_busy_ns = busy_ns
+        if busy_ns - self._span.began_busy_ns >= SPAN_NS:
+            self._judge(busy_ns)
+
+    def _judge(self, busy_ns: int) -> None:
+        """The busy time of a span is over."""
+        planned, span = self.planned, self._span
+        if planned is not None:
+            took_s = (busy_ns - span.began_busy_ns) / _NS_PER_S
+            share = span.planned_s(planned) / took_s
+            slow = share < DRIFT_RATIO
+            self.slow_spans_total += slow
+            self._turning = self._turning + 1 if slow != self.drifted else 0
+            if slow:
+                fresh = not self.drifted and self._turning == 1
+                self._lowest = share if fresh else min(self._lowest, share)
+            if self._turning == DRIFT_SPANS:
+                self.drifted, self._turning = slow, 0
+        span.restart(busy_ns)
 
     def _sample(self, bytes_per_s: float) -> None:
         self._recent.append(bytes_per_s)
@@ -120,8 +158,19 @@ class LinkMeter:
         else:
             change = bytes_per_s - self.average_bytes_per_s
             self.average_bytes_per_s += _AVERAGE_WEIGHT * change
-        if self.planned is None:
-            return
-        slow = self.average_bytes_per_s < DRIFT_RATIO * self.planned.bandwidth_bytes_per_s
-        self._slow_windows = self._slow_windows + 1 if slow else 0
-        self.drifted = self._slow_windows >= DRIFT_WINDOWS
+
+
+@dataclass
+class _Span:
+    """What a link did in a stretch of its busy time."""
+
+    began_busy_ns: int = 0
+    size_bytes: int = 0
+    transfers: int = 0
+
+    def planned_s(self, rate: LinkRate) -> float:
+        """How long that should have taken at worst."""
+        return self.size_bytes / rate.worst_bytes_per_s + self.transfers * rate.overhead_s
+
+    def restart(self, busy_ns: int) -> None:
+        self.began_busy_ns, self.size_bytes, self.transfers = busy_ns, 0, 0

@@ -252,12 +252,18 @@ class Metrics:
         )
         self.link_planned_bandwidth = self._gauge(
             "tierline_link_planned_bandwidth_bytes_per_second",
-            "The measured bandwidth of a link that plans were made with.",
+            "The worst measured bandwidth of a link, which plans were made with.",
+            *_LINK,
+        )
+        self.link_slow_spans = self._counter(
+            "tierline_link_slow_spans_total",
+            "Spans of 0.2 s of a link's busy time in which it was slower than planned, by a fifth "
+            "and more.",
             *_LINK,
         )
         self.link_drifted = self._gauge(
             "tierline_link_drifted",
-            "1 while a link is slower than plans were made with.",
+            "1 while a link stays slower than plans were made with.",
             *_LINK,
         )
 

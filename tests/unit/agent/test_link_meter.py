@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from tierline_agent.link_meter import DRIFT_WINDOWS, WINDOW_TRANSFERS, LinkMeter, LinkRate
+from tierline_agent.link_meter import (
+    DRIFT_SPANS,
+    SPAN_NS,
+    WINDOW_TRANSFERS,
+    LinkMeter,
+    LinkRate,
+)
 
 MS = 1_000_000
 
@@ -44,16 +50,61 @@ def test_failures_move_no_bytes() -> None:
     assert (meter.bytes_total, meter.errors_total, meter.transfers_total) == (0, 1, 0)
 
 
-def test_a_link_that_stays_slow_has_drifted_until_it_recovers() -> None:
+def spans(meter: LinkMeter, count: int, took_ms: float) -> None:
+    """Transfers of 1000 bytes that keep the link busy for so many spans."""
+    for _ in range(round(count * SPAN_NS / (took_ms * MS))):
+        meter.moved(1000, round(took_ms * MS))
+
+
+def planned() -> LinkMeter:
+    """A link that is planned with 1 MB/s, and moves more in the median."""
     meter = LinkMeter()
-    meter.planned = LinkRate(1e6, 1e6, 0.0)
-    drifted = []
-    at_ms = 0.0
-    for count, took_ms in ((5, 1), (DRIFT_WINDOWS + 4, 2), (20, 1)):
-        at_ms = windows(meter, count, took_ms, at_ms)
-        drifted.append(meter.drifted)
-    assert drifted == [False, True, False]
-    assert meter.worst_bytes_per_s == pytest.approx(0.5e6)
+    meter.planned = LinkRate(2e6, 1e6, 0.0)
+    return meter
+
+
+def test_a_link_that_stays_slower_than_planned_has_drifted_until_it_recovers() -> None:
+    meter = planned()
+    seen = []
+    for count, took_ms in ((9, 1), (DRIFT_SPANS, 2), (3, 2.5), (DRIFT_SPANS, 1)):
+        spans(meter, count, took_ms)
+        seen.append((meter.drifted, meter.slow_spans_total, meter.offered_bytes_per_s))
+    assert seen == [
+        (False, 0, 1e6),
+        (True, DRIFT_SPANS, pytest.approx(0.5e6)),
+        (True, DRIFT_SPANS + 3, pytest.approx(0.4e6)),
+        (False, DRIFT_SPANS + 3, 1e6),
+    ]
+
+
+def test_hiccups_are_counted_and_are_no_drift() -> None:
+    meter = planned()
+    for _ in range(10):
+        spans(meter, DRIFT_SPANS - 1, 2)
+        spans(meter, 1, 1)
+    assert not meter.drifted
+    assert meter.slow_spans_total == 10 * (DRIFT_SPANS - 1)
+    assert meter.offered_bytes_per_s == 1e6
+
+
+def test_what_the_margins_of_plans_cover_is_not_slow() -> None:
+    meter = planned()
+    spans(meter, 3 * DRIFT_SPANS, 1.2)
+    assert meter.slow_spans_total == 0
+
+
+def test_small_transfers_are_slow_by_their_overhead_not_by_the_link() -> None:
+    meter = LinkMeter()
+    meter.planned = LinkRate(2e6, 1e6, 0.009)
+    spans(meter, 3 * DRIFT_SPANS, 10)  # 0.1 MB/s
+    assert meter.slow_spans_total == 0
+
+
+def test_nothing_is_offered_before_it_was_measured() -> None:
+    meter = LinkMeter()
+    spans(meter, 2 * DRIFT_SPANS, 5)
+    assert meter.offered_bytes_per_s is None
+    assert not meter.drifted
 
 
 def test_what_a_device_moves_by_itself_counts_its_own_time() -> None:
