@@ -12,6 +12,7 @@ from .fields import Count, PositiveCount, Seconds, Text
 from .memprofile import EXTENT_SIZES
 from .metadata import ClusterObjectMeta
 from .plan import Tier
+from .preemption import Scheduling
 
 
 class LinkName(StrEnum):
@@ -64,6 +65,8 @@ class Device(ApiModel):
     """Fast memory that admitted plans take, in bytes."""
     extent_bytes: Annotated[PositiveCount, Field(json_schema_extra={"enum": list(EXTENT_SIZES)})]
     """Size of an extent in bytes."""
+    preemption: Annotated[tuple[Scheduling, ...], Field(max_length=2)] = ()
+    """How its jobs can give it away where a layer ends; none if they keep it to their end."""
     health: Health = Health.HEALTHY
     """Whether jobs can run on it."""
 

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from .base import ApiModel, Rule
 from .fields import Count, Index, PositiveCount, Seconds
+from .preemption import Preemption
 
 MAX_EXTENTS: Final = 65_536
 """Most extents of one task: 2 TiB of weights at 32 MiB; keeps the object below etcd's limit."""
@@ -78,6 +79,8 @@ class Plan(ApiModel):
     """The worst time of one job that runs alone, streaming included."""
     predicted_response_time_s: Seconds | None = None
     """The worst time from release to end among all admitted tasks; absent for BestEffort."""
+    preemption: Preemption | None = None
+    """How its jobs give the device away in the middle; absent if they keep it to their end."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -95,9 +98,9 @@ class Plan(ApiModel):
         return self
 
     def holds_as(self, other: Self) -> bool:
-        """Whether both take the same memory: they differ in what is predicted, if at all."""
-        predicted = ("predicted_job_time_s", "predicted_response_time_s")
-        return self.model_copy(update={name: getattr(other, name) for name in predicted}) == other
+        """Whether both lie in memory in the same way: what is predicted and yielded may differ."""
+        others = ("predicted_job_time_s", "predicted_response_time_s", "preemption")
+        return self.model_copy(update={name: getattr(other, name) for name in others}) == other
 
     @property
     def resident_bytes(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tierline_agent.links import Link
 from tierline_agent.node import Node
+from tierline_agent.policy.preemption import YIELDING_DEVICES
 from tierline_agent.sessions.session import Session
 from tierline_agent.storage import Tier
 from tierline_agent.tasks import Task
@@ -29,6 +30,7 @@ from tierline_api.memnode import (
 from tierline_api.memnode import Link as NodeLink
 from tierline_api.metadata import ClusterObjectMeta
 from tierline_api.plan import Tier as TierName
+from tierline_api.preemption import Scheduling
 
 _OF_THE_FIRST_DEVICE = ("device", "product", "extent_bytes")
 _OF_ALL_DEVICES = ("fast_limit_bytes", "fast_used_bytes", "fast_peak_bytes", "fast_planned_bytes")
@@ -43,7 +45,7 @@ def describe_node(node: Node, name: str) -> MemNode:
         described
         for name in node.units
         for link in node.storage.links_of(name)
-        if (described := describe_link(link, name)) is not None
+        if (described := _node_link(link, name)) is not None
     )
     parts = [
         *(device.health for device in devices),
@@ -75,6 +77,7 @@ def _device_status(node: Node, unit: Unit) -> Device:
         fast_bytes=device.fast_bytes,
         used_bytes=node.registry.planned_bytes(unit.name),
         extent_bytes=device.extent_bytes,
+        preemption=tuple(Scheduling) if device.kind in YIELDING_DEVICES else (),
         health=Health.FAILED if device.lost else Health.HEALTHY,
     )
 
@@ -94,15 +97,14 @@ def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
     )
 
 
-def describe_link(link: Link, device: str) -> NodeLink | None:
-    """A link to `device` with what plans can count on now; None before it was measured."""
-    rate, offered = link.rate(), link.meter.offered_bytes_per_s
-    if rate is None or offered is None:
+def _node_link(link: Link, device: str) -> NodeLink | None:
+    rate = link.rate()
+    if rate is None:
         return None
     return NodeLink(
         name=LinkName(link.name),
         device=device,
-        bandwidth=max(1, int(offered)),
+        bandwidth=max(1, int(rate.worst_bytes_per_s)),
         typical_bandwidth=max(1, int(rate.bandwidth_bytes_per_s)),
         overhead_s=rate.overhead_s,
         health=Health.DEGRADED if link.meter.drifted else Health.HEALTHY,

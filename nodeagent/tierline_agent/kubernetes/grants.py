@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tierline_agent.errors import AgentError
-from tierline_agent.tasks import Registration
+from tierline_agent.tasks import Preemption, Registration
 from tierline_api.memtask_status import Observed
 from tierline_api.optin import DRIVER, PLAN, STANDING, TASK, TERMS
 from tierline_api.plan import Plan
@@ -77,8 +77,21 @@ class Grant:
             deadline_ns=round(realtime.deadline_s * 1e9),
             criticality=criticality.value,
             device=self.device,
+            preemption=_preemption(self.plan),
             plan=self.plan,
         )
+
+
+def _preemption(plan: Plan) -> Preemption | None:
+    granted = plan.preemption
+    if granted is None:
+        return None
+    return Preemption(
+        scheduling=granted.scheduling.value,
+        layer_ns=max(1, round(granted.layer_s * 1e9)),
+        penalty_ns=round(granted.penalty_s * 1e9),
+        parked_bytes=granted.parked_bytes,
+    )
 
 
 def is_of(claim: Mapping[str, Any], node: str) -> bool:

@@ -184,6 +184,7 @@ def test_two_gpus_stream_at_once(two_gpus: AgentProcess) -> None:
     node = agent.call("node")["node"]
     uuids = [device["uuid"] for device in node["status"]["devices"]]
     assert [device["name"] for device in node["status"]["devices"]] == ["gpu-0", "gpu-1"]
+    assert [device["preemption"] for device in node["status"]["devices"]] == [[], []]
     assert agent.register("left", gpu_plan(9, ring=3), device="gpu-0")["ok"]
     assert agent.register("right", gpu_plan(9, ring=3), device=uuids[1])["ok"]
     left, right = on_gpu(agent, 0, "left"), on_gpu(agent, 1, "right")

@@ -77,6 +77,8 @@ def terms() -> dict[str, Any]:
 def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
     agent: AgentProcess, terms: dict[str, Any], resident: bool
 ) -> None:
+    (device,) = agent.call("node")["node"]["status"]["devices"]
+    assert device["preemption"] == ["LayerPreemptive", "RingKeeping"]
     # So long that no job is contained, however busy the machine is.
     unhurried = {**plan(EXTENTS, resident=(3,), ring=3), "predictedJobTime": "1000s"}
     assert agent.register("long", unhurried, preemption=terms)["ok"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from tests.integration.dra.claims import NODE, claim, notes, results
 
 from tierline_agent.kubernetes.grants import NotGranted, Standing, grant_of, is_of
+from tierline_agent.tasks import Preemption, parse_registration
 
 
 def test_an_allocated_claim_grants_what_the_operator_noted() -> None:
@@ -28,6 +30,30 @@ def test_a_demoted_task_runs_in_what_others_leave() -> None:
 
     assert registration is not None
     assert registration.criticality == "BestEffort"
+
+
+def test_a_plan_says_how_jobs_give_the_device_away() -> None:
+    annotations = notes()
+    plan = json.loads(annotations["tierline.io/plan"])
+    plan["preemption"] = {
+        "scheduling": "RingKeeping",
+        "layer": "2ms",
+        "penalty": "1.5us",
+        "parkedBytes": 4096,
+    }
+    noted = annotations | {"tierline.io/plan": json.dumps(plan)}
+
+    registration = grant_of(claim(annotations=noted), NODE).registration
+    without = grant_of(claim(annotations=annotations), NODE).registration
+
+    assert registration is not None
+    assert registration.preemption == Preemption(
+        scheduling="RingKeeping", layer_ns=2_000_000, penalty_ns=1_500, parked_bytes=4096
+    )
+    assert parse_registration(registration.as_json()) == registration
+    assert without is not None
+    assert without.preemption is None
+    assert registration.plan.holds_as(without.plan)
 
 
 @pytest.mark.parametrize("standing", ["Profiling", "Lost"])
