@@ -45,7 +45,7 @@ def describe_node(node: Node, name: str) -> MemNode:
         described
         for name in node.units
         for link in node.storage.links_of(name)
-        if (described := _node_link(link, name)) is not None
+        if (described := describe_link(link, name)) is not None
     )
     parts = [
         *(device.health for device in devices),
@@ -97,14 +97,15 @@ def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
     )
 
 
-def _node_link(link: Link, device: str) -> NodeLink | None:
-    rate = link.rate()
-    if rate is None:
+def describe_link(link: Link, device: str) -> NodeLink | None:
+    """A link to `device` with what plans can count on now; None before it was measured."""
+    rate, offered = link.rate(), link.meter.offered_bytes_per_s
+    if rate is None or offered is None:
         return None
     return NodeLink(
         name=LinkName(link.name),
         device=device,
-        bandwidth=max(1, int(rate.worst_bytes_per_s)),
+        bandwidth=max(1, int(offered)),
         typical_bandwidth=max(1, int(rate.bandwidth_bytes_per_s)),
         overhead_s=rate.overhead_s,
         health=Health.DEGRADED if link.meter.drifted else Health.HEALTHY,
