@@ -1,9 +1,9 @@
 """What belongs to one task in the cluster, step by step brought to where it should be.
 
 Each step compares what is seen with what should be and writes the difference, if any: a step may be
-repeated, left out or cut off at any point. The order matters across tasks: plans of running pods
-shrink (`notes`) before a claim is allocated that needs their room (`allocate`), and a pod leaves
-its gate only when its claim is seen allocated (`open_gates`).
+repeated, left out or cut off at any point. The order matters across tasks: who lost its place or
+its guarantee is told so (`notes`) before a claim is allocated that needs the room (`allocate`), and
+a pod leaves its gate only when its claim is seen allocated (`open_gates`).
 
 Invariant: every write is preceded by `Leadership.check`, and every answer is taken into the view
 before anything else is decided.
@@ -161,7 +161,6 @@ class Tending:
             await self._create(TEMPLATE, claim_template(meta), meta)
         if task.spec.template is not None:
             await self._deploy(task, meta)
-        await self._hold_profile(key, task)
 
     async def _deploy(self, task: MemTask, meta: Meta) -> None:
         key = (meta.namespace, meta.name)
@@ -189,15 +188,6 @@ class Tending:
             manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
             manifest["spec"]["replicas"] = 0
             await self._apply(DEPLOYMENT, key, manifest)
-
-    async def _hold_profile(self, key: TaskKey, task: MemTask) -> None:
-        """A profile by which pods are planned stays until they are not any more."""
-        name = (key.namespace, task.spec.profile or key.name)
-        profile = self._view.profiles.get(name)
-        if profile is None or profile.leaving or FINALIZER in profile.finalizers:
-            return
-        if self._view.fleet.profile_in_use(*name):
-            await self._finalizers(MEMPROFILE, profile, profile.finalizers | {FINALIZER})
 
     # Claims and pods
 
@@ -315,25 +305,14 @@ class Tending:
         await self._tell_changes(meta, task.status, status)
 
     async def release(self, key: TaskKey) -> None:
-        """Let a task go that holds nothing any more, and a profile that nobody is planned by."""
+        """Let a task go that holds nothing any more."""
         known = self._view.tasks.get(key)
-        if known is not None:
-            task, meta = known
-            held = any(claim.claim.place for claim in self._view.claims_of(key))
-            if meta.leaving and FINALIZER in meta.finalizers and not held:
-                await self._finalizers(MEMTASK, meta, meta.finalizers - {FINALIZER})
-            names = {(key.namespace, task.spec.profile or key.name)}
-        else:
-            names = {(key.namespace, key.name)}
-        for name in names:
-            profile = self._view.profiles.get(name)
-            if (
-                profile is not None
-                and FINALIZER in profile.finalizers
-                and profile.leaving
-                and not self._view.fleet.profile_in_use(*name)
-            ):
-                await self._finalizers(MEMPROFILE, profile, profile.finalizers - {FINALIZER})
+        if known is None:
+            return
+        _, meta = known
+        held = any(claim.claim.place for claim in self._view.claims_of(key))
+        if meta.leaving and FINALIZER in meta.finalizers and not held:
+            await self._finalizers(MEMTASK, meta, meta.finalizers - {FINALIZER})
 
     # Events
 

@@ -55,7 +55,6 @@ class View:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.tasks: dict[TaskKey, tuple[MemTask, Meta]] = {}
-        self.profiles: dict[Name, Meta] = {}
         self.claims: dict[ClaimKey, KnownClaim] = {}
         self.pods: dict[Name, KnownPod] = {}
         self.templates: dict[Name, KnownPart] = {}
@@ -103,7 +102,6 @@ class View:
             self.tasks.pop(task, None)
             self.fleet.drop_task(task)
         elif resource == MEMPROFILE:
-            self.profiles.pop(name, None)
             self.fleet.drop_profile(*name)
         elif resource == MEMNODE:
             self.fleet.drop_node(name[1])
@@ -151,7 +149,6 @@ class View:
 
     def _profile(self, body: Json, name: Name) -> set[TaskKey]:
         self.fleet.put_profile(model_of(MemProfile, body))
-        self.profiles[name] = meta_of(body)
         return {TaskKey(*name)}
 
     def _node(self, body: Json, _: Name) -> set[TaskKey]:

@@ -28,7 +28,7 @@ from tierline_operator.reading import KnownClaim, KnownPod, Meta
 from tierline_operator.resources import DEPLOYMENT, TEMPLATE
 
 FINALIZER: Final = "tierline.io/admission"
-"""Keeps a MemTask until none of its pods holds a claim, and a MemProfile while it is in use."""
+"""Keeps a MemTask until none of its pods holds a claim."""
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Kubernetes' own finalizer of allocated claims; its controller removes it."""
 MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "tierline"}

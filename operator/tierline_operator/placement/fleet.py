@@ -207,14 +207,6 @@ class Fleet:
         """The ledgers of all devices, to be read only."""
         return self._book.ledgers
 
-    def profile_in_use(self, namespace: str, name: str) -> list[TaskKey]:
-        """Tasks with a seat that are planned by this profile."""
-        return sorted(
-            entry.key
-            for entry in self._entries.values()
-            if entry.seats and (entry.key.namespace, entry.profile_name) == (namespace, name)
-        )
-
     # Settling
 
     def settle(self) -> Settled:

@@ -234,18 +234,24 @@ def test_a_task_without_a_profile_is_measured_alone_then_admitted(user: User) ->
     )
 
 
-def test_a_profile_stays_while_pods_are_planned_by_it(user: User) -> None:
+def test_a_profile_may_go_at_any_time_and_pods_run_on_by_their_plans(user: User) -> None:
     user.node(node("node-a"))
-    held = user.apply(profile("m"))
+    user.node(node("node-b"))
+    measured = user.apply(profile("m"))
     user.apply(task("m"))
-    user.wait_task("m", "Admitted")
-    user.api.wait(held, lambda found: found["metadata"].get("finalizers"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+    claim = user.claim_of("one")
+    assert claim is not None
+    before = memory_in(claim)
 
-    user.api.delete(held)
-    assert user.api.get(held)["metadata"]["deletionTimestamp"]
-    user.api.delete(user.task("m"))
-
-    user.api.wait_gone(held)
+    user.api.delete(measured)
+    user.api.wait_gone(measured)
+    found = user.wait_task("m", "ProfileMissing", "Profiled")
+    assert conditions(found)["Admitted"]["status"] == "True"
+    assert memory_in(user.api.get(claim)) == before
+    user.pod("two", "m")
+    assert user.wait_placed("two") == ("node-b", "cpu0"), "it is measured on an empty device"
 
 
 def test_a_quota_of_the_namespace(user: User) -> None:
