@@ -21,8 +21,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
+from tierline_kube.client import Kube
+from tierline_kube.errors import KubeError, NotFound, Refused, Unreachable
+from tierline_kube.resource import Json, Resource
 from tierline_operator import metrics
-from tierline_operator.kube import Conflict, Json, Kube, KubeError, NotFound, Resource, Unreachable
 from tierline_operator.leader import Leadership
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.rules import Rules
@@ -164,7 +166,7 @@ class Engine:
                 except NotFound:
                     return
 
-        claims = await self._kube.list_all(CLAIM)
+        claims = (await self._kube.list_all(CLAIM)).items
         open_claims = [body for body in claims if "allocation" not in (body.get("status") or {})]
         await asyncio.gather(*(change(body) for body in open_claims))
         log.info("took over: %d open claims fenced against the former leader", len(open_claims))
@@ -174,7 +176,7 @@ class Engine:
         for resource in WATCHED:
             before = self.view.known(resource)
             there = set()
-            for body in await self._kube.list_all(resource):
+            for body in (await self._kube.list_all(resource)).items:
                 metadata = body["metadata"]
                 there.add((metadata.get("namespace", ""), metadata["name"]))
                 self._due |= self.view.take(resource, body)
@@ -188,7 +190,7 @@ class Engine:
         while True:
             try:
                 await read()
-            except (KubeError, Unreachable) as error:
+            except KubeError as error:
                 log.warning("cannot read the cluster, tries again in %.1f s: %s", delay_s, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
@@ -225,7 +227,7 @@ class Engine:
                 self._doubt_until = time.monotonic() + _DOUBT_S
                 log.warning("will try again: %s", error, extra={"task": key})
                 return False
-            except KubeError as error:
+            except Refused as error:
                 log.warning("the API server refuses: %s", error, extra={"task": key})
                 return False
         return True
@@ -237,7 +239,7 @@ class Engine:
             self._due |= self.view.take(stale.resource, body)
         except NotFound:
             self._due |= self.view.forget(stale.resource, stale.name)
-        except (KubeError, Unreachable, Conflict) as error:
+        except KubeError as error:
             log.warning("will read again: %s", error, extra={"task": key})
         return False
 

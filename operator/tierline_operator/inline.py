@@ -15,7 +15,7 @@ from tierline_api.base import API_VERSION
 from tierline_api.memtask import MemTask
 from tierline_api.mistakes import first_mistake
 from tierline_api.optin import INLINE, INLINE_NEEDED, TASK
-from tierline_operator.kube import Json
+from tierline_kube.resource import Json
 from tierline_operator.reading import KnownPod
 from tierline_operator.writing import MANAGED_BY
 

@@ -18,9 +18,10 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from tierline_operator.kube import Conflict, Json, Kube, KubeError, NotFound, Unreachable
+from tierline_kube.client import Kube
+from tierline_kube.errors import Conflict, KubeError, NotFound
+from tierline_kube.resource import LEASE, Json
 from tierline_operator.metrics import LEADER
-from tierline_operator.resources import LEASE
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class Leadership:
         spec = {**self._lease["spec"], "holderIdentity": "", "renewTime": _now()}
         try:
             await self._kube.replace(LEASE, {**self._lease, "spec": spec})
-        except (KubeError, Unreachable) as error:
+        except KubeError as error:
             log.warning("cannot give up the Lease, it will expire: %s", error)
 
     async def _try(self) -> bool:
@@ -101,7 +102,7 @@ class Leadership:
                 if not self._may_take():
                     return False
             await self._write()
-        except (KubeError, Unreachable) as error:
+        except KubeError as error:
             # Someone was faster, or there is no answer: the next try tells.
             log.debug("cannot renew the Lease: %s", error)
             return False

@@ -20,9 +20,11 @@ from typing import Any
 import kopf
 
 from tierline_api.device import DeviceKind
+from tierline_kube.client import Kube
+from tierline_kube.errors import NoCluster
+from tierline_kube.resource import Resource
 from tierline_operator import logs, metrics, settings
 from tierline_operator.engine import Engine
-from tierline_operator.kube import Kube, NoCluster, Resource
 from tierline_operator.leader import Leadership, NoLongerLeader
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
@@ -30,6 +32,8 @@ from tierline_operator.resources import WATCHED
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
+MANAGER = "tierline-operator"
+"""The field manager of everything that the operator applies."""
 _PATIENCE_S = 10.0
 """How long the end of the process waits for answers to writes."""
 REGISTRY = kopf.get_default_registry()
@@ -52,7 +56,7 @@ class Operator:
 
     def __init__(self, chosen: Settings) -> None:
         self._settings = chosen
-        self._kube = Kube()
+        self._kube = Kube(MANAGER, metrics.count_request)
         self.leadership = Leadership(self._kube, chosen)
         self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen))
         self._life: asyncio.Task[None] | None = None

@@ -97,6 +97,13 @@ def show_devices(devices: Iterable[tuple[tuple[str, str], float, int]]) -> None:
         DEVICE_PODS.remove(*gone)
 
 
+def count_request(method: str, outcome: str) -> None:
+    """Count a request to the API server."""
+    API_REQUESTS.labels(method, outcome).inc()
+    if outcome == "409":
+        CONFLICTS.inc()
+
+
 def serve(port: int) -> None:
     """Serve the metrics on all addresses; raises OSError if the port is taken."""
     start_http_server(port)

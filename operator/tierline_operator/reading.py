@@ -19,7 +19,7 @@ from tierline_api.memtask_status import Observed
 from tierline_api.mistakes import first_mistake
 from tierline_api.optin import DRIVER, GATE, INLINE, ORDER, PLAN, STANDING, TASK
 from tierline_api.plan import Plan
-from tierline_operator.kube import Json
+from tierline_kube.resource import Json
 from tierline_operator.placement.holding import held_of
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing
 from tierline_operator.planning.held import Held

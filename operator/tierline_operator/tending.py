@@ -21,33 +21,16 @@ from tierline_api.conditions import ConditionStatus, ConditionType, Reason, find
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.memtask_status import MemTaskStatus
 from tierline_api.optin import INLINE_NEEDED
+from tierline_kube.client import APPLY, JSON_PATCH, MERGE, Kube
+from tierline_kube.errors import Conflict, KubeError, NotFound, Refused
+from tierline_kube.events import Reporter, event
+from tierline_kube.resource import EVENT, MEMPROFILE, MEMTASK, REPLICASET, Json, Resource
 from tierline_operator import metrics
 from tierline_operator.inline import InlineError, memtask_of
-from tierline_operator.kube import (
-    APPLY,
-    JSON_PATCH,
-    MERGE,
-    Conflict,
-    Json,
-    Kube,
-    KubeError,
-    NotFound,
-    Resource,
-    Unreachable,
-)
 from tierline_operator.leader import Leadership
 from tierline_operator.placement.seats import Standing, TaskKey
 from tierline_operator.reading import KnownClaim, KnownPod, Meta
-from tierline_operator.resources import (
-    CLAIM,
-    DEPLOYMENT,
-    EVENT,
-    MEMPROFILE,
-    MEMTASK,
-    POD,
-    REPLICASET,
-    TEMPLATE,
-)
+from tierline_operator.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.status import status_of
 from tierline_operator.view import Name, View
 from tierline_operator.writing import (
@@ -343,34 +326,16 @@ class Tending:
         self, resource: Resource, meta: Meta, reason: str, message: str, *, normal: bool
     ) -> None:
         """Write an event; it is no part of the truth, so a failure is only logged."""
-        event: Json = {
-            "apiVersion": EVENT.group_version,
-            "kind": EVENT.kind,
-            "metadata": {
-                "namespace": meta.namespace,
-                # kubectl shows events of one second in the order of their names.
-                "name": f"{meta.name[:200].rstrip('-.')}.{time.time_ns():016x}",
-            },
-            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": "Normal" if normal else "Warning",
-            "reason": reason,
-            "action": "Admission",
-            "note": message[:1024],
-            "reportingController": "tierline.io/operator",
-            "reportingInstance": self._leadership.identity,
-            "regarding": {
-                "apiVersion": resource.group_version,
-                "kind": resource.kind,
-                "namespace": meta.namespace,
-                "name": meta.name,
-                "uid": meta.uid,
-            },
-        }
+        reporter = Reporter("tierline.io/operator", self._leadership.identity, "Admission")
+        about = resource.reference(
+            {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
+        )
+        told = event(reporter, about, reason, message, time.time_ns(), normal=normal)
         log.info(message, extra={"task": f"{meta.namespace}/{meta.name}", "reason": reason})
         try:
             self._leadership.check()
-            await self._kube.create(EVENT, event)
-        except (KubeError, Unreachable) as error:
+            await self._kube.create(EVENT, told)
+        except KubeError as error:
             log.warning("cannot write an event: %s", error)
 
     # Writes
@@ -399,7 +364,7 @@ class Tending:
             answer = await self._kube.patch(resource, *name, body, how=how, subresource=subresource)
         except (Conflict, NotFound) as error:
             raise Stale(resource, (name[0], name[1])) from error
-        except KubeError as error:
+        except Refused as error:
             if how == JSON_PATCH:  # a test in the patch failed
                 raise Stale(resource, (name[0], name[1])) from error
             raise
@@ -424,7 +389,7 @@ class Tending:
             raise Stale(resource, name)
         taken = f"{resource.kind}/{name[1]} exists and is not Tierline's; rename it or the MemTask"
         await self._tell_once(MEMTASK, task, "NameTaken", taken)
-        raise KubeError(409, "NameTaken", taken)
+        raise Refused(f"create {resource.kind}/{name[1]}", 409, "NameTaken", taken)
 
 
 def _now() -> datetime:

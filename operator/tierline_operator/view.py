@@ -18,7 +18,7 @@ from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memquota import MemQuota
 from tierline_api.memtask import MemTask
-from tierline_operator.kube import Json, Resource
+from tierline_kube.resource import MEMNODE, MEMPROFILE, MEMQUOTA, MEMTASK, Json, Resource
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import ClaimKey, TaskKey
 from tierline_operator.reading import (
@@ -33,16 +33,7 @@ from tierline_operator.reading import (
     part_of,
     pod_of,
 )
-from tierline_operator.resources import (
-    CLAIM,
-    DEPLOYMENT,
-    MEMNODE,
-    MEMPROFILE,
-    MEMQUOTA,
-    MEMTASK,
-    POD,
-    TEMPLATE,
-)
+from tierline_operator.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 
 log = logging.getLogger(__name__)
 Name = tuple[str, str]

@@ -20,7 +20,7 @@ from tierline_api.optin import (
     TERMS,
 )
 from tierline_api.terms import Terms
-from tierline_operator.kube import Json
+from tierline_kube.resource import Json
 from tierline_operator.placement.seats import Seat, Standing
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import plan_of

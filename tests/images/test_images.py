@@ -23,9 +23,14 @@ IMAGES: Final = ("operator", "agent")
 USERS: Final = {"operator": "65532:65532", "agent": ""}
 LIMIT_BYTES: Final = {"operator": 330 << 20, "agent": 330 << 20}
 PACKAGES: Final = {
-    "operator": {"tierline_api": "crds", "tierline_operator": "operator"},
+    "operator": {
+        "tierline_api": "crds",
+        "tierline_kube": "crds",
+        "tierline_operator": "operator",
+    },
     "agent": {
         "tierline_api": "crds",
+        "tierline_kube": "crds",
         "tierline_client": "nodeagent",
         "tierline_agent": "nodeagent",
     },

@@ -14,7 +14,6 @@ in an order in which every state between two pieces is one that the next start u
     objects     MemNode, ResourceSlice, statuses          pure
     gpus        what opens a GPU to a pod
     folders     library versions and the pods' folders    disk
-    api         the API server in plain JSON
     agent       the administrator's socket
     placing     prepare, unprepare, and making it so again after a crash
     driver      what the kubelet calls

@@ -24,6 +24,7 @@ from tierline_agent.errors import AgentError, ConfigError
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_pb2
 from tierline_api.optin import DRIVER
+from tierline_kube.errors import KubeError
 
 _log = logging.getLogger(__name__)
 _DRA: Final = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
@@ -47,7 +48,7 @@ class ClaimName:
 
 
 class Answers(Protocol):
-    """Who does what the kubelet asks for. Failures are AgentError or OSError."""
+    """Who does what the kubelet asks for. Failures are AgentError, KubeError or OSError."""
 
     async def prepare(self, claim: ClaimName) -> tuple[Grant, tuple[str, ...]]:
         """Prepare a claim; returns what it grants, and the CDI devices that its pod gets."""
@@ -215,7 +216,7 @@ async def _failure(what: str, act: Callable[[], Awaitable[None]]) -> str:
     """Why `act` failed, as a sentence; empty if it did not."""
     try:
         await act()
-    except (AgentError, OSError) as error:
+    except (AgentError, KubeError, OSError) as error:
         _log.warning("cannot %s: %s", what, error)
         return str(error)
     except Exception:

@@ -23,8 +23,7 @@ from tierline_api.optin import DRIVER, PLAN, STANDING, TASK, TERMS
 from tierline_api.plan import Plan
 from tierline_api.realtime import Criticality
 from tierline_api.terms import Terms
-
-Json = dict[str, Any]
+from tierline_kube.resource import Json
 
 
 class Standing(StrEnum):

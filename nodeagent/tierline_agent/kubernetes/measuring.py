@@ -20,13 +20,15 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tierline_agent.errors import AgentError
-from tierline_agent.kubernetes.api import MEMPROFILE, Conflict, Kube
 from tierline_agent.kubernetes.description import MEASURED, PROFILE
 from tierline_agent.kubernetes.folders import PodFolders
 from tierline_agent.kubernetes.grants import Grant, Standing
 from tierline_api.memnode import Device
 from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
 from tierline_api.metadata import ObjectMeta
+from tierline_kube.client import Kube
+from tierline_kube.errors import Conflict
+from tierline_kube.resource import MEMPROFILE
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4 << 20
@@ -85,7 +87,7 @@ class Measuring:
         self._done: set[str] = set()
 
     async def look(self, grants: Iterable[Grant | None], devices: Iterable[Device]) -> None:
-        """Create the profiles that pods have written. Raises AgentError."""
+        """Create the profiles that pods have written. Raises KubeError."""
         by_name = {device.name: device for device in devices}
         for grant in grants:
             if grant is None or grant.standing is not Standing.PROFILING:

@@ -8,7 +8,7 @@ is the operator's knowledge alone, so its capacities are those of the whole devi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from tierline_agent.kubernetes.grants import Grant
@@ -16,16 +16,14 @@ from tierline_api.conditions import Condition, ConditionStatus, ConditionType, R
 from tierline_api.memnode import Device, Health, MemNode
 from tierline_api.memtask_status import Observed
 from tierline_api.optin import DRIVER, FAST_MEMORY
+from tierline_kube.resource import NODE, Json
 
-Json = dict[str, Any]
 _LONGEST_ATTRIBUTE: Final = 64
-_LONGEST_NOTE: Final = 1024
 
 
 def owned_by_node(node: Mapping[str, Any]) -> list[Json]:
     """References by which an object goes with its Node."""
-    metadata = node["metadata"]
-    return [{"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}]
+    return [NODE.reference(node["metadata"])]
 
 
 def slice_name(node: str) -> str:
@@ -111,24 +109,4 @@ def observed_status(grant: Grant, observed: Observed) -> Json:
     return {
         "metadata": {"namespace": grant.namespace, "name": grant.claim},
         "status": {"devices": [device]},
-    }
-
-
-def event(regarding: Json, reason: str, note: str, reporter: str, *, normal: bool = False) -> Json:
-    """An event about the object that `regarding` names."""
-    return {
-        "apiVersion": "events.k8s.io/v1",
-        "kind": "Event",
-        "metadata": {
-            "namespace": regarding.get("namespace") or "default",
-            "generateName": f"{regarding['name'][:50]}-",
-        },
-        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "type": "Normal" if normal else "Warning",
-        "reason": reason,
-        "action": "Prepare",
-        "note": note[:_LONGEST_NOTE],
-        "reportingController": f"{DRIVER}/agent",
-        "reportingInstance": reporter,
-        "regarding": regarding,
     }

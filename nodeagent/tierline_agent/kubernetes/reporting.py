@@ -19,19 +19,13 @@ from typing import Any, Final
 
 from tierline_agent.kubernetes import objects
 from tierline_agent.kubernetes.agent import Agent
-from tierline_agent.kubernetes.api import (
-    CLAIM,
-    MEMNODE,
-    NODE,
-    SLICE,
-    Kube,
-    KubeError,
-    NotFound,
-)
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.observing import Observation
 from tierline_api.conditions import Condition
 from tierline_api.memnode import Device, Health, MemNode
+from tierline_kube.client import Kube
+from tierline_kube.errors import NotFound, Refused
+from tierline_kube.resource import CLAIM, MEMNODE, NODE, SLICE, Json
 
 _log = logging.getLogger(__name__)
 _LOOK_AGAIN_S: Final = 60.0
@@ -71,7 +65,7 @@ class NodeReport:
         """Write what has changed; `look_again` also looks whether it is there at all.
 
         Raises:
-            AgentError, OSError: the agent or the API server does not answer, or refuses.
+            AgentError, KubeError, OSError: agent or API server does not answer, or refuses.
         """
         described = await self.read()
         now = datetime.now(UTC).replace(microsecond=0)
@@ -80,7 +74,7 @@ class NodeReport:
         changed = node != self._written and since_s > min(_NODE_PAUSE_S, self._period_s)
         if not (changed or look_again or since_s > _LOOK_AGAIN_S):
             return
-        owner = objects.owned_by_node(await self._kube.get(NODE, self._node))
+        owner = objects.owned_by_node(await self._kube.get(NODE, "", self._node))
         metadata = {"name": self._node, "ownerReferences": owner}
         await self._kube.apply(MEMNODE, {"metadata": metadata, "spec": {}})
         status = {"metadata": {"name": self._node}, "status": node.to_api()["status"]}
@@ -89,11 +83,11 @@ class NodeReport:
         self._written, self._conditions = node, node.status.conditions
         self._looked_at_s = time.monotonic()
 
-    async def _write_slice(self, node: MemNode, owner: list[dict[str, Any]]) -> None:
+    async def _write_slice(self, node: MemNode, owner: list[Json]) -> None:
         name = objects.slice_name(self._node)
         generation = 1
         try:
-            there = await self._kube.get(SLICE, name)
+            there = await self._kube.get(SLICE, "", name)
         except NotFound:
             pass
         else:
@@ -108,7 +102,7 @@ class NodeReport:
         _log.info("published %d devices in ResourceSlice %s", len(spec["devices"]), name)
 
 
-def _same_devices(there: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> bool:
+def _same_devices(there: list[Json], wanted: list[Json]) -> bool:
     """Whether two lists of devices say the same; quantities read back as they were written."""
     return [_flat(device) for device in there] == [_flat(device) for device in wanted]
 
@@ -140,7 +134,7 @@ class ClaimReports:
         """Write what is due of the claims in `grants`.
 
         Raises:
-            AgentError, OSError: the agent or the API server does not answer, or refuses.
+            AgentError, KubeError, OSError: agent or API server does not answer, or refuses.
         """
         await self._read_jobs(grants)
         for uid in set(self._seen) - set(grants):
@@ -155,7 +149,7 @@ class ClaimReports:
             observed = seen.observed(datetime.now(UTC).replace(microsecond=0))
             try:
                 await self._kube.apply(CLAIM, objects.observed_status(grant, observed), "status")
-            except KubeError as error:  # it went meanwhile, or is refused: the others are not
+            except Refused as error:  # it went meanwhile, or is refused: the others are not
                 _log.warning("cannot report on claim %s: %s", grant.claim, error)
             self._written[uid] = (seen.jobs, now_s)
 

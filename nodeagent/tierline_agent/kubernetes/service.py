@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
-from tierline_agent.kubernetes import gpus, objects
+from tierline_agent.kubernetes import gpus
 from tierline_agent.kubernetes.agent import Agent
-from tierline_agent.kubernetes.api import CLAIM, EVENT, Kube, NotFound
 from tierline_agent.kubernetes.driver import ClaimName, Driver
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
@@ -30,12 +29,18 @@ from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
 from tierline_agent.kubernetes.thread import Objection
 from tierline_agent.state import boot_id
 from tierline_api.device import DeviceKind
-from tierline_api.optin import NODE_LABEL
+from tierline_api.optin import DRIVER, NODE_LABEL
+from tierline_kube.client import Kube
+from tierline_kube.errors import KubeError, NotFound
+from tierline_kube.events import Reporter, event
+from tierline_kube.resource import CLAIM, EVENT, Json
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _RESYNC_S: Final = 30.0
+MANAGER: Final = "tierline-agent"
+"""The field manager of everything that the agent applies."""
 
 
 class Service:
@@ -47,7 +52,8 @@ class Service:
         self._settings = settings
         self._node = node
         self._object_to = object_to
-        self._kube = Kube()
+        self._kube = Kube(MANAGER)
+        self._own_claims = CLAIM.selected(f"{NODE_LABEL}={node}")
         socket = Path(config.run_dir) / "admin.sock"
         self._agent = Agent(socket, config.limits.admin_line_bytes)
         period_s = settings.report_period_s
@@ -55,7 +61,7 @@ class Service:
         self._claim_reports = ClaimReports(self._kube, self._agent, period_s)
         self._folders = PodFolders(Path(settings.pods_dir))
         self._measuring = Measuring(self._kube, self._folders)
-        self._claims: dict[str, dict[str, Any]] = {}
+        self._claims: dict[str, Json] = {}
         self._listed = asyncio.Event()
         self._changed = asyncio.Event()
         self._slices_unsure = False
@@ -63,7 +69,7 @@ class Service:
         self._placing: Placing | None = None
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Work until `ending` is set. Raises ConfigError if there is no cluster."""
+        """Work until `ending` is set. Raises NoCluster."""
         async with self._kube:
             driver = Driver(
                 self,
@@ -89,7 +95,7 @@ class Service:
             begun_s = time.monotonic()
             try:
                 await act(*arguments)
-            except (AgentError, OSError) as error:
+            except (AgentError, KubeError, OSError) as error:
                 _log.warning("cannot %s: %s; trying again in %.1f s", what, error, pause_s)
             except Exception:
                 _log.exception("cannot %s; trying again in %.1f s", what, pause_s)
@@ -101,22 +107,21 @@ class Service:
 
     async def _watch(self) -> None:
         """Keep up with the node's claims until the watch ends."""
-        selector = f"{NODE_LABEL}={self._node}"
-        items, at = await self._kube.list_all(CLAIM, selector)
+        there = await self._kube.list_all(self._own_claims)
         # What the kubelet has asked about meanwhile is newer than this list.
-        later = [claim for claim in self._claims.values() if _version(claim) > int(at)]
-        self._claims = {claim["metadata"]["uid"]: claim for claim in (*items, *later)}
+        later = [claim for claim in self._claims.values() if _version(claim) > int(there.version)]
+        self._claims = {claim["metadata"]["uid"]: claim for claim in (*there.items, *later)}
         self._object_to("")
         self._listed.set()
         self._changed.set()
-        async for kind, claim in self._kube.watch(CLAIM, selector, at):
+        async for kind, claim in self._kube.watch(self._own_claims, there.version):
             if kind == "DELETED":
                 self._claims.pop(claim["metadata"]["uid"], None)
             else:
                 self._take(claim)
             self._changed.set()
 
-    def _take(self, claim: dict[str, Any]) -> None:
+    def _take(self, claim: Json) -> None:
         """Keep a claim, unless a later state of it is known."""
         uid = claim["metadata"]["uid"]
         known = self._claims.get(uid)
@@ -163,7 +168,7 @@ class Service:
         """Do one of the steady things; a failure is only logged: it is done again soon."""
         try:
             await work
-        except (AgentError, OSError) as error:
+        except (AgentError, KubeError, OSError) as error:
             _log.warning("cannot %s: %s", what, error)
 
     async def _pause(self) -> None:
@@ -204,7 +209,7 @@ class Service:
         """Prepare a claim as it is now."""
         placing = self._ready()
         try:
-            body = await self._kube.get(CLAIM, claim.name, claim.namespace)
+            body = await self._kube.get(CLAIM, claim.namespace, claim.name)
         except NotFound as error:
             raise NotGranted(f"there is no claim {claim.namespace}/{claim.name}") from error
         if body["metadata"]["uid"] != claim.uid:
@@ -241,20 +246,18 @@ class Service:
             raise AgentError("the agent has not read the node's claims yet")
         return self._placing
 
-    async def _tell(self, claim: dict[str, Any], reason: str, note: str) -> None:
+    async def _tell(self, claim: Json, reason: str, note: str) -> None:
         """Write an event about a claim, once; a failure is only logged."""
         metadata = claim["metadata"]
         if (metadata["uid"], note) in self._told:
             return
         self._told.add((metadata["uid"], note))
-        regarding = {
-            "apiVersion": CLAIM.group_version,
-            "kind": CLAIM.kind,
-            **{name: metadata[name] for name in ("namespace", "name", "uid")},
-        }
+        reporter = Reporter(f"{DRIVER}/agent", self._node, "Prepare")
+        about = CLAIM.reference(metadata)
+        told = event(reporter, about, reason, note, time.time_ns(), normal=False)
         try:
-            await self._kube.create(EVENT, objects.event(regarding, reason, note, self._node))
-        except AgentError as error:
+            await self._kube.create(EVENT, told)
+        except KubeError as error:
             _log.warning("cannot write an event: %s", error)
 
 

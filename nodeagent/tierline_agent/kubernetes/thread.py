@@ -15,6 +15,7 @@ from typing import Final
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
+from tierline_kube.errors import KubeError
 
 _log = logging.getLogger(__name__)
 _STOP_S: Final = 15.0
@@ -57,7 +58,7 @@ class KubernetesThread:
 
             service = Service(self._config, self._settings, self._node, self._object_to)
             self._loop.run_until_complete(service.run(self._ending))
-        except AgentError as error:
+        except (AgentError, KubeError) as error:
             _log.error("the Kubernetes part ended: %s", error)
             self._object_to(str(error))
         except Exception:

@@ -13,12 +13,13 @@ from tierline_api.memtask_status import MemTaskStatus, Observed, Phase
 from tierline_api.plan import Plan
 from tierline_api.realtime import Criticality
 from tierline_api.terms import Terms
+from tierline_kube.resource import MEMTASK
 from tierline_operator import logs
 from tierline_operator.inline import InlineError, memtask_of
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, TaskKey
 from tierline_operator.reading import Unreadable, claim_of, meta_of, model_of, pod_of
-from tierline_operator.resources import CLAIM, MEMTASK
+from tierline_operator.resources import CLAIM
 from tierline_operator.status import status_of
 from tierline_operator.view import View
 from tierline_operator.writing import (

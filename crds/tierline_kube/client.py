@@ -1,0 +1,246 @@
+"""Requests to one API server: the `kubernetes` client's configuration, TLS, tokens and connections,
+and none of its models, which would check every object of a watch a second time.
+
+Every failure is one of `errors`, with what was asked in its sentence. Nothing is tried again here.
+A service account's token is read anew every minute, because kubelets replace it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from tierline_kube.errors import Conflict, KubeError, NoCluster, NotFound, Refused, Unreachable
+from tierline_kube.resource import Json, Resource
+
+MERGE: Final = "application/merge-patch+json"
+JSON_PATCH: Final = "application/json-patch+json"
+APPLY: Final = "application/apply-patch+yaml"
+_PLAIN: Final = "application/json"
+_PAGE: Final = 500
+_WATCH_S: Final = 300
+"""The server ends a watch after so long."""
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
+_WATCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=_WATCH_S + 30)
+_NOT_NOW: Final = frozenset({429, 500, 502, 503, 504})
+"""Answers that say nothing about the request itself."""
+
+Count = Callable[[str, str], None]
+"""Hears of each request: its method, and the status code of the answer or `error` for none."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All objects of a kind, and the version from which to watch them."""
+
+    items: list[Json]
+    version: str
+
+
+class Kube:
+    """Requests to one API server; `manager` has the fields that are applied."""
+
+    def __init__(self, manager: str, count: Count = lambda _method, _outcome: None) -> None:
+        self._manager = manager
+        self._count = count
+        self._client: client.ApiClient | None = None
+
+    async def __aenter__(self) -> Self:
+        """Read the configuration: a pod's service account, or KUBECONFIG. Raises NoCluster."""
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException:
+            try:
+                await config.load_kube_config(
+                    config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
+                )
+            except config.ConfigException as error:
+                raise NoCluster(
+                    "cannot find a cluster: this is no pod with a service account, and KUBECONFIG "
+                    f"names no usable file ({error}); set KUBECONFIG"
+                ) from error
+        self._client = client.ApiClient(configuration)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json:
+        """Read an object."""
+        return await self._ask("GET", resource.address(namespace, name))
+
+    async def list_all(self, resource: Resource) -> Listing:
+        """Read all objects of a kind as they are now, page by page."""
+        items: list[Json] = []
+        query = _selecting(resource) | {"limit": str(_PAGE)}
+        while True:
+            page = await self._ask("GET", resource.address(), query=query)
+            items += page["items"]
+            following = page["metadata"].get("continue")
+            if not following:
+                return Listing(items, str(page["metadata"]["resourceVersion"]))
+            query["continue"] = following
+
+    async def watch(
+        self, resource: Resource, version: str
+    ) -> AsyncGenerator[tuple[str, Json], None]:
+        """Yield what happens from `version` on: ADDED, MODIFIED or DELETED, and the object.
+
+        Ends when the server ends it. However it ends, begin again with a listing.
+
+        Raises:
+            Refused: also when `version` is too old (410), at once or on the way.
+            Unreachable: the connection broke, or was silent for longer than a watch lasts.
+        """
+        query = _selecting(resource) | {
+            "watch": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(_WATCH_S),
+        }
+        address = resource.address()
+        asked = f"watch {address}"
+        with self._answering("GET", asked):
+            answer = await self._send("GET", address, None, _PLAIN, query, _WATCH_TIMEOUT)
+            try:
+                self._count("GET", str(answer.status))
+                if answer.status >= 400:
+                    raise _failure(asked, answer.status, _said(await answer.read()))
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        said = event["object"]
+                        raise _failure(asked, int(said.get("code", 0)), said)
+                    if event["type"] != "BOOKMARK":
+                        yield event["type"], event["object"]
+            finally:
+                _break_off(answer)
+
+    async def create(self, resource: Resource, body: Json) -> Json:
+        """Create an object; raises Conflict if it exists."""
+        address = resource.address(body["metadata"].get("namespace", ""))
+        return await self._ask("POST", address, body, query={"fieldManager": self._manager})
+
+    async def replace(self, resource: Resource, body: Json) -> Json:
+        """Replace an object; its resourceVersion must still be the one given."""
+        metadata = body["metadata"]
+        address = resource.address(metadata.get("namespace", ""), metadata["name"])
+        return await self._ask("PUT", address, body, query={"fieldManager": self._manager})
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Json | list[Json],
+        *,
+        how: str = MERGE,
+        subresource: str = "",
+    ) -> Json:
+        """Change an object: MERGE, JSON_PATCH or APPLY."""
+        query = {"fieldManager": self._manager} | ({"force": "true"} if how == APPLY else {})
+        address = resource.address(namespace, name, subresource)
+        return await self._ask("PATCH", address, body, how=how, query=query)
+
+    async def apply(self, resource: Resource, body: Json, subresource: str = "") -> Json:
+        """Set the fields in `body`, which are this manager's from then on."""
+        metadata = body["metadata"]
+        whole = {"apiVersion": resource.group_version, "kind": resource.kind, **body}
+        where = (metadata.get("namespace", ""), metadata["name"])
+        return await self.patch(resource, *where, whole, how=APPLY, subresource=subresource)
+
+    async def _ask(
+        self,
+        method: str,
+        address: str,
+        body: Json | list[Json] | None = None,
+        *,
+        how: str = _PLAIN,
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        asked = f"{method} {address}"
+        with self._answering(method, asked):
+            answer = await self._send(method, address, body, how, query or {}, _TIMEOUT)
+            data = await answer.read()
+            self._count(method, str(answer.status))
+            if answer.status >= 400:
+                raise _failure(asked, answer.status, _said(data))
+            value: Json = json.loads(data)
+            return value
+
+    async def _send(
+        self,
+        method: str,
+        address: str,
+        body: Json | list[Json] | None,
+        how: str,
+        query: Mapping[str, str],
+        patience: aiohttp.ClientTimeout,
+    ) -> aiohttp.ClientResponse:
+        if self._client is None:
+            raise RuntimeError("cannot ask the API server: the client is not open")
+        headers = {"Accept": _PLAIN, "Content-Type": how}
+        await self._client.update_params_for_auth(
+            headers, [], ["BearerToken"], address, method, body
+        )
+        url = f"{self._client.configuration.host}{address}"
+        url += f"?{urlencode(query)}" if query else ""
+        sent = await self._client.rest_client.request(
+            method, url, headers=headers, body=body, _request_timeout=patience
+        )
+        answer: aiohttp.ClientResponse = sent.response
+        return answer
+
+    @contextmanager
+    def _answering(self, method: str, asked: str) -> Iterator[None]:
+        """Say what was asked when there is no answer, or none that can be read."""
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+            self._count(method, "error")
+            raise Unreachable(f"{asked} got no answer: {error!r}") from error
+        except config.ConfigException as error:  # while a token is renewed
+            raise Unreachable(f"{asked}: cannot say who asks: {error}") from error
+
+
+def _break_off(answer: aiohttp.ClientResponse) -> None:
+    """Close the connection of an answer that nobody reads to its end.
+
+    Not in order, which takes the server's part: nobody waits for that, and the loop may end first.
+    """
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
+    answer.close()
+
+
+def _selecting(resource: Resource) -> dict[str, str]:
+    return {"labelSelector": resource.selector} if resource.selector else {}
+
+
+def _said(data: bytes) -> Json:
+    """The Status in the body of a refusal; a proxy on the way says something else."""
+    try:
+        said = json.loads(data)
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {"message": data[:300].decode(errors="replace")}
+
+
+def _failure(asked: str, status: int, said: Json) -> KubeError:
+    """What an answer with this status code means."""
+    reason, message = str(said.get("reason", "")), str(said.get("message", ""))
+    if status in _NOT_NOW:
+        return Unreachable(f"{asked}: {status} {reason}: {message}")
+    kind = {404: NotFound, 409: Conflict}.get(status, Refused)
+    return kind(asked, status, reason, message)

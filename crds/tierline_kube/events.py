@@ -1,0 +1,49 @@
+"""Events about objects, as `kubectl describe` shows them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from tierline_kube.resource import EVENT, Json
+
+_LONGEST_NOTE: Final = 1024
+_LONGEST_STEM: Final = 200
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Who tells, and of what work of its own."""
+
+    controller: str
+    instance: str
+    action: str
+
+
+def event(
+    reporter: Reporter, regarding: Json, reason: str, note: str, at_ns: int, *, normal: bool
+) -> Json:
+    """What happened at `at_ns` (since 1970) to the object that `regarding` names; else a warning.
+
+    `Resource.reference` makes such names.
+    """
+    stem = regarding["name"][:_LONGEST_STEM].rstrip("-.")
+    at = datetime.fromtimestamp(at_ns / 1e9, UTC)
+    return {
+        "apiVersion": EVENT.group_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "namespace": regarding.get("namespace") or "default",
+            # kubectl shows events of one second in the order of their names.
+            "name": f"{stem}.{at_ns:016x}",
+        },
+        "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": "Normal" if normal else "Warning",
+        "reason": reason,
+        "action": reporter.action,
+        "note": note[:_LONGEST_NOTE],
+        "reportingController": reporter.controller,
+        "reportingInstance": reporter.instance,
+        "regarding": regarding,
+    }
