@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 EXTENTS = 12
-PATIENCE_S = 120
+PATIENCE_S = 300
 PROGRAMS = ("gpu_task", "gpu_graphs")
 SCENARIOS = [
     (program, name)

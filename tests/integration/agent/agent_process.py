@@ -22,6 +22,8 @@ from tests.integration.agent.raw_client import RawClient
 
 EXTENT_BYTES = 64 << 10
 TIMEOUT_S = 120.0
+PATIENCE = {"TIERLINE_RECONNECT_S": "300"}
+"""Of programs with an agent that starts again, on a busy machine; it has its own with them."""
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
@@ -48,7 +50,7 @@ class AgentProcess:
         **settings: Any,
     ) -> None:
         self.folder = folder
-        self.environment = {**os.environ, **(environment or {})}
+        self.environment = {**os.environ, **PATIENCE, **(environment or {})}
         self.run_dir = folder / "run"
         self.config = folder / "agent.json"
         self.log = folder / "agent.log"
@@ -62,6 +64,8 @@ class AgentProcess:
                 "extent_bytes": EXTENT_BYTES,
             },
             "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
+            "recovery_s": 30,
+            "holder_grace_s": 300,
             **settings,
         }
         self._values = values

@@ -15,7 +15,7 @@ from tests.chart.helm import SYSTEM, rights
 from tests.integration.agent.agent_process import AgentProcess, TaskProcess, plan
 from tests.integration.observability.expressions import RULES, panel_expressions, watched
 from tests.integration.observability.prometheus import Prometheus
-from tests.integration.operator.running import Nursery, Operator, User, until
+from tests.integration.operator.running import ALONE, Nursery, Operator, User, until
 from tests.unit.placement.fleets import node, profile, task
 
 from tierline_cluster.control_plane import ControlPlane
@@ -54,7 +54,8 @@ def operator_port(api_server: ControlPlane, tmp_path: Path) -> Iterator[int]:
     with ExitStack() as undo:
         nursery = Nursery()
         undo.callback(nursery.close)
-        operator = Operator(api_server, nursery, tmp_path, "seen", {"METRICS_PORT": str(port)})
+        settings = {**ALONE, "METRICS_PORT": str(port)}
+        operator = Operator(api_server, nursery, tmp_path, "seen", settings)
         undo.callback(operator.stop)
         operator.start()
         until("the operator leads", operator.leads, PATIENCE_S)

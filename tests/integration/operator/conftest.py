@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.operator.running import Nursery, Operator, User, prepare, until
+from tests.integration.operator.running import ALONE, Nursery, Operator, User, prepare, until
 
 from tierline_cluster.control_plane import ControlPlane
 
@@ -53,7 +53,7 @@ def nursery() -> Iterator[Nursery]:
 @pytest.fixture
 def operator(prepared: ControlPlane, nursery: Nursery, tmp_path: Path) -> Iterator[Operator]:
     """A running operator that leads."""
-    running = Operator(prepared, nursery, tmp_path, "alone").start()
+    running = Operator(prepared, nursery, tmp_path, "alone", ALONE).start()
     try:
         until("the operator leads", running.leads)
         yield running

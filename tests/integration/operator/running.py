@@ -26,8 +26,10 @@ from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
 
 USER = "system:serviceaccount:tierline-system:tierline-operator"
-QUICK = {"LEASE_DURATION_S": "7", "RENEW_DEADLINE_S": "6", "RETRY_PERIOD_S": "0.2"}
+QUICK = {"LEASE_DURATION_S": "12", "RENEW_DEADLINE_S": "10", "RETRY_PERIOD_S": "0.2"}
 """Quick to take over, and still patient with a machine that does other things as well."""
+ALONE = {**QUICK, "LEASE_DURATION_S": "60", "RENEW_DEADLINE_S": "50"}
+"""Nobody takes over from it: it ends when it cannot renew, and nothing starts it again."""
 
 
 def prepare(plane: ControlPlane) -> None:

@@ -136,7 +136,7 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
     operators.append(third)
     until("the third waits", lambda: "waits: second leads" in third.log.read_text())
     second.stop()
-    until("the third leads at once, because the second gave the Lease up", third.leads, 6)
+    until("the third leads at once, because the second gave the Lease up", third.leads)
     user.apply(task("c", of="m"))
     user.pod("c", "c")
     user.wait_placed("c")
