@@ -120,7 +120,7 @@ def manifest(folder: Path, period: str) -> Path:
 
 
 def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
-    output, errors = runs.start(manifest(runs.folder, "1s"), "--duration", "4").communicate()
+    output, errors = runs.start(manifest(runs.folder, "4s"), "--duration", "6").communicate()
     assert output, errors
     report = json.loads(output)
     assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"] == _FAST_BYTES
@@ -131,7 +131,7 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
         # how much that is depends on the links: a hiccup while they are measured makes them slow
         assert task["streamed_bytes_per_job"] == task["planned_bytes_per_job"]
         assert task["notices"] == []
-        assert task["jobs"] == 4
+        assert task["jobs"] == 2
         assert 0 < task["response_p50_s"] <= task["response_p99_s"] <= task["response_worst_s"]
     streamed = [task["streamed_bytes_per_job"] for task in report["tasks"]]
     assert sum(streamed) >= report["weights_bytes"] - _FAST_BYTES
@@ -193,7 +193,8 @@ def test_an_infeasible_set_is_explained_and_exits_3(runs: Runs) -> None:
 
 
 def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
-    process = runs.start(manifest(runs.folder, "500ms"))
+    # One release each, due later than any machine takes for it: missing one is an error.
+    process = runs.start(manifest(runs.folder, "100s"))
     assert process.stderr is not None
     assert any("running; Ctrl-C ends" in line for line in process.stderr)
     (admin_path,) = runs.folder.glob("tierline-*/run/admin.sock")
