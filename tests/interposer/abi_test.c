@@ -57,6 +57,7 @@ _Static_assert((int)ABI_NODE_COPY == (int)CU_GRAPH_NODE_TYPE_MEMCPY, "value");
 _Static_assert((int)ABI_NODE_FREE == (int)CU_GRAPH_NODE_TYPE_MEM_FREE, "value");
 _Static_assert((int)ABI_NODE_CONDITIONAL == (int)CU_GRAPH_NODE_TYPE_CONDITIONAL, "value");
 _Static_assert((int)ABI_WAIT_VALUE_32 == (int)CU_STREAM_MEM_OP_WAIT_VALUE_32, "value");
+_Static_assert((int)ABI_WAIT_VALUE_64 == (int)CU_STREAM_MEM_OP_WAIT_VALUE_64, "value");
 _Static_assert((int)ABI_WRITE_VALUE_32 == (int)CU_STREAM_MEM_OP_WRITE_VALUE_32, "value");
 _Static_assert((int)ABI_NODE_KERNEL == (int)CU_GRAPH_NODE_TYPE_KERNEL, "value");
 _Static_assert((int)ABI_NODE_CHILD_GRAPH == (int)CU_GRAPH_NODE_TYPE_GRAPH, "value");

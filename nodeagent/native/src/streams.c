@@ -120,7 +120,7 @@ void tl_streams_restart(void) {
 }
 
 static int wait(const struct tl_stream *stream, uint64_t address, uint32_t value) {
-    return TL_CUDA(USED, cuStreamWaitValue32_v2, stream->handle, address, value, ABI_WAIT_AT_LEAST);
+    return TL_CUDA(HOOK, cuStreamWaitValue32_v2, stream->handle, address, value, ABI_WAIT_AT_LEAST);
 }
 
 int tl_stream_wait(struct tl_stream *stream, uint64_t published, uint32_t value) {
@@ -147,7 +147,7 @@ static int mark(struct tl_stream *stream) {
     if (stream->left || (stream->thread != 0 && stream->thread != this_thread)) {
         return ABI_SUCCESS;
     }
-    int result = TL_CUDA(USED, cuStreamWriteValue32_v2, stream->handle, word_of(stream),
+    int result = TL_CUDA(HOOK, cuStreamWriteValue32_v2, stream->handle, word_of(stream),
                          stream->passed + 1, 0);
     stream->passed += result == ABI_SUCCESS;
     return result;
@@ -182,7 +182,7 @@ int tl_stream_join(struct tl_stream *stream, uint32_t value) {
 int tl_stream_give_back(struct tl_stream *stream, uint64_t consumed, uint32_t value) {
     int result = tl_stream_join(stream, value);
     return result == ABI_SUCCESS
-               ? TL_CUDA(USED, cuStreamWriteValue32_v2, stream->handle, consumed, value, 0)
+               ? TL_CUDA(HOOK, cuStreamWriteValue32_v2, stream->handle, consumed, value, 0)
                : result;
 }
 

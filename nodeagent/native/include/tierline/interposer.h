@@ -9,7 +9,8 @@
  *     lease around its work (TIERLINE_SWAP, the size of that memory; TIERLINE_SWAP_OBJECTS, which
  *     allocations, as in 0-3,7,12-; without it all);
  *   - counts what the process holds, by kind, as some of it cannot be swapped;
- *   - shows each launch, graph launch, copy and memset to a gate, with the weights that it names;
+ *   - shows each launch, graph launch, copy, memset, and write or wait of a word in stream order to
+ *     a gate, with the weights that it names;
  *   - learns from the launches in which order weights are read.
  * When TIERLINE_SOCKET names an agent that does not answer, the program runs without it, and is
  * told so; with TIERLINE_REQUIRED=1 cuInit fails instead. What each function of the driver gets is

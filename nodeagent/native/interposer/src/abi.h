@@ -48,6 +48,7 @@ enum {
     ABI_NODE_CONDITIONAL = 13,
     ABI_WAIT_VALUE_32 = 1,
     ABI_WRITE_VALUE_32 = 2,
+    ABI_WAIT_VALUE_64 = 4,
     ABI_PER_THREAD_STREAM = 2,
     ABI_POINTER_CONTEXT = 1,
     ABI_POINTER_MEMORY_TYPE = 2,
@@ -207,7 +208,7 @@ struct abi_conditional_node {
     void *context;
 };
 
-/* CUstreamBatchMemOpParams of a 32-bit wait or write. */
+/* CUstreamBatchMemOpParams of a wait or write. */
 struct abi_word_operation {
     int operation;
     uint64_t address;

@@ -59,9 +59,11 @@ static struct observer_range source_of(const struct abi_copy_operation *operatio
                 operation->depth);
 }
 
-int observer_copies3d(struct tierline_call *call, const void *described, size_t count) {
-    const struct abi_copy_operation *operations = described;
-    if (!observer_watching() || operations == NULL || count == 0) {
+/* What the nth of a list's operations reads. */
+typedef struct observer_range source_at(const void *list, size_t n);
+
+static int show_each(struct tierline_call *call, const void *list, size_t count, source_at *read) {
+    if (!observer_watching() || list == NULL || count == 0) {
         return observer_copies(call, NULL, NULL, 0);
     }
     uint64_t *sources = calloc(count, sizeof *sources);
@@ -69,13 +71,34 @@ int observer_copies3d(struct tierline_call *call, const void *described, size_t 
     int verdict = ABI_OUT_OF_MEMORY;
     if (sources != NULL && bytes != NULL) {
         for (size_t i = 0; i < count; i++) {
-            struct observer_range read = source_of(&operations[i]);
-            sources[i] = read.address;
-            bytes[i] = read.bytes;
+            struct observer_range range = read(list, i);
+            sources[i] = range.address;
+            bytes[i] = range.bytes;
         }
         verdict = observer_copies(call, sources, bytes, count);
     }
     free(sources);
     free(bytes);
     return verdict;
+}
+
+static struct observer_range copy_at(const void *list, size_t n) {
+    return source_of((const struct abi_copy_operation *)list + n);
+}
+
+int observer_copies3d(struct tierline_call *call, const void *described, size_t count) {
+    return show_each(call, described, count, copy_at);
+}
+
+/* Only waits read; a weight is never written. */
+static struct observer_range word_at(const void *list, size_t n) {
+    const struct abi_word_operation *operation = (const struct abi_word_operation *)list + n;
+    struct observer_range read = {.address = operation->address};
+    read.bytes = operation->operation == ABI_WAIT_VALUE_32 ? 4 : 0;
+    read.bytes = operation->operation == ABI_WAIT_VALUE_64 ? 8 : read.bytes;
+    return read;
+}
+
+int observer_words(struct tierline_call *call, const void *described, unsigned int count) {
+    return show_each(call, described, count, word_at);
 }

@@ -741,9 +741,12 @@ TIERLINE_EXPORT int cuIpcGetMemHandle(void *pHandle, uint64_t dptr) {
     if (!driver_enter()) {
         return next(pHandle, dptr);
     }
-    int result = pointers_ipc_handle(next, pHandle, dptr);
+    int result = pointers_may_leave(dptr, "cuIpcGetMemHandle");
     if (result == ABI_SUCCESS) {
-        ledger_export(dptr);
+        result = next(pHandle, dptr);
+        if (result == ABI_SUCCESS) {
+            ledger_export(dptr);
+        }
     }
     driver_leave();
     return result;
@@ -1526,9 +1529,12 @@ TIERLINE_EXPORT int cuMemGetHandleForAddressRange(void *handle, uint64_t dptr, s
     if (!driver_enter()) {
         return next(handle, dptr, size, handleType, flags);
     }
-    int result = next(handle, dptr, size, handleType, flags);
+    int result = pointers_may_leave(dptr, "cuMemGetHandleForAddressRange");
     if (result == ABI_SUCCESS) {
-        ledger_export(dptr);
+        result = next(handle, dptr, size, handleType, flags);
+        if (result == ABI_SUCCESS) {
+            ledger_export(dptr);
+        }
     }
     driver_leave();
     return result;
@@ -1697,9 +1703,12 @@ TIERLINE_EXPORT int cuMemPoolExportPointer(void *shareData_out, uint64_t ptr) {
     if (!driver_enter()) {
         return next(shareData_out, ptr);
     }
-    int result = pointers_pool_export(next, shareData_out, ptr);
+    int result = pointers_may_leave(ptr, "cuMemPoolExportPointer");
     if (result == ABI_SUCCESS) {
-        ledger_export(ptr);
+        result = next(shareData_out, ptr);
+        if (result == ABI_SUCCESS) {
+            ledger_export(ptr);
+        }
     }
     driver_leave();
     return result;
@@ -3964,9 +3973,12 @@ TIERLINE_EXPORT int cuMulticastBindAddr(uint64_t mcHandle, size_t mcOffset, uint
     if (!driver_enter()) {
         return next(mcHandle, mcOffset, memptr, size, flags);
     }
-    int result = next(mcHandle, mcOffset, memptr, size, flags);
+    int result = pointers_may_leave(memptr, "cuMulticastBindAddr");
     if (result == ABI_SUCCESS) {
-        ledger_export(memptr);
+        result = next(mcHandle, mcOffset, memptr, size, flags);
+        if (result == ABI_SUCCESS) {
+            ledger_export(memptr);
+        }
     }
     driver_leave();
     return result;
@@ -3980,9 +3992,12 @@ TIERLINE_EXPORT int cuMulticastBindAddr_v2(uint64_t mcHandle, int dev, size_t mc
     if (!driver_enter()) {
         return next(mcHandle, dev, mcOffset, memptr, size, flags);
     }
-    int result = next(mcHandle, dev, mcOffset, memptr, size, flags);
+    int result = pointers_may_leave(memptr, "cuMulticastBindAddr");
     if (result == ABI_SUCCESS) {
-        ledger_export(memptr);
+        result = next(mcHandle, dev, mcOffset, memptr, size, flags);
+        if (result == ABI_SUCCESS) {
+            ledger_export(memptr);
+        }
     }
     driver_leave();
     return result;
@@ -4042,6 +4057,86 @@ TIERLINE_EXPORT int cuPointerGetAttributes(unsigned int numAttributes, int *attr
         return next(numAttributes, attributes, data, ptr);
     }
     int result = pointers_attributes(next, numAttributes, attributes, data, ptr);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBatchMemOp(void *stream, unsigned int count, void *paramArray, unsigned int flags) {
+    cuStreamBatchMemOp_function *next = (cuStreamBatchMemOp_function *)driver_next(HOOK_cuStreamBatchMemOp);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, count, paramArray, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamBatchMemOp",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_words(&call, paramArray, count);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, count, paramArray, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBatchMemOp_ptsz(void *stream, unsigned int count, void *paramArray, unsigned int flags) {
+    cuStreamBatchMemOp_ptsz_function *next = (cuStreamBatchMemOp_ptsz_function *)driver_next(HOOK_cuStreamBatchMemOp_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, count, paramArray, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamBatchMemOp_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_words(&call, paramArray, count);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, count, paramArray, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBatchMemOp_v2(void *stream, unsigned int count, void *paramArray, unsigned int flags) {
+    cuStreamBatchMemOp_v2_function *next = (cuStreamBatchMemOp_v2_function *)driver_next(HOOK_cuStreamBatchMemOp_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, count, paramArray, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamBatchMemOp_v2",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_words(&call, paramArray, count);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, count, paramArray, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBatchMemOp_v2_ptsz(void *stream, unsigned int count, void *paramArray, unsigned int flags) {
+    cuStreamBatchMemOp_v2_ptsz_function *next = (cuStreamBatchMemOp_v2_ptsz_function *)driver_next(HOOK_cuStreamBatchMemOp_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, count, paramArray, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamBatchMemOp_v2_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_words(&call, paramArray, count);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, count, paramArray, flags);
+        gate_done(&call);
+    }
     driver_leave();
     return result;
 }
@@ -4219,6 +4314,326 @@ TIERLINE_EXPORT int cuStreamEndCapture_ptsz(void *hStream, void **phGraph) {
     int result = gate_capture_ends();
     if (result == ABI_SUCCESS) {
         result = next(hStream, phGraph);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue32(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWaitValue32_function *next = (cuStreamWaitValue32_function *)driver_next(HOOK_cuStreamWaitValue32);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue32",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_copy(&call, addr, 4);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue32_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWaitValue32_ptsz_function *next = (cuStreamWaitValue32_ptsz_function *)driver_next(HOOK_cuStreamWaitValue32_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue32_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_copy(&call, addr, 4);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue32_v2(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWaitValue32_v2_function *next = (cuStreamWaitValue32_v2_function *)driver_next(HOOK_cuStreamWaitValue32_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue32_v2",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_copy(&call, addr, 4);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue32_v2_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWaitValue32_v2_ptsz_function *next = (cuStreamWaitValue32_v2_ptsz_function *)driver_next(HOOK_cuStreamWaitValue32_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue32_v2_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_copy(&call, addr, 4);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue64(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWaitValue64_function *next = (cuStreamWaitValue64_function *)driver_next(HOOK_cuStreamWaitValue64);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue64",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_copy(&call, addr, 8);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue64_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWaitValue64_ptsz_function *next = (cuStreamWaitValue64_ptsz_function *)driver_next(HOOK_cuStreamWaitValue64_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue64_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_copy(&call, addr, 8);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue64_v2(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWaitValue64_v2_function *next = (cuStreamWaitValue64_v2_function *)driver_next(HOOK_cuStreamWaitValue64_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue64_v2",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = observer_copy(&call, addr, 8);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWaitValue64_v2_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWaitValue64_v2_ptsz_function *next = (cuStreamWaitValue64_v2_ptsz_function *)driver_next(HOOK_cuStreamWaitValue64_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWaitValue64_v2_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = observer_copy(&call, addr, 8);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue32(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWriteValue32_function *next = (cuStreamWriteValue32_function *)driver_next(HOOK_cuStreamWriteValue32);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue32",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue32_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWriteValue32_ptsz_function *next = (cuStreamWriteValue32_ptsz_function *)driver_next(HOOK_cuStreamWriteValue32_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue32_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue32_v2(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWriteValue32_v2_function *next = (cuStreamWriteValue32_v2_function *)driver_next(HOOK_cuStreamWriteValue32_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue32_v2",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue32_v2_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags) {
+    cuStreamWriteValue32_v2_ptsz_function *next = (cuStreamWriteValue32_v2_ptsz_function *)driver_next(HOOK_cuStreamWriteValue32_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue32_v2_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue64(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWriteValue64_function *next = (cuStreamWriteValue64_function *)driver_next(HOOK_cuStreamWriteValue64);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue64",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue64_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWriteValue64_ptsz_function *next = (cuStreamWriteValue64_ptsz_function *)driver_next(HOOK_cuStreamWriteValue64_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue64_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue64_v2(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWriteValue64_v2_function *next = (cuStreamWriteValue64_v2_function *)driver_next(HOOK_cuStreamWriteValue64_v2);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue64_v2",
+                                 .stream = stream,
+                                 .per_thread = false};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamWriteValue64_v2_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags) {
+    cuStreamWriteValue64_v2_ptsz_function *next = (cuStreamWriteValue64_v2_ptsz_function *)driver_next(HOOK_cuStreamWriteValue64_v2_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(stream, addr, value, flags);
+    }
+    struct tierline_call call = {.symbol = "cuStreamWriteValue64_v2_ptsz",
+                                 .stream = stream,
+                                 .per_thread = true};
+    int result = gate_ask(&call);
+    if (result == ABI_SUCCESS) {
+        result = next(stream, addr, value, flags);
+        gate_done(&call);
     }
     driver_leave();
     return result;
@@ -4500,6 +4915,10 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuMulticastBindMem_v2",
     "cuPointerGetAttribute",
     "cuPointerGetAttributes",
+    "cuStreamBatchMemOp",
+    "cuStreamBatchMemOp_ptsz",
+    "cuStreamBatchMemOp_v2",
+    "cuStreamBatchMemOp_v2_ptsz",
     "cuStreamBeginCapture",
     "cuStreamBeginCaptureToGraph",
     "cuStreamBeginCaptureToGraph_ptsz",
@@ -4510,6 +4929,22 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamEndCapture_ptsz",
+    "cuStreamWaitValue32",
+    "cuStreamWaitValue32_ptsz",
+    "cuStreamWaitValue32_v2",
+    "cuStreamWaitValue32_v2_ptsz",
+    "cuStreamWaitValue64",
+    "cuStreamWaitValue64_ptsz",
+    "cuStreamWaitValue64_v2",
+    "cuStreamWaitValue64_v2_ptsz",
+    "cuStreamWriteValue32",
+    "cuStreamWriteValue32_ptsz",
+    "cuStreamWriteValue32_v2",
+    "cuStreamWriteValue32_v2_ptsz",
+    "cuStreamWriteValue64",
+    "cuStreamWriteValue64_ptsz",
+    "cuStreamWriteValue64_v2",
+    "cuStreamWriteValue64_v2_ptsz",
     "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetMemoryInfo_v2",
     "cuCtxGetCurrent",
@@ -4557,8 +4992,6 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuStreamQuery_ptsz",
     "cuStreamSynchronize",
     "cuStreamSynchronize_ptsz",
-    "cuStreamWaitValue32_v2",
-    "cuStreamWriteValue32_v2",
     "cuThreadExchangeStreamCaptureMode",
 };
 
@@ -4806,10 +5239,28 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
-    LIBRARY_NVML,
-    LIBRARY_NVML,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_NVML,
+    LIBRARY_NVML,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -5092,6 +5543,10 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuMulticastBindMem_v2,
     (hook_function *)cuPointerGetAttribute,
     (hook_function *)cuPointerGetAttributes,
+    (hook_function *)cuStreamBatchMemOp,
+    (hook_function *)cuStreamBatchMemOp_ptsz,
+    (hook_function *)cuStreamBatchMemOp_v2,
+    (hook_function *)cuStreamBatchMemOp_v2_ptsz,
     (hook_function *)cuStreamBeginCapture,
     (hook_function *)cuStreamBeginCaptureToGraph,
     (hook_function *)cuStreamBeginCaptureToGraph_ptsz,
@@ -5102,6 +5557,22 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuStreamDestroy_v2,
     (hook_function *)cuStreamEndCapture,
     (hook_function *)cuStreamEndCapture_ptsz,
+    (hook_function *)cuStreamWaitValue32,
+    (hook_function *)cuStreamWaitValue32_ptsz,
+    (hook_function *)cuStreamWaitValue32_v2,
+    (hook_function *)cuStreamWaitValue32_v2_ptsz,
+    (hook_function *)cuStreamWaitValue64,
+    (hook_function *)cuStreamWaitValue64_ptsz,
+    (hook_function *)cuStreamWaitValue64_v2,
+    (hook_function *)cuStreamWaitValue64_v2_ptsz,
+    (hook_function *)cuStreamWriteValue32,
+    (hook_function *)cuStreamWriteValue32_ptsz,
+    (hook_function *)cuStreamWriteValue32_v2,
+    (hook_function *)cuStreamWriteValue32_v2_ptsz,
+    (hook_function *)cuStreamWriteValue64,
+    (hook_function *)cuStreamWriteValue64_ptsz,
+    (hook_function *)cuStreamWriteValue64_v2,
+    (hook_function *)cuStreamWriteValue64_v2_ptsz,
     (hook_function *)nvmlDeviceGetMemoryInfo,
     (hook_function *)nvmlDeviceGetMemoryInfo_v2,
 };
@@ -5340,6 +5811,10 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuMulticastBindMem", false, 13010, HOOK_cuMulticastBindMem_v2},
     {"cuPointerGetAttribute", false, 4000, HOOK_cuPointerGetAttribute},
     {"cuPointerGetAttributes", false, 7000, HOOK_cuPointerGetAttributes},
+    {"cuStreamBatchMemOp", false, 8000, HOOK_cuStreamBatchMemOp},
+    {"cuStreamBatchMemOp", false, 11070, HOOK_cuStreamBatchMemOp_v2},
+    {"cuStreamBatchMemOp", true, 8000, HOOK_cuStreamBatchMemOp_ptsz},
+    {"cuStreamBatchMemOp", true, 11070, HOOK_cuStreamBatchMemOp_v2_ptsz},
     {"cuStreamBeginCapture", false, 10000, HOOK_cuStreamBeginCapture},
     {"cuStreamBeginCapture", false, 10010, HOOK_cuStreamBeginCapture_v2},
     {"cuStreamBeginCapture", true, 10000, HOOK_cuStreamBeginCapture_ptsz},
@@ -5350,5 +5825,21 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuStreamDestroy", false, 4000, HOOK_cuStreamDestroy_v2},
     {"cuStreamEndCapture", false, 10000, HOOK_cuStreamEndCapture},
     {"cuStreamEndCapture", true, 10000, HOOK_cuStreamEndCapture_ptsz},
+    {"cuStreamWaitValue32", false, 8000, HOOK_cuStreamWaitValue32},
+    {"cuStreamWaitValue32", false, 11070, HOOK_cuStreamWaitValue32_v2},
+    {"cuStreamWaitValue32", true, 8000, HOOK_cuStreamWaitValue32_ptsz},
+    {"cuStreamWaitValue32", true, 11070, HOOK_cuStreamWaitValue32_v2_ptsz},
+    {"cuStreamWaitValue64", false, 9000, HOOK_cuStreamWaitValue64},
+    {"cuStreamWaitValue64", false, 11070, HOOK_cuStreamWaitValue64_v2},
+    {"cuStreamWaitValue64", true, 9000, HOOK_cuStreamWaitValue64_ptsz},
+    {"cuStreamWaitValue64", true, 11070, HOOK_cuStreamWaitValue64_v2_ptsz},
+    {"cuStreamWriteValue32", false, 8000, HOOK_cuStreamWriteValue32},
+    {"cuStreamWriteValue32", false, 11070, HOOK_cuStreamWriteValue32_v2},
+    {"cuStreamWriteValue32", true, 8000, HOOK_cuStreamWriteValue32_ptsz},
+    {"cuStreamWriteValue32", true, 11070, HOOK_cuStreamWriteValue32_v2_ptsz},
+    {"cuStreamWriteValue64", false, 9000, HOOK_cuStreamWriteValue64},
+    {"cuStreamWriteValue64", false, 11070, HOOK_cuStreamWriteValue64_v2},
+    {"cuStreamWriteValue64", true, 9000, HOOK_cuStreamWriteValue64_ptsz},
+    {"cuStreamWriteValue64", true, 11070, HOOK_cuStreamWriteValue64_v2_ptsz},
 };
 /* NOLINTEND(readability-suspicious-call-argument) */

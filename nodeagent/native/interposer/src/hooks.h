@@ -245,6 +245,10 @@ enum hook {
     HOOK_cuMulticastBindMem_v2,
     HOOK_cuPointerGetAttribute,
     HOOK_cuPointerGetAttributes,
+    HOOK_cuStreamBatchMemOp,
+    HOOK_cuStreamBatchMemOp_ptsz,
+    HOOK_cuStreamBatchMemOp_v2,
+    HOOK_cuStreamBatchMemOp_v2_ptsz,
     HOOK_cuStreamBeginCapture,
     HOOK_cuStreamBeginCaptureToGraph,
     HOOK_cuStreamBeginCaptureToGraph_ptsz,
@@ -255,6 +259,22 @@ enum hook {
     HOOK_cuStreamDestroy_v2,
     HOOK_cuStreamEndCapture,
     HOOK_cuStreamEndCapture_ptsz,
+    HOOK_cuStreamWaitValue32,
+    HOOK_cuStreamWaitValue32_ptsz,
+    HOOK_cuStreamWaitValue32_v2,
+    HOOK_cuStreamWaitValue32_v2_ptsz,
+    HOOK_cuStreamWaitValue64,
+    HOOK_cuStreamWaitValue64_ptsz,
+    HOOK_cuStreamWaitValue64_v2,
+    HOOK_cuStreamWaitValue64_v2_ptsz,
+    HOOK_cuStreamWriteValue32,
+    HOOK_cuStreamWriteValue32_ptsz,
+    HOOK_cuStreamWriteValue32_v2,
+    HOOK_cuStreamWriteValue32_v2_ptsz,
+    HOOK_cuStreamWriteValue64,
+    HOOK_cuStreamWriteValue64_ptsz,
+    HOOK_cuStreamWriteValue64_v2,
+    HOOK_cuStreamWriteValue64_v2_ptsz,
     HOOK_nvmlDeviceGetMemoryInfo,
     HOOK_nvmlDeviceGetMemoryInfo_v2,
     HOOK_COUNT,
@@ -304,8 +324,6 @@ enum hook {
     USED_cuStreamQuery_ptsz,
     USED_cuStreamSynchronize,
     USED_cuStreamSynchronize_ptsz,
-    USED_cuStreamWaitValue32_v2,
-    USED_cuStreamWriteValue32_v2,
     USED_cuThreadExchangeStreamCaptureMode,
     FUNCTION_COUNT
 };
@@ -542,6 +560,10 @@ typedef int cuMulticastBindMem_function(uint64_t mcHandle, size_t mcOffset, uint
 typedef int cuMulticastBindMem_v2_function(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 typedef int cuPointerGetAttribute_function(void *data, int attribute, uint64_t ptr);
 typedef int cuPointerGetAttributes_function(unsigned int numAttributes, int *attributes, void **data, uint64_t ptr);
+typedef int cuStreamBatchMemOp_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+typedef int cuStreamBatchMemOp_ptsz_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+typedef int cuStreamBatchMemOp_v2_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+typedef int cuStreamBatchMemOp_v2_ptsz_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 typedef int cuStreamBeginCapture_function(void *hStream);
 typedef int cuStreamBeginCaptureToGraph_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 typedef int cuStreamBeginCaptureToGraph_ptsz_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
@@ -552,6 +574,22 @@ typedef int cuStreamDestroy_function(void *hStream);
 typedef int cuStreamDestroy_v2_function(void *hStream);
 typedef int cuStreamEndCapture_function(void *hStream, void **phGraph);
 typedef int cuStreamEndCapture_ptsz_function(void *hStream, void **phGraph);
+typedef int cuStreamWaitValue32_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWaitValue32_ptsz_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWaitValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWaitValue32_v2_ptsz_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWaitValue64_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWaitValue64_ptsz_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWaitValue64_v2_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWaitValue64_v2_ptsz_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWriteValue32_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWriteValue32_ptsz_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWriteValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWriteValue32_v2_ptsz_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+typedef int cuStreamWriteValue64_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWriteValue64_ptsz_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWriteValue64_v2_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+typedef int cuStreamWriteValue64_v2_ptsz_function(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
 typedef int cuCtxGetCurrent_function(void **pctx);
 typedef int cuCtxGetDevice_function(int *device);
 typedef int cuCtxGetDevice_v2_function(int *device, void *ctx);
@@ -597,8 +635,6 @@ typedef int cuStreamQuery_function(void *hStream);
 typedef int cuStreamQuery_ptsz_function(void *hStream);
 typedef int cuStreamSynchronize_function(void *hStream);
 typedef int cuStreamSynchronize_ptsz_function(void *hStream);
-typedef int cuStreamWaitValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
-typedef int cuStreamWriteValue32_v2_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
 typedef int cuThreadExchangeStreamCaptureMode_function(int *mode);
 typedef int nvmlDeviceGetMemoryInfo_function(void *device, void *memory);
 typedef int nvmlDeviceGetMemoryInfo_v2_function(void *device, void *memory);
@@ -627,7 +663,7 @@ extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
 extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
-enum { HOOK_VERSION_COUNT = 243 };
+enum { HOOK_VERSION_COUNT = 263 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
 
 int cuArray3DCreate(void **pHandle, const void *pAllocateArray);
@@ -862,6 +898,10 @@ int cuMulticastBindMem(uint64_t mcHandle, size_t mcOffset, uint64_t memHandle, s
 int cuMulticastBindMem_v2(uint64_t mcHandle, int dev, size_t mcOffset, uint64_t memHandle, size_t memOffset, size_t size, unsigned long long flags);
 int cuPointerGetAttribute(void *data, int attribute, uint64_t ptr);
 int cuPointerGetAttributes(unsigned int numAttributes, int *attributes, void **data, uint64_t ptr);
+int cuStreamBatchMemOp(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+int cuStreamBatchMemOp_ptsz(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+int cuStreamBatchMemOp_v2(void *stream, unsigned int count, void *paramArray, unsigned int flags);
+int cuStreamBatchMemOp_v2_ptsz(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 int cuStreamBeginCapture(void *hStream);
 int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
@@ -872,6 +912,22 @@ int cuStreamDestroy(void *hStream);
 int cuStreamDestroy_v2(void *hStream);
 int cuStreamEndCapture(void *hStream, void **phGraph);
 int cuStreamEndCapture_ptsz(void *hStream, void **phGraph);
+int cuStreamWaitValue32(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWaitValue32_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWaitValue32_v2(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWaitValue32_v2_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWaitValue64(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWaitValue64_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWaitValue64_v2(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWaitValue64_v2_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWriteValue32(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWriteValue32_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWriteValue32_v2(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWriteValue32_v2_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
+int cuStreamWriteValue64(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWriteValue64_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWriteValue64_v2(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
+int cuStreamWriteValue64_v2_ptsz(void *stream, uint64_t addr, uint64_t value, unsigned int flags);
 int nvmlDeviceGetMemoryInfo(void *device, void *memory);
 int nvmlDeviceGetMemoryInfo_v2(void *device, void *memory);
 struct abi_file_error cuFileBufRegister(const void *buffer, size_t bytes, int flags);

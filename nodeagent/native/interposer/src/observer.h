@@ -29,10 +29,12 @@ int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes);
 int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
                     size_t count);
 
-/* copies.c: a CUDA_MEMCPY2D; a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER; CUDA_MEMCPY3D_BATCH_OPs. */
+/* copies.c: a CUDA_MEMCPY2D; a CUDA_MEMCPY3D or CUDA_MEMCPY3D_PEER; CUDA_MEMCPY3D_BATCH_OPs;
+ * CUstreamBatchMemOpParams. */
 int observer_copy2d(struct tierline_call *call, const void *described);
 int observer_copy3d(struct tierline_call *call, const void *described);
 int observer_copies3d(struct tierline_call *call, const void *described, size_t count);
+int observer_words(struct tierline_call *call, const void *described, unsigned int count);
 
 bool observer_watching(void);
 

@@ -111,31 +111,23 @@ int pointers_attributes(cuPointerGetAttributes_function *next, unsigned int coun
     return result;
 }
 
-static bool refused(uint64_t address, const char *asked) {
+int pointers_may_leave(uint64_t address, const char *asked) {
     static atomic_bool said;
     struct range range;
     if (!ranges_find(address, &range)) {
-        return false;
+        return ABI_SUCCESS;
     }
     ledger_note_refusal();
     if (!atomic_exchange(&said, true)) {
         fprintf(stderr,
                 "tierline: %s refused: the %llu bytes at 0x%llx %s, which cannot be given to "
-                "another process by a CUDA ticket; share them through host memory, or keep this "
+                "another process or device by CUDA; share them through host memory, or keep this "
                 "program out of Tierline\n",
                 asked, (unsigned long long)range.bytes, (unsigned long long)range.begin,
                 range.kind == RANGE_SPILLED ? "lie in host memory beyond the task's budget"
                                             : "are memory of the Tierline agent");
     }
-    return true;
-}
-
-int pointers_ipc_handle(cuIpcGetMemHandle_function *next, void *handle, uint64_t address) {
-    return refused(address, "cuIpcGetMemHandle") ? ABI_NOT_SUPPORTED : next(handle, address);
-}
-
-int pointers_pool_export(cuMemPoolExportPointer_function *next, void *data, uint64_t address) {
-    return refused(address, "cuMemPoolExportPointer") ? ABI_NOT_SUPPORTED : next(data, address);
+    return ABI_NOT_SUPPORTED;
 }
 
 int pointers_retain(cuMemRetainAllocationHandle_function *next, uint64_t *handle, void *address) {

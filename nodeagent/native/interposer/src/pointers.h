@@ -14,9 +14,8 @@ int pointers_attribute(cuPointerGetAttribute_function *next, void *data, int att
 int pointers_attributes(cuPointerGetAttributes_function *next, unsigned int count, int *attributes,
                         void **data, uint64_t address);
 
-/* Memory by handle has no IPC ticket: refused, with a sentence, before the driver's vague answer.
- */
-int pointers_ipc_handle(cuIpcGetMemHandle_function *next, void *handle, uint64_t address);
-int pointers_pool_export(cuMemPoolExportPointer_function *next, void *data, uint64_t address);
+/* Whether memory may be given to others (a ticket, a descriptor, a binding), which would see of it
+ * what is another task's next. Else the answer, a sentence on stderr and a count. */
+int pointers_may_leave(uint64_t address, const char *asked);
 /* The handle behind an allocation is Tierline's; memory of cuMemAlloc has none. */
 int pointers_retain(cuMemRetainAllocationHandle_function *next, uint64_t *handle, void *address);

@@ -229,3 +229,30 @@ CUresult IMPL(cuStreamWriteValue64_v2)(CUstream stream, CUdeviceptr addr, cuuint
                                        unsigned int flags) {
     return submit_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
 }
+
+/* The first version of the API, which drivers still have. */
+
+CUresult IMPL(cuStreamBatchMemOp)(CUstream stream, unsigned int count,
+                                  CUstreamBatchMemOpParams *paramArray, unsigned int flags) {
+    return submit(stream, count, paramArray, flags);
+}
+
+CUresult IMPL(cuStreamWaitValue32)(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                   unsigned int flags) {
+    return submit_one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, addr, value, flags);
+}
+
+CUresult IMPL(cuStreamWaitValue64)(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                   unsigned int flags) {
+    return submit_one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, addr, value, flags);
+}
+
+CUresult IMPL(cuStreamWriteValue32)(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                    unsigned int flags) {
+    return submit_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, addr, value, flags);
+}
+
+CUresult IMPL(cuStreamWriteValue64)(CUstream stream, CUdeviceptr addr, cuuint64_t value,
+                                    unsigned int flags) {
+    return submit_one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, addr, value, flags);
+}
