@@ -8,7 +8,7 @@ managed run that can (`launch_order.explains`) lays its arena out in the same wa
 Weights are told apart by name and size. An order is for exactly the weights that it lists.
 
 The file is the one that the observed run writes (`observe`), a JSON object a line; TIERLINE_LEARNED
-names it in a managed run.
+names it in a managed run: of `tierline run`, or of the pod that was measured itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ class LearnedOrders:
         if not path:
             return cls([])
         try:
-            lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+            # Killed while it was measured, a program leaves a last line that has no end.
+            whole = Path(path).read_text().split("\n")[:-1]
+            lines = [json.loads(line) for line in whole]
             return cls([line[KEY] for line in lines if KEY in line])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TierlineError(

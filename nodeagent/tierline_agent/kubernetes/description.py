@@ -62,9 +62,24 @@ def device_id(uid: str) -> str:
 
 
 def describe(
-    grant: Grant, folder: Path, version: Version, boot: str, nodes: Sequence[str] = ()
+    grant: Grant,
+    folder: Path,
+    version: Version,
+    boot: str,
+    nodes: Sequence[str] = (),
+    *,
+    learned: bool = False,
 ) -> dict[str, Any]:
-    """The description of a granted claim whose pod has `folder`; `nodes` are device nodes."""
+    """The description of a granted claim whose pod has `folder`.
+
+    Args:
+        grant: what the claim grants.
+        folder: the pod's folder.
+        version: of library and plugin.
+        boot: of the machine.
+        nodes: device nodes that the pod gets.
+        learned: whether this very pod was measured, and what it wrote is in its folder.
+    """
     mounts = [
         _mount(folder, FOLDER, _READ_ONLY),
         _mount(version.folder / PYTHON, f"{FOLDER}/{PYTHON}", _READ_ONLY),
@@ -72,7 +87,9 @@ def describe(
     if grant.standing is Standing.PROFILING:
         mounts.append(_mount(folder / MEASURED, f"{FOLDER}/{MEASURED}", _WRITABLE))
     edits: dict[str, Any] = {
-        "env": [f"{name}={value}" for name, value in sorted(environment(grant).items())],
+        "env": [
+            f"{name}={value}" for name, value in sorted(environment(grant, learned=learned).items())
+        ],
         "mounts": mounts,
     }
     if nodes:
@@ -85,7 +102,7 @@ def describe(
     }
 
 
-def environment(grant: Grant) -> dict[str, str]:
+def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
     """What tells library and plugin in the pod what they are."""
     terms = grant.terms
     variables = {
@@ -104,6 +121,9 @@ def environment(grant: Grant) -> dict[str, str]:
         variables["TIERLINE_SOCKET"] = f"{FOLDER}/{SOCKET_NAME}"
         # It was admitted by its plan; without the agent it would take what others were granted.
         variables["TIERLINE_REQUIRED"] = "1"
+        if learned:
+            # The plan is made of what it wrote then: its weights lie as they were measured.
+            variables["TIERLINE_LEARNED"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
     if terms.device.kind is DeviceKind.CUDA:
         variables["TIERLINE_DEVICE"] = "cuda"
         variables["TIERLINE_EXECUTION"] = terms.device.execution.value

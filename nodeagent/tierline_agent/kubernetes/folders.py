@@ -23,6 +23,7 @@ from blake3 import blake3
 from tierline_agent.errors import ConfigError
 from tierline_agent.kubernetes.description import (
     MEASURED,
+    PROFILE,
     PYTHON,
     Described,
     Version,
@@ -105,6 +106,10 @@ class PodFolders:
             draft.hardlink_to(source)
             draft.replace(library)
         return folder
+
+    def has_measured(self, uid: str) -> bool:
+        """Whether this very pod was measured, and left what it wrote."""
+        return (self.path(uid) / MEASURED / PROFILE).is_file()
 
     def remove(self, uid: str) -> None:
         """Remove a pod's folder.

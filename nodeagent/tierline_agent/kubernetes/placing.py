@@ -134,7 +134,8 @@ class Placing:
         folder = self._folders.make(grant.uid, version, measured=measured)
         complete = await self._register(grant)
         access = self._opener(grant)
-        description = describe(grant, folder, version, self._boot, access.nodes)
+        learned = self._folders.has_measured(grant.uid)
+        description = describe(grant, folder, version, self._boot, access.nodes, learned=learned)
         self._descriptions.write(grant.uid, description)
         if complete:
             self._made[grant.uid] = _lasting(grant)

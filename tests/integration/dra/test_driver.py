@@ -223,6 +223,26 @@ def test_what_the_operator_changes_reaches_the_agent(
         until(f"{then} extents", lambda then=then: extents() == then, PATIENCE_S)  # type: ignore[misc]
 
 
+def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+) -> None:
+    def variables() -> list[str]:
+        return list(edits(json.loads(description(agent, claim).read_text()))["env"])
+
+    api_server.api.merge(claim, {"metadata": {"annotations": notes("Profiling")}})
+
+    def is_measured() -> bool:
+        assert kubelet.prepare(claim).error == ""
+        return any(variable.startswith("TIERLINE_OBSERVE=") for variable in variables())
+
+    until("it is measured", is_measured, PATIENCE_S)
+    folder = agent.pods / claim["metadata"]["uid"]
+    (folder / "measured" / "profile.jsonl").write_text("{}\n")
+    api_server.api.merge(claim, {"metadata": {"annotations": notes()}})
+    learned = "TIERLINE_LEARNED=/run/tierline/measured/profile.jsonl"
+    until("it is told", lambda: learned in variables(), PATIENCE_S)
+
+
 def test_memory_of_an_earlier_plan_is_waited_for_by_name(
     agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
 ) -> None:

@@ -52,6 +52,17 @@ def test_a_pod_that_is_measured_writes_one_folder_and_has_no_agent() -> None:
     assert not names & {"TIERLINE_SOCKET", "TIERLINE_REQUIRED"}
 
 
+def test_a_pod_that_was_measured_lays_its_weights_out_as_it_did_then() -> None:
+    learned = "/run/tierline/measured/profile.jsonl"
+    planned = grant_of(claim(), NODE)
+    measured = grant_of(claim(annotations=notes("Profiling")), NODE)
+
+    assert environment(planned, learned=True)["TIERLINE_LEARNED"] == learned
+    assert "TIERLINE_LEARNED" not in environment(planned)
+    assert "TIERLINE_LEARNED" not in environment(measured, learned=True)
+    assert environment(measured)["TIERLINE_OBSERVE"] == learned
+
+
 def test_no_variable_of_the_containers_own_is_replaced() -> None:
     cuda = {"device": {"kind": "cuda", "execution": "CapturedGraph"}}
     variables = environment(grant_of(claim(annotations=notes(terms=cuda)), NODE))

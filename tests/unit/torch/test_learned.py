@@ -50,6 +50,12 @@ def test_it_is_for_those_weights_only(learned: LearnedOrders) -> None:
     assert learned.of(weights_of(3, 4)) is None
 
 
+def test_a_line_that_was_not_finished_is_left_out(learned: LearnedOrders, tmp_path: Path) -> None:
+    with (tmp_path / "observed").open("a") as file:
+        file.write('{"output": {"inp')
+    assert LearnedOrders.of_this_process().of(weights_of(3, 4, 5)) == CHOSEN
+
+
 def test_nothing_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIERLINE_LEARNED", raising=False)
     assert LearnedOrders.of_this_process().of(weights_of(3)) is None
