@@ -59,7 +59,7 @@ def status_of(
         )
     running = verdict.phase == Phase.ADMITTED and ready.status == _TRUE
     first = verdict.seats[0] if verdict.seats else None
-    plan = plan_of(first.plan) if first and first.plan else None
+    plan = plan_of(first.plan, first.scheduling) if first and first.plan else None
     status = MemTaskStatus(
         observed_generation=generation,
         phase=Phase.RUNNING if running else verdict.phase,

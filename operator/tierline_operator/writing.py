@@ -104,7 +104,8 @@ def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
         TERMS: json.dumps(Terms.of(spec).to_api(), separators=(",", ":")),
     }
     if seat.plan is not None:
-        notes[PLAN] = json.dumps(plan_of(seat.plan).to_api(), separators=(",", ":"))
+        plan = plan_of(seat.plan, seat.scheduling)
+        notes[PLAN] = json.dumps(plan.to_api(), separators=(",", ":"))
     return notes
 
 
@@ -167,6 +168,6 @@ def gate_removal(pod: KnownPod) -> list[Json]:
 
 
 def fast_bytes(plan: TaskPlan) -> int:
-    """Fast memory that a plan takes: resident extents, ring and workspace."""
+    """Fast memory that a plan takes: residents, ring, workspace, what preempted jobs keep."""
     extents = len(plan.resident_extents) + plan.ring_extents
-    return extents * plan.extent_bytes + plan.workspace_bytes
+    return extents * plan.extent_bytes + plan.workspace_bytes + plan.parked_bytes

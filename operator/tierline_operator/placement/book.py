@@ -113,7 +113,7 @@ class Book:
     def grant(self, ledger: Ledger, seats: Sequence[Seat], answer: Admitted) -> None:
         """Write what was admitted into the ledger; `seats` are in the order of the answer."""
         for seat, plan in zip(seats, answer.plans, strict=True):
-            seat.plan = plan
+            seat.plan, seat.scheduling = plan, answer.scheduling
         ledger.answer = answer
 
     def prove(self, ledger: Ledger, ask: Ask) -> list[Seat]:
@@ -154,6 +154,7 @@ class Book:
         lost: list[Seat] = []
         for seat, ruling in zip(asking, proof.rulings, strict=True):
             seat.standing, seat.plan = ruling.standing, ruling.plan
+            seat.scheduling = proof.answer.scheduling
             seat.reason = ruling.refusal.sentence if ruling.refusal else ""
             if ruling.standing == Standing.DEMOTED and seat.demand:
                 seat.demand = demoted(seat.demand)

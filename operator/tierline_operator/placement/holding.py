@@ -18,6 +18,7 @@ from tierline_api.plan import Plan
 from tierline_api.swap import SwapPolicy, WorkspacePolicy
 from tierline_operator.placement.rules import KindRules
 from tierline_operator.planning.answer import HomeRun
+from tierline_operator.planning.from_api import yielding_of
 from tierline_operator.planning.held import Held
 from tierline_operator.planning.request import TaskDemand
 
@@ -32,6 +33,7 @@ def held_of(plan: Plan) -> Held:
         workspace_bytes=plan.workspace_bytes,
         homes=tuple(HomeRun(home.tier.value, home.extents) for home in plan.homes),
         job_time_s=plan.predicted_job_time_s,
+        yielding=yielding_of(plan),
     )
 
 

@@ -19,7 +19,7 @@ from tierline_operator.placement.quota import Usage, tier_bytes, usage_of
 from tierline_operator.placement.rules import KindRules
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, Standing
 from tierline_operator.planning.answer import Admitted, TaskPlan
-from tierline_operator.planning.from_api import capacity_of
+from tierline_operator.planning.from_api import capacity_of, supports_of
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 
@@ -81,7 +81,10 @@ class Ledger:
         node = self.node.model_copy(update={"status": status.model_copy(update={"tiers": tiers})})
         device = self.device.model_copy(update={"used_bytes": 0})
         return capacity_of(
-            node, device, rules.margins, dispatch_s=rules.dispatch_s, gate_s=rules.gate_s
+            *(node, device, rules.margins),
+            dispatch_s=rules.dispatch_s,
+            gate_s=rules.gate_s,
+            supports=supports_of(device),
         )
 
     @property

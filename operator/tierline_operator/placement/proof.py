@@ -54,12 +54,13 @@ def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted 
 
 
 def _held_bytes(demands: Sequence[TaskDemand]) -> int:
-    """Fast memory of what running pods hold: residents, the rings of their domains, a workspace."""
+    """Fast memory of what running pods hold: residents, parked, rings, the largest workspace."""
     resident = workspace = 0
     rings: dict[str, int] = {}
     for demand in demands:
         held = demand.held
         if held is not None:
+            resident += held.yielding.parked_bytes if held.yielding is not None else 0
             resident += len(held.resident_extents) * held.extent_bytes
             ring = held.ring_extents * held.extent_bytes
             rings[demand.domain] = max(rings.get(demand.domain, 0), ring)

@@ -1,8 +1,9 @@
 """Namespaced quotas: what plans take of a device, and whether the sum stays within every MemQuota.
 
-Fast memory is counted as planned: resident extents of all tasks, and on each device one ring and
-one workspace, the largest (tasks of a namespace share them). Equal weights count once in a tier of
-a node. A link's share is the time that streaming needs at worst, per device. Pure.
+Fast memory is counted as planned: resident extents of all tasks, what preempted jobs keep, and on
+each device one ring and one workspace, the largest (tasks of a namespace share them). Equal weights
+count once in a tier of a node. A link's share is the time that streaming needs at worst, per
+device. Pure.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def tier_bytes(planned: Iterable[tuple[TaskDemand, TaskPlan]]) -> dict[str, int]
 
 
 def _usage(planned: Sequence[tuple[TaskDemand, TaskPlan]], device: DeviceCapacity) -> Usage:
-    resident = sum(len(plan.resident_extents) * plan.extent_bytes for _, plan in planned)
+    resident = sum(
+        len(plan.resident_extents) * plan.extent_bytes + plan.parked_bytes for _, plan in planned
+    )
     ring = max(plan.ring_extents * plan.extent_bytes for _, plan in planned)
     workspace = max(plan.workspace_bytes for _, plan in planned)
     share: dict[str, float] = defaultdict(float)

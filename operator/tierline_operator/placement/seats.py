@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import Held, held_by
 from tierline_operator.planning.request import TaskDemand
@@ -102,6 +103,8 @@ class Seat:
     demand: TaskDemand | None = None
     plan: TaskPlan | None = None
     """Both None while it is being measured, or lost."""
+    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
+    """What the device must do for the plan to hold."""
     held: Held | None = None
     """What its pod holds, from the decision on: it is planned by nothing else."""
     bound: bool = False
@@ -113,7 +116,7 @@ class Seat:
         """What was decided for its pod is now held: the claim may be allocated with this plan."""
         if self.claim is None or self.plan is None or self.held is not None:
             return
-        self.held, self.bound = held_by(self.plan), True
+        self.held, self.bound = held_by(self.plan, self.scheduling), True
         if self.demand is not None:
             self.demand = replace(self.demand, held=self.held)
 

@@ -11,16 +11,19 @@ from collections.abc import Collection
 from math import ceil
 from typing import Any
 
+from tierline_api import preemption
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Home, Plan, Tier
+from tierline_api.preemption import Preemption
 from tierline_api.quantities import format_quantity
 from tierline_api.swap import OverBudget, SwapPolicy, WorkspacePolicy
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.held import Yielding
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import (
     Backup,
@@ -31,8 +34,8 @@ from tierline_operator.planning.request import (
 )
 
 _NAMES = {
-    Scheduling.LAYER_PREEMPTIVE: "LayerPreemptive",
-    Scheduling.RING_KEEPING: "RingKeeping",
+    Scheduling.LAYER_PREEMPTIVE: preemption.Scheduling.LAYER_PREEMPTIVE,
+    Scheduling.RING_KEEPING: preemption.Scheduling.RING_KEEPING,
 }
 _IN_FLIGHT = 2
 """Extents that an agent has on a link at once; link rates are measured so."""
@@ -128,8 +131,8 @@ def _backup(node: MemNode, device: Device) -> Backup | None:
     return None if save is None or restore is None else Backup(save, restore)
 
 
-def plan_of(plan: TaskPlan) -> Plan:
-    """The API's face of what a task is granted."""
+def plan_of(plan: TaskPlan, scheduling: Scheduling = Scheduling.NON_PREEMPTIVE) -> Plan:
+    """The API's face of what a task is granted, planned for `scheduling`."""
     return Plan(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,
@@ -139,6 +142,31 @@ def plan_of(plan: TaskPlan) -> Plan:
         homes=_homes(plan),
         predicted_job_time_s=plan.job_time_s,
         predicted_response_time_s=plan.response_s,
+        preemption=_preemption(plan, scheduling) if plan.preemptible else None,
+    )
+
+
+def yielding_of(plan: Plan) -> Yielding | None:
+    """How jobs of a pod with this plan give the device away; None if they do not."""
+    granted = plan.preemption
+    if granted is None:
+        return None
+    (way,) = (way for way, name in _NAMES.items() if name is granted.scheduling)
+    return Yielding(way, granted.parked_bytes, granted.layer_s, granted.penalty_s)
+
+
+def supports_of(device: Device) -> frozenset[Scheduling]:
+    """What a device does by what its agent says of it."""
+    more = {way for way, name in _NAMES.items() if name in device.preemption}
+    return frozenset({Scheduling.NON_PREEMPTIVE, *more})
+
+
+def _preemption(plan: TaskPlan, scheduling: Scheduling) -> Preemption:
+    return Preemption(
+        scheduling=_NAMES[scheduling],
+        layer_s=plan.layer_s,
+        penalty_s=plan.penalty_s,
+        parked_bytes=plan.parked_bytes,
     )
 
 
@@ -150,7 +178,7 @@ def preemption_of(plan: TaskPlan, scheduling: Scheduling) -> dict[str, Any] | No
     if not plan.preemptible:
         return None
     return {
-        "scheduling": _NAMES[scheduling],
+        "scheduling": _NAMES[scheduling].value,
         "layer_ns": max(1, ceil(plan.layer_s * NS)),
         "penalty_ns": ceil(plan.penalty_s * NS),
         "parked_bytes": plan.parked_bytes,

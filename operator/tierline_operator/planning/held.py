@@ -2,8 +2,9 @@
 
 Memory that a program has mapped cannot be taken back while it runs, nor can it be given more: a
 plan made anew takes effect at the pod's next start. So what is held is a constant of every proof:
-the same resident extents, the same slots of the ring, the same homes, the same workspace. Job times
-are worked out again for the links as they are now. Values only.
+the same resident extents, the same slots of the ring, the same homes, the same workspace, and jobs
+that give the device away in the middle or do not. Job times are worked out again for the links as
+they are now. Values only.
 """
 
 from __future__ import annotations
@@ -11,12 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tierline_api.layout import ArenaLayout
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import HomeRun, TaskPlan
 
 
 @dataclass(frozen=True)
+class Yielding:
+    """How its jobs give the device away in the middle."""
+
+    scheduling: Scheduling
+    parked_bytes: int
+    layer_s: float = field(compare=False)
+    """Its longest layer when the plan was made."""
+    penalty_s: float = field(compare=False)
+    """What one preemption cost then."""
+
+
+@dataclass(frozen=True)
 class Held:
-    """A plan's memory; two are equal if the same memory is held."""
+    """A plan in force; two are equal if the same is held."""
 
     extent_bytes: int
     extent_count: int
@@ -27,6 +41,8 @@ class Held:
     homes: tuple[HomeRun, ...]
     job_time_s: float = field(compare=False)
     """What a job took at worst when the plan was made, margins included."""
+    yielding: Yielding | None = None
+    """None: its jobs keep the device to their end."""
 
     @property
     def streamed_extents(self) -> int:
@@ -60,8 +76,9 @@ class Held:
         return None
 
 
-def held_by(plan: TaskPlan) -> Held:
-    """What a pod holds that starts with this plan."""
+def held_by(plan: TaskPlan, scheduling: Scheduling = Scheduling.NON_PREEMPTIVE) -> Held:
+    """What a pod holds that starts with this plan, which was made for `scheduling`."""
+    yielding = Yielding(scheduling, plan.parked_bytes, plan.layer_s, plan.penalty_s)
     return Held(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,
@@ -70,4 +87,5 @@ def held_by(plan: TaskPlan) -> Held:
         workspace_bytes=plan.workspace_bytes,
         homes=plan.homes,
         job_time_s=plan.job_time_s,
+        yielding=yielding if plan.preemptible else None,
     )

@@ -88,17 +88,24 @@ class Task:
                 self.span, self.wide_layer = last - first + 1, layer
         reserved = max(0, demand.reserved_bytes - demand.workspace_bytes)
         self.least_extents = min(-(-reserved // size), layout.extent_count)
-        activation_bytes = demand.activation_bytes
-        if activation_bytes is None:
-            activation_bytes = demand.workspace_bytes
-        self.parked_extents = -(-activation_bytes // size)
+        self.parked_extents = -(-self._activation_bytes() // size)
         """What the task holds besides its plan while it is preempted."""
         self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate."""
+        # Without layers nothing is known of them but what the plan was made with.
+        self._unseen = self.held.yielding if self.held and not layout.layer_count else None
+        if self._unseen is not None:
+            self.layer_ns = cost_ns(self._unseen.layer_s)
         self.resume_ns = cost_ns(self.dispatch_s)
         """Time to hand the device back to a job that was preempted."""
         self._options: dict[int, list[Option]] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}
+
+    def _activation_bytes(self) -> int:
+        if self.held is not None and self.held.yielding is not None:
+            return self.held.yielding.parked_bytes
+        live = self.demand.activation_bytes
+        return self.demand.workspace_bytes if live is None else live
 
     def options(self, ring_extents: int, *, and_resident: bool = False) -> list[Option]:
         """The choices with that ring, memory ascending; never empty.
@@ -137,6 +144,8 @@ class Task:
 
     def penalty_ns(self, option: Option) -> int:
         """What one preemption makes a job with that plan do again."""
+        if self._unseen is not None:
+            return cost_ns(self._unseen.penalty_s)
         key = (option.point.resident, option.ring_extents)
         if key not in self._penalties:
             seconds = restart_penalty_s(self.worst, *key) if option.point.streamed_extents else 0.0

@@ -27,7 +27,8 @@ admission/preemption.py, and the activations of all preemptible tasks are part o
 Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
 
 What a running pod holds (held.py) is the one choice of its task: memory, ring and homes stay as
-they are, and the theorem is applied to the job times that follow from them.
+they are, and the theorem is applied to the job times that follow from them. Whose jobs yield stays
+as it is, too, and with it the way of scheduling as soon as one does.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from tierline_operator.planning.reasons import (
     memory_exceeded,
     resident_all_the_same,
     sporadic_tasks,
+    yield_elsewhere,
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search import Outcome, Search
@@ -83,17 +85,20 @@ def plan(
     if isinstance(prepared, Infeasible):
         return prepared
     ways = [scheduling] if scheduling is not None else supported(device)
-    if within_bytes is not None:
-        for way in ways:
-            answer = prepared.answer(within_bytes, way, give_spare=give_spare)
+    in_force = {t.held.yielding.scheduling for t in tasks if t.held and t.held.yielding}
+    if in_force:
+        if not in_force <= set(ways) or any(task.preserved_bytes for task in tasks):
+            return yield_elsewhere(tasks)
+        ways = [way for way in ways if {way} == in_force]
+    sizes = (device.fast_bytes,) if within_bytes is None else (within_bytes, device.fast_bytes)
+    refusals: list[Infeasible] = []
+    for way in ways:
+        for fast_bytes in sizes:
+            answer = prepared.answer(fast_bytes, way, give_spare=give_spare)
             if isinstance(answer, Admitted):
                 return answer
-    refusals = []
-    for way in ways:
-        answer = prepared.answer(device.fast_bytes, way, give_spare=give_spare)
-        if isinstance(answer, Admitted):
-            return answer
-        refusals.append(answer)
+            if fast_bytes == device.fast_bytes:
+                refusals.append(answer)
     return min(refusals, key=_distance)
 
 
@@ -273,7 +278,7 @@ class _Planner:
         if self.scheduling is Scheduling.NON_PREEMPTIVE:
             return False
         # Nobody streams here, so the more yield the shorter the sections, at no cost but resuming.
-        return search.judge(chosen, frozenset(range(len(self.tasks)))).ok
+        return search.judge(chosen, search.may_yield).ok
 
     def _search(self, rings: dict[str, int]) -> Search:
         return Search(self.tasks, rings, self.test, self.scheduling)

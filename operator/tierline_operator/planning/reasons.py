@@ -9,6 +9,7 @@ from tierline_operator.admission.demand import NS, DemandTest, SporadicTask
 from tierline_operator.planning.answer import Infeasible, TaskPlan
 from tierline_operator.planning.options import Task
 from tierline_operator.planning.remedies import Remedy, find_remedy
+from tierline_operator.planning.request import TaskDemand
 from tierline_operator.planning.search import Outcome, Search
 
 
@@ -70,18 +71,39 @@ def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> 
     )
 
 
+def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
+    """Jobs of running pods yield, and that cannot be beside a preserved workspace, or any more."""
+    pods = [task.name for task in tasks if task.held is not None and task.held.yielding is not None]
+    dirty = next((task.name for task in tasks if task.preserved_bytes), None)
+    what = (
+        "this device's agent does not do that any more"
+        if dirty is None
+        else f"the workspace of {dirty} is to be preserved, which takes jobs that do not"
+    )
+    return Infeasible(
+        kind="deadline",
+        reason="DeadlineMissed",
+        sentence=(
+            f"running pods of {', '.join(pods)} give the device away where a layer ends, and "
+            f"{what}; start them anew"
+        ),
+        task=dirty,
+    )
+
+
 def _no_room_beside(tasks: Sequence[Task], missing: int, fast_bytes: int) -> Infeasible:
     """The smallest plans do not fit beside what running pods hold."""
     size = tasks[0].demand.layout.extent_bytes
     rings: dict[str, int] = {}
-    resident = workspace = 0
+    resident = workspace = parked = 0
     for task in tasks:
         if task.held is not None:
+            parked += task.held.yielding.parked_bytes if task.held.yielding else 0
             domain = task.demand.domain
             rings[domain] = max(rings.get(domain, 0), task.held.ring_extents)
             resident += len(task.held.resident_extents)
             workspace = max(workspace, task.held.workspace_bytes)
-    held = (resident + sum(rings.values())) * size + workspace
+    held = (resident + sum(rings.values())) * size + workspace + parked
     return Infeasible(
         kind="memory",
         reason="FastMemoryExceeded",

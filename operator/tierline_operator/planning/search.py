@@ -70,6 +70,13 @@ class Search:
             )
             for task in tasks
         ]
+        self.yield_already = frozenset(
+            index for index, task in enumerate(tasks) if task.held and task.held.yielding
+        )
+        """Of running pods, whose jobs give the device away already; the others of them never do."""
+        self._never_yield = frozenset(
+            index for index, task in enumerate(tasks) if task.held and not task.held.yielding
+        )
         self.due = [index for index, task in enumerate(tasks) if task.guaranteed]
         self.idle = [index for index, task in enumerate(tasks) if not task.guaranteed]
         self._jobs: dict[tuple[int, int, bool], PlannedJob] = {}
@@ -77,7 +84,8 @@ class Search:
 
     def least(self) -> int:
         """Extents that the smallest choice of every task takes."""
-        return sum(options[0].extents for options in self.options)
+        least = sum(options[0].extents for options in self.options)
+        return least + self._parked(self.yield_already)
 
     def run(self, limit: int) -> Outcome | None:
         """The first start that holds, or else the one that came nearest; None if nothing fits."""
@@ -92,8 +100,15 @@ class Search:
                 break
         return best
 
-    def judge(self, chosen: list[int], preemptible: frozenset[int] = NOBODY) -> Outcome:
-        """What the test says of these choices."""
+    @property
+    def may_yield(self) -> frozenset[int]:
+        """Whose jobs could give the device away."""
+        return frozenset(range(len(self.tasks))) - self._never_yield
+
+    def judge(self, chosen: list[int], preemptible: frozenset[int] | None = None) -> Outcome:
+        """What the test says of these choices; without `preemptible` only running pods yield."""
+        if preemptible is None:
+            preemptible = self.yield_already
         costs, sections = self.charged(chosen, preemptible)
         lower = max(self.idle, key=lambda index: sections[index], default=None)
         kind, late, critical, blocker = self.test.worst(
@@ -165,7 +180,7 @@ class Search:
     def _starts(self, limit: int) -> Iterator[list[int]]:
         nothing = [0] * len(self.tasks)
         yield nothing
-        yield self.fill(nothing, limit)
+        yield self.fill(nothing, limit, preemptible=self.yield_already)
         yield from self._resident_first(limit, lambda task: task.deadline_ns)
         if self.scheduling is not Scheduling.NON_PREEMPTIVE:
             yield from self._resident_first(
@@ -177,7 +192,7 @@ class Search:
         chosen = [0] * len(self.tasks)
         for index in sorted(self.due, key=lambda index: key(self.tasks[index])):
             chosen[index] = len(self.options[index]) - 1
-            if self._used(chosen) > limit:
+            if self._used(chosen) + self._parked(self.yield_already) > limit:
                 return
             yield list(chosen)
 
@@ -214,10 +229,10 @@ class Search:
             or blocker in outcome.preemptible
         ):
             return None
-        everyone = frozenset(range(len(self.tasks)))
+        everyone = self.may_yield
         later = {i for i in everyone if self._patience(i) >= self._patience(blocker)}
         best: Outcome | None = None
-        for added in ({blocker}, later, everyone):
+        for added in ({blocker} & everyone, later, everyone):
             tried = self.judge(outcome.chosen, outcome.preemptible | added)
             if tried.used <= limit and tried.late_ns < (best or outcome).late_ns:
                 best = tried

@@ -13,6 +13,7 @@ from tests.integration.operator.running import (
 )
 from tests.unit.placement.fleets import node, profile, quota, task
 
+from tierline_agent.kubernetes.grants import grant_of
 from tierline_api.swap import SwapPolicy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
@@ -188,6 +189,30 @@ def test_what_a_running_pod_holds_stays_its_own_until_it_ends(user: User) -> Non
     user.wait_placed("next")
     user.wait_task("new", "Admitted")
     user.wait_task("old", "Admitted")
+
+
+def test_claims_say_whose_jobs_yield_where_the_device_can(user: User) -> None:
+    user.node(node("node-a", yields=True))
+    user.apply(profile("slow", compute_ms=100, layers=16))
+    user.apply(profile("quick", compute_ms=2, mib=8))
+    user.apply(task("long", of="slow", period_ms=1000))
+    user.apply(task("short", of="quick", period_ms=40))
+    for name in ("long", "short"):
+        user.wait_task(name, "Admitted")
+    for name in ("long", "short"):
+        user.pod(name, name)
+        user.wait_placed(name)
+
+    long, short = user.claim_of("long"), user.claim_of("short")
+    assert long is not None
+    assert short is not None
+    registered = grant_of(long, "node-a").registration
+    assert registered is not None
+    assert registered.preemption is not None
+    assert registered.preemption.scheduling == "RingKeeping"
+    assert "preemption" not in plan_in(short)
+    shown = user.wait_task("long", "Admitted")["status"]["plan"]["preemption"]
+    assert shown == plan_in(long)["preemption"]
 
 
 def test_a_node_that_disappears(user: User) -> None:

@@ -19,6 +19,7 @@ from tierline_api.memquota import MemQuota, MemQuotaSpec
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.metadata import ClusterObjectMeta, ObjectMeta
 from tierline_api.plan import Tier
+from tierline_api.preemption import Scheduling
 from tierline_api.realtime import Criticality, Realtime
 from tierline_api.swap import Memory, Swap, SwapPolicy
 from tierline_operator.placement.fleet import Fleet
@@ -46,6 +47,7 @@ def node(
     product: str = "Trial CPU",
     kind: DeviceKind = DeviceKind.CPU,
     health: Health = Health.HEALTHY,
+    yields: bool = False,
 ) -> MemNode:
     """A node of equal devices, with DRAM below them; extents of 1 MiB."""
     names = [f"{kind.value}{number}" for number in range(devices)]
@@ -59,6 +61,7 @@ def node(
                     product=product,
                     fast_bytes=fast_mib * MIB,
                     extent_bytes=MIB,
+                    preemption=tuple(Scheduling) if yields else (),
                     health=health,
                 )
                 for device in names

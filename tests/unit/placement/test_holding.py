@@ -236,3 +236,48 @@ def test_what_is_held_is_proven_with_the_links_as_they_are() -> None:
     assert first.resident_extents
     assert seen.verdict(TaskKey("default", "old")) is not None
     assert again.extent_bytes == MIB
+
+
+def test_a_device_whose_jobs_yield_takes_tasks_that_another_cannot() -> None:
+    """A long job and a short deadline: their pods hold how they share the device."""
+    objects = (
+        *(profile("slow", compute_ms=100, layers=16), profile("quick", compute_ms=2, mib=8)),
+        *(task("long", of="slow", period_ms=1000), task("short", of="quick", period_ms=40)),
+    )
+    plain = fleet(node("a"), *objects)
+    assert sorted(said(plain, name)[1] for name in ("long", "short")) == [
+        "Admitted",
+        "DeadlineInfeasible",
+    ]
+
+    seen = fleet(node("a", yields=True), *objects)
+    long, short = run(seen, "long"), run(seen, "short")
+
+    assert long.held is not None
+    assert long.held.yielding is not None
+    seat = seen.seat_of(long.key)
+    assert seat is not None
+    assert seat.scheduling is long.held.yielding.scheduling
+    again = fleet(node("a", yields=True), *objects, short, long)
+    for known in (long, short):
+        found = again.seat_of(known.key)
+        assert found is not None
+        assert (found.standing, found.held) == (Standing.PLANNED, known.held)
+    feed(again, profile("quick", compute_ms=2.5, mib=12))
+    assert said(again, "short")[0] == said(again, "long")[0] == "True"
+
+
+def test_who_came_first_and_does_not_yield_is_named() -> None:
+    seen = fleet(
+        *(node("a", yields=True), profile("slow", compute_ms=100, layers=16)),
+        *(profile("quick", compute_ms=2, mib=8), task("long", of="slow", period_ms=1000)),
+    )
+    long = run(seen, "long")
+    feed(seen, task("short", of="quick", period_ms=40, number=1))
+    _, reason, message = said(seen, "short")
+    assert reason == "DeadlineInfeasible"
+    assert message.endswith("it would hold if pods of default/long started anew: delete them")
+
+    seen.drop_claim(long.key)
+    settle(seen)
+    assert said(seen, "short")[0] == said(seen, "long")[0] == "True"

@@ -12,6 +12,7 @@ from tests.unit.planning.shapes import LINK, MoreOfTask, device, layout_of, task
 
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.held import held_by
 from tierline_operator.planning.planner import plan
@@ -136,6 +137,56 @@ def test_a_plan_that_does_not_fit_the_layers_is_refused(
     if wrong is not None:
         with pytest.raises(ValueError, match="cannot plan task a by what its pod holds"):
             replace(demand, held=held)
+
+
+def test_whose_jobs_yield_is_held_as_well() -> None:
+    """A long job that came first keeps the device to its end, until its pod starts anew."""
+    ways = frozenset(Scheduling)
+    on = replace(device(200), supports=ways)
+    long = task("long", 1000, 1000, 100)
+    short = task("short", 50, 20, 5)
+    (first,) = admitted([long], on).plans
+    assert not first.preemptible
+
+    assert isinstance(plan([holding(long, first), short], on), Infeasible)
+    both = admitted([long, short], on)
+    assert [granted.preemptible for granted in both.plans] == [True, False]
+
+    held = [
+        replace(demand, held=held_by(granted, both.scheduling))
+        for demand, granted in zip((long, short), both.plans, strict=True)
+    ]
+    third = admitted([*held, task("third", 2000, 2000, 10)], on)
+    assert third.scheduling is both.scheduling
+    for before, after in zip(both.plans, third.plans[:2], strict=True):
+        assert held_by(after, third.scheduling) == held_by(before, both.scheduling)
+        assert (after.layer_s, after.penalty_s) == (before.layer_s, before.penalty_s)
+
+    alone = admitted([held[0]], on)
+    assert alone.plans[0].preemptible, "what the agent was told stays so"
+    never = plan(held, device(200))
+    assert isinstance(never, Infeasible)
+    assert "this device's agent does not do that any more" in never.sentence
+    dirty = replace(task("dirty", 2000, 2000, 10, workspace_bytes=MB), preserved_bytes=MB)
+    refused = plan([*held, dirty], on)
+    assert isinstance(refused, Infeasible)
+    assert "the workspace of dirty is to be preserved" in refused.sentence
+
+
+def test_activations_of_those_who_yield_are_held() -> None:
+    on = replace(device(26), supports=frozenset(Scheduling))
+    long = task("long", 1000, 1000, 100, workspace_bytes=2 * MB)
+    both = admitted([long, task("short", 50, 20, 5)], on)
+    parked = both.plans[0].parked_bytes
+    assert parked >= 2 * MB
+    old = replace(long, held=held_by(both.plans[0], both.scheduling))
+
+    answer = plan([old, task("large", 1000, 1000, 1, policy=SwapPolicy.RESIDENT)], on)
+    assert isinstance(answer, Admitted)
+    assert answer.fast_bytes_used == (10 + 10 + 2) * MB + parked
+    more = plan([old, model("larger", 15, policy=SwapPolicy.RESIDENT)], on)
+    assert isinstance(more, Infeasible)
+    assert more.missing_bytes == 29 * MB - on.fast_bytes
 
 
 @pytest.mark.slow
