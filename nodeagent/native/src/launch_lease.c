@@ -38,20 +38,6 @@ void *tl_gates_context(const tierline_client *client) {
     return client->workspace.lent ? client->workspace.context : NULL;
 }
 
-/* The only sealed arena, or none. */
-static uint32_t only_arena(const tierline_client *client) {
-    uint32_t found = TIERLINE_NO_ARENA;
-    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
-        if (client->arenas[a].state == TL_ARENA_SEALED) {
-            if (found != TIERLINE_NO_ARENA) {
-                return TIERLINE_NO_ARENA;
-            }
-            found = a;
-        }
-    }
-    return found;
-}
-
 static int drop_copies(struct tl_arena *arena) {
     if (arena->on_device.private_count == 0) {
         return 0;
@@ -159,7 +145,7 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
         uint64_t now_ns = tl_now_ns();
         uint64_t deadline_ns = client->terms.deadline_ns;
         struct tlp_job_begin asked = {
-            .arena = wanted != TIERLINE_NO_ARENA ? wanted : only_arena(client),
+            .arena = wanted, /* what names no weights has nothing streamed for it */
             .release_ns = now_ns,
             .deadline_ns = deadline_ns == 0 ? LATEST_NS : now_ns + deadline_ns};
         tl_lock_acquire(&client->lock);
