@@ -24,6 +24,7 @@ PATIENCE_S = 300
 EXTENTS = 9  # of each program's workspace, of which it uses seven at the least
 FAST_EXTENTS = 12  # one for each program's weights, of which there are none
 WAYS_OF_WORDS = 20  # in gpu_flags.c
+KINDS_OF_STREAMS = 5  # there, too
 COMMANDS = ("check", "copy", "graph", "write", "renew")
 ALONE = {
     "attributes": "cuIpcGetMemHandle refused: the 3145728 bytes",
@@ -130,10 +131,10 @@ def register(agent: AgentProcess, *tasks: str) -> None:
 
 
 def served(
-    agent: AgentProcess, flavour: str, *tasks: str, program: str = "gpu_swap"
+    agent: AgentProcess, flavour: str, *tasks: str, source: str = "gpu_swap"
 ) -> dict[str, Program]:
     register(agent, *tasks)
-    programs = {task: Program(agent, flavour, task, "serve", program=program) for task in tasks}
+    programs = {task: Program(agent, flavour, task, "serve", program=source) for task in tasks}
     for program in programs.values():
         program.expect("ready")
     return programs
@@ -177,11 +178,28 @@ def test_words_of_swapped_memory_are_written_and_awaited_under_the_lease(
 
     Without the lease a write went into the other's memory, and a wait saw the other's words.
     """
-    programs = served(agent, flavour, "a", "bb", program="gpu_flags")
+    programs = served(agent, flavour, "a", "bb", source="gpu_flags")
     for _ in range(WAYS_OF_WORDS):
         for command in ("touch", "check"):
             for program in programs.values():
                 program.do(command)
+    end(programs)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_no_stream_is_forgotten_when_a_job_ends(agent: AgentProcess, flavour: str) -> None:
+    """Work that nobody waits for is done before another program has the device.
+
+    And a stream that stands at a flag does not keep the call from coming that sets it.
+    """
+    programs = served(agent, flavour, "a", "bb", source="gpu_flags")
+    for _ in range(KINDS_OF_STREAMS):
+        programs["a"].do("write")
+        programs["bb"].do("check")
+        programs["a"].do("check")
+        programs["bb"].do("stand")
+        programs["a"].do("check")
+        programs["bb"].do("check")
     end(programs)
 
 

@@ -188,17 +188,8 @@ static int begin_named(struct tierline_call *call, struct named named[TIERLINE_M
     return result;
 }
 
-static int begin(struct tierline_call *call) {
-    int failed = atomic_load(&tl_gates.failed);
-    if (failed != ABI_SUCCESS) {
-        return failed;
-    }
-    if (call->captured) {
-        return ABI_SUCCESS;
-    }
-    if (atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {
-        tl_drain_note(call->stream, call->per_thread);
-    }
+/* Holds the lease for the call until its end, and puts before it what it waits for. */
+static int lease(struct tierline_call *call) {
     if (call->weight_count == 0) {
         return call->held == 0 ? pass(call) : (int)ABI_SUCCESS;
     }
@@ -228,7 +219,23 @@ static int begin(struct tierline_call *call) {
     return result;
 }
 
+static int begin(struct tierline_call *call) {
+    int failed = atomic_load(&tl_gates.failed);
+    if (failed != ABI_SUCCESS) {
+        return failed;
+    }
+    if (call->captured) {
+        return ABI_SUCCESS;
+    }
+    int result = lease(call);
+    if (result == ABI_SUCCESS && atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {
+        tl_drain_note(call->stream, call->per_thread);
+    }
+    return result;
+}
+
 static void end(struct tierline_call *call) {
+    tl_drain_after();
     if (call->held == PASSING) {
         atomic_fetch_sub(&tl_gates.passing, 1);
     } else {

@@ -10,6 +10,7 @@
 #include "launch_state.h"
 #include "observer.h"
 #include "stand_in.h"
+#include "stream_marks.h"
 #include "streams.h"
 #include "watch.h"
 
@@ -72,21 +73,12 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     return code;
 }
 
-int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
-    tl_lock_acquire(&client->lock);
-    bool running = client->job.granted && client->job.number == job;
-    tl_lock_release(&client->lock);
-    if (!running) {
-        return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
-                       (unsigned long long)job);
-    }
-    atomic_store(&tl_gates.leased, false);
-    while (atomic_load(&tl_gates.passing) > 0) {
-        nanosleep(&(struct timespec){.tv_nsec = PASSING_PAUSE_NS}, NULL);
-    }
+/* With the lease, and with no call at the driver. `drained`: the GPU is known to be done. */
+static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes,
+                   bool drained) {
     int result = ABI_SUCCESS;
     void *context = tl_gates_context(client);
-    if (context != NULL && tl_cuda_enter(context)) {
+    if (!drained && context != NULL && tl_cuda_enter(context)) {
         result = tl_cuda_synchronise();
         tl_cuda_leave();
     }
@@ -105,7 +97,27 @@ int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspac
     return code == 0 ? tl_cuda_check(result, "waiting for the GPU at the end of a job") : code;
 }
 
-bool tl_gates_idle(const tierline_client *client) {
+static bool is_running(tierline_client *client, uint64_t job) {
+    tl_lock_acquire(&client->lock);
+    bool running = client->job.granted && client->job.number == job;
+    tl_lock_release(&client->lock);
+    return running;
+}
+
+int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
+    if (!is_running(client, job)) {
+        return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
+                       (unsigned long long)job);
+    }
+    atomic_store(&tl_gates.leased, false);
+    while (atomic_load(&tl_gates.passing) > 0) {
+        nanosleep(&(struct timespec){.tv_nsec = PASSING_PAUSE_NS}, NULL);
+    }
+    return end_job(client, job, workspace_peak_bytes, false);
+}
+
+/* Whether the GPU is done with all that read weights, and as far as it is watched with the rest. */
+static bool gpu_is_idle(const tierline_client *client) {
     void *context = tl_gates_context(client);
     if (context == NULL || !tl_cuda_enter(context)) {
         return true;
@@ -113,6 +125,22 @@ bool tl_gates_idle(const tierline_client *client) {
     bool idle = tl_streams_idle() && tl_drain_done();
     tl_cuda_leave();
     return idle;
+}
+
+/* A call that comes meanwhile waits for the gates' lock, so nothing here may wait for the GPU,
+ * which may be waiting for that call. */
+void tl_gates_end_if_idle(tierline_client *client) {
+    if (tl_gates.job == 0 || !tl_gates.implicit || !is_running(client, tl_gates.job) ||
+        gate_capturing() || !gpu_is_idle(client)) {
+        return;
+    }
+    atomic_store(&tl_gates.leased, false);
+    /* Again, as calls came while it was looked at. */
+    if (atomic_load(&tl_gates.passing) > 0 || !gpu_is_idle(client)) {
+        atomic_store(&tl_gates.leased, true);
+        return;
+    }
+    end_job(client, tl_gates.job, 0, tl_drain_sees_all());
 }
 
 /* Whose job runs: 0 with its state taken, TL_BUSY if none does, or a code. */
@@ -235,7 +263,7 @@ void tl_gates_disown(const tierline_client *client) {
 
 /* What a job must not make while the GPU stands at a flag. */
 static int prepare_context(void) {
-    int code = tl_streams_open();
+    int code = tl_marks_open();
     return code == 0 ? tl_stand_in_open() : code;
 }
 
@@ -305,5 +333,7 @@ void tl_gates_forget(void) {
     tl_gates = (struct tl_gates){0};
     tl_stand_in_forget();
     tl_streams_forget();
+    tl_drain_restart();
+    tl_marks_forget();
     tl_watch_forget();
 }

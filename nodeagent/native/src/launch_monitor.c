@@ -14,7 +14,6 @@
  * which may be waiting for the monitor.
  */
 #include "cuda.h"
-#include "gate.h"
 #include "holdings.h"
 #include "launch_state.h"
 #include "stand_in.h"
@@ -136,9 +135,8 @@ static void end_if_idle(tierline_client *client, uint32_t begun) {
     if (!tl_lock_try(&tl_gates.lock)) {
         return; /* somebody calls */
     }
-    if (tl_gates.implicit && tl_gates.job != 0 && atomic_load(&tl_gates.begun) == begun &&
-        !gate_capturing() && tl_gates_idle(client)) {
-        tl_gates_end_locked(client, tl_gates.job, 0);
+    if (atomic_load(&tl_gates.begun) == begun) {
+        tl_gates_end_if_idle(client);
     }
     tl_lock_release(&tl_gates.lock);
 }

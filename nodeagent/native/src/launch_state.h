@@ -60,8 +60,9 @@ int tl_gates_go_back(tierline_client *client);
  * 0, or a code after which the job is over all the same, unless it is TIERLINE_E_STATE. */
 int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes);
 
-/* Whether the GPU is done with all that read weights. With the lock held. */
-bool tl_gates_idle(const tierline_client *client);
+/* Ends an implicit job if no call is at the driver and the GPU is done. Never waits for it, unless
+ * not all can be seen (drain.h), or nothing is watched. */
+void tl_gates_end_if_idle(tierline_client *client);
 
 /* launch_copies.c; with the lock held. Gives the streamed extents of these weights private copies.
  * A CUresult. */

@@ -2,80 +2,39 @@
 #include "streams.h"
 
 #include "cuda.h"
+#include "stream_marks.h"
 
-#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 
-#define MOST_STREAMS 256U
-#define PAGE_BYTES 4096U
+#define MOST_STREAMS ((uint32_t)TL_MARKS_OF_READERS)
 
 struct tl_stream {
-    void *handle;    /* never NULL: the default streams have numbers */
-    uint64_t thread; /* of the thread's own default stream */
+    struct tl_stream_name name;
     uint32_t waited; /* `published` is at least this for what comes next */
     uint32_t lowest; /* the first streamed extent that its reads touch */
-    uint32_t passed; /* the last value that its word was told to take */
+    uint32_t passed; /* the last value that its mark was told to take */
     bool used;
-    bool left;  /* its handle means nothing any more; its word will be reached */
+    bool left;  /* its handle means nothing any more; its mark will be reached */
     bool reads; /* since another stream was put behind it */
 };
 
 static struct tl_stream streams[MOST_STREAMS];
 static struct tl_stream *writer;
-static uint32_t *words; /* one a stream */
-static uint64_t words_address;
-static atomic_uint_fast64_t threads;
-static _Thread_local uint64_t this_thread;
 
-int tl_streams_open(void) {
-    if (words != NULL) {
-        return 0;
-    }
-    void *page = NULL;
-    int code = tl_cuda_check(
-        TL_CUDA(HOOK, cuMemHostAlloc, &page, PAGE_BYTES, ABI_HOST_PORTABLE | ABI_HOST_MAPPED),
-        "making a page of flag words");
-    code = code == 0
-               ? tl_cuda_check(TL_CUDA(USED, cuMemHostGetDevicePointer_v2, &words_address, page, 0),
-                               "addressing a page of flag words")
-               : code;
-    if (code == 0 && page != NULL) {
-        words = page;
-        memset(words, 0, PAGE_BYTES);
-    }
-    return code;
-}
-
-static uint64_t word_of(const struct tl_stream *stream) {
-    return words_address + (uint64_t)(stream - streams) * sizeof *words;
+static uint32_t mark_of(const struct tl_stream *stream) {
+    return (uint32_t)(stream - streams);
 }
 
 static bool passed(const struct tl_stream *stream) {
-    uint32_t seen = __atomic_load_n(&words[stream - streams], __ATOMIC_ACQUIRE);
-    return (int32_t)(seen - stream->passed) >= 0;
+    return (int32_t)(tl_mark_seen(mark_of(stream)) - stream->passed) >= 0;
 }
 
-static void *normal(void *stream, bool per_thread) {
-    uintptr_t number = per_thread ? ABI_THREAD_STREAM : ABI_LEGACY_STREAM;
-    return stream != NULL ? stream : (void *)number; /* NOLINT(performance-no-int-to-ptr) */
-}
-
-static uint64_t thread_of(const void *handle) {
-    if ((uintptr_t)handle != ABI_THREAD_STREAM) {
-        return 0;
-    }
-    if (this_thread == 0) {
-        this_thread = atomic_fetch_add(&threads, 1) + 1;
-    }
-    return this_thread;
-}
-
-static struct tl_stream *find(void *handle) {
-    uint64_t thread = thread_of(handle);
+static struct tl_stream *find(struct tl_stream_name name) {
     for (uint32_t i = 0; i < MOST_STREAMS; i++) {
         struct tl_stream *stream = &streams[i];
-        if (stream->used && !stream->left && stream->handle == handle && stream->thread == thread) {
+        if (stream->used && !stream->left && stream->name.handle == name.handle &&
+            stream->name.thread == name.thread) {
             return stream;
         }
     }
@@ -87,8 +46,8 @@ static bool is_free(const struct tl_stream *stream) {
 }
 
 struct tl_stream *tl_stream_of(void *stream, bool per_thread) {
-    void *handle = normal(stream, per_thread);
-    struct tl_stream *found = find(handle);
+    struct tl_stream_name name = tl_stream_name(stream, per_thread);
+    struct tl_stream *found = find(name);
     for (uint32_t i = 0; i < MOST_STREAMS && found == NULL; i++) {
         found = is_free(&streams[i]) && &streams[i] != writer ? &streams[i] : NULL;
     }
@@ -102,10 +61,8 @@ struct tl_stream *tl_stream_of(void *stream, bool per_thread) {
         found = &streams[0];
     }
     if (!found->used || found->left) {
-        *found = (struct tl_stream){.used = true,
-                                    .handle = handle,
-                                    .thread = thread_of(handle),
-                                    .passed = words[found - streams]};
+        *found =
+            (struct tl_stream){.used = true, .name = name, .passed = tl_mark_seen(mark_of(found))};
     }
     return found;
 }
@@ -120,7 +77,8 @@ void tl_streams_restart(void) {
 }
 
 static int wait(const struct tl_stream *stream, uint64_t address, uint32_t value) {
-    return TL_CUDA(HOOK, cuStreamWaitValue32_v2, stream->handle, address, value, ABI_WAIT_AT_LEAST);
+    return TL_CUDA(HOOK, cuStreamWaitValue32_v2, stream->name.handle, address, value,
+                   ABI_WAIT_AT_LEAST);
 }
 
 int tl_stream_wait(struct tl_stream *stream, uint64_t published, uint32_t value) {
@@ -141,20 +99,19 @@ void tl_stream_reads(struct tl_stream *stream, uint32_t lowest) {
     stream->reads = true;
 }
 
-/* Lets the stream's word take a new value once all that it was given is done. What cannot be named
+/* Lets the stream's mark take a new value once all that it was given is done. What cannot be named
  * here has been marked when it could: a stream that left, another thread's own default stream. */
 static int mark(struct tl_stream *stream) {
-    if (stream->left || (stream->thread != 0 && stream->thread != this_thread)) {
+    if (stream->left || (stream->name.thread != 0 && stream->name.thread != tl_this_thread())) {
         return ABI_SUCCESS;
     }
-    int result = TL_CUDA(HOOK, cuStreamWriteValue32_v2, stream->handle, word_of(stream),
-                         stream->passed + 1, 0);
+    int result = tl_mark_write(stream->name.handle, mark_of(stream), stream->passed + 1);
     stream->passed += result == ABI_SUCCESS;
     return result;
 }
 
 int tl_stream_after(struct tl_stream *stream) {
-    return stream->thread != 0 ? mark(stream) : (int)ABI_SUCCESS;
+    return stream->name.thread != 0 ? mark(stream) : (int)ABI_SUCCESS;
 }
 
 int tl_stream_join(struct tl_stream *stream, uint32_t value) {
@@ -167,7 +124,7 @@ int tl_stream_join(struct tl_stream *stream, uint32_t value) {
         }
         int result = mark(other);
         result = result == ABI_SUCCESS && !passed(other)
-                     ? wait(stream, word_of(other), other->passed)
+                     ? wait(stream, tl_mark_address(mark_of(other)), other->passed)
                      : result;
         if (result != ABI_SUCCESS) {
             return result;
@@ -182,12 +139,12 @@ int tl_stream_join(struct tl_stream *stream, uint32_t value) {
 int tl_stream_give_back(struct tl_stream *stream, uint64_t consumed, uint32_t value) {
     int result = tl_stream_join(stream, value);
     return result == ABI_SUCCESS
-               ? TL_CUDA(HOOK, cuStreamWriteValue32_v2, stream->handle, consumed, value, 0)
+               ? TL_CUDA(HOOK, cuStreamWriteValue32_v2, stream->name.handle, consumed, value, 0)
                : result;
 }
 
 void tl_stream_leave(void *stream, bool per_thread) {
-    struct tl_stream *found = find(normal(stream, per_thread));
+    struct tl_stream *found = find(tl_stream_name(stream, per_thread));
     if (found != NULL) {
         mark(found);
         found->left = true;
@@ -201,9 +158,9 @@ bool tl_streams_idle(void) {
             continue;
         }
         /* Of another thread's own default stream only the thread itself could ask. */
-        bool mute = stream->left || stream->thread != 0;
-        bool over =
-            mute ? passed(stream) : TL_CUDA(USED, cuStreamQuery, stream->handle) == ABI_SUCCESS;
+        bool mute = stream->left || stream->name.thread != 0;
+        bool over = mute ? passed(stream)
+                         : TL_CUDA(USED, cuStreamQuery, stream->name.handle) == ABI_SUCCESS;
         if (!over) {
             return false;
         }
@@ -214,5 +171,4 @@ bool tl_streams_idle(void) {
 void tl_streams_forget(void) {
     memset(streams, 0, sizeof streams);
     writer = NULL;
-    words = NULL;
 }

@@ -3,7 +3,7 @@
  * `consumed` may be written only behind all work that reads what it gives back, whatever stream
  * that is on, and its writes must not overtake each other. So before a stream writes it, it waits
  * for each other stream that has read below the new value since the last write, and for the stream
- * that wrote last. It waits on words in host memory, not on events: a stream that waits for the
+ * that wrote last. It waits on marks (stream_marks.h), not on events: a stream that waits for the
  * event of a stream that stands at a flag keeps its process's time slice busy.
  *
  * All calls are made under the gates' lock, those that take a stream with its context current.
@@ -15,9 +15,6 @@
 #include <stdint.h>
 
 struct tl_stream;
-
-/* Makes the page of words in the current context, once. 0 or a code. */
-int tl_streams_open(void);
 
 /* The entry of a stream; NULL is the default stream. NULL itself if there is no room, and none can
  * be made because a stream is being captured. */

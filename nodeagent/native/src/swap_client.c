@@ -10,6 +10,7 @@
 #include "device_memory.h"
 #include "launch_gates.h"
 #include "launch_state.h"
+#include "stream_marks.h"
 #include "swap.h"
 
 #include <errno.h>
@@ -23,9 +24,7 @@ static tierline_client *own;
 static void at_exit(void) {
     tierline_client *client = own;
     if (client != NULL && !client->dropped && tl_lock_try(&tl_gates.lock)) {
-        if (tl_gates.job != 0 && tl_gates.implicit && tl_gates_idle(client)) {
-            tl_gates_end_locked(client, tl_gates.job, 0);
-        }
+        tl_gates_end_if_idle(client);
         tl_lock_release(&tl_gates.lock);
     }
 }
@@ -47,6 +46,12 @@ static int open_client(uint64_t bytes) {
     return code;
 }
 
+/* The program goes on in another context. */
+static int adopt(void *context) {
+    int code = tl_workspace_adopt(own, context);
+    return code == 0 ? tl_gates_show(own) : code;
+}
+
 static int lend(uint64_t bytes, struct swap_loan *loan) {
     const char *path = getenv("TIERLINE_SOCKET");
     const char *required = getenv("TIERLINE_REQUIRED");
@@ -55,7 +60,7 @@ static int lend(uint64_t bytes, struct swap_loan *loan) {
     }
     void *context = NULL;
     TL_CUDA(USED, cuCtxGetCurrent, &context);
-    int code = own == NULL ? open_client(bytes) : tl_workspace_adopt(own, context);
+    int code = own == NULL ? open_client(bytes) : adopt(context);
     if (code != 0) {
         bool must = required != NULL && strcmp(required, "1") == 0;
         fprintf(stderr, "tierline: could not borrow the %llu bytes of TIERLINE_SWAP: %s; %s\n",
@@ -77,6 +82,7 @@ static void ended(void) {
     if (own == NULL) {
         return;
     }
+    tl_marks_close();
     tl_workspace_adopt(own, NULL);
     tl_gates_settle(own);
 }

@@ -1,0 +1,78 @@
+/* See stream_marks.h. */
+#include "stream_marks.h"
+
+#include "cuda.h"
+#include "error.h"
+#include "tierline/tierline.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/mman.h>
+
+#define PAGE_BYTES 4096U
+_Static_assert(TL_MARKS * sizeof(uint32_t) == PAGE_BYTES, "words of a page");
+
+static uint32_t *words;
+static uint64_t words_address; /* 0: no context can write them */
+static atomic_uint_fast64_t threads;
+static _Thread_local uint64_t this_thread;
+
+uint64_t tl_this_thread(void) {
+    if (this_thread == 0) {
+        this_thread = atomic_fetch_add(&threads, 1) + 1;
+    }
+    return this_thread;
+}
+
+struct tl_stream_name tl_stream_name(void *stream, bool per_thread) {
+    uintptr_t number = per_thread ? ABI_THREAD_STREAM : ABI_LEGACY_STREAM;
+    void *handle = stream != NULL ? stream : (void *)number; /* NOLINT(performance-no-int-to-ptr) */
+    bool own = (uintptr_t)handle == ABI_THREAD_STREAM;
+    return (struct tl_stream_name){handle, own ? tl_this_thread() : 0};
+}
+
+int tl_marks_open(void) {
+    if (words_address != 0) {
+        return 0;
+    }
+    if (words == NULL) {
+        void *page =
+            mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) {
+            return tl_fail(TIERLINE_E_NO_MEMORY, "making a page of flag words: out of memory");
+        }
+        /* The GPU writes this very page: it must not become a child's. */
+        madvise(page, PAGE_BYTES, MADV_DONTFORK);
+        words = page;
+    }
+    int code = tl_cuda_check(
+        TL_CUDA(HOOK, cuMemHostRegister_v2, words, PAGE_BYTES, ABI_HOST_PORTABLE | ABI_HOST_MAPPED),
+        "registering a page of flag words");
+    return code == 0 ? tl_cuda_check(
+                           TL_CUDA(USED, cuMemHostGetDevicePointer_v2, &words_address, words, 0),
+                           "addressing a page of flag words")
+                     : code;
+}
+
+void tl_marks_close(void) {
+    words_address = 0;
+}
+
+void tl_marks_forget(void) {
+    words = NULL;
+    words_address = 0;
+}
+
+uint64_t tl_mark_address(uint32_t index) {
+    return words_address + index * sizeof *words;
+}
+
+uint32_t tl_mark_seen(uint32_t index) {
+    return words == NULL ? 0 : __atomic_load_n(&words[index], __ATOMIC_ACQUIRE);
+}
+
+int tl_mark_write(void *handle, uint32_t index, uint32_t value) {
+    return words_address == 0
+               ? (int)ABI_INVALID_CONTEXT
+               : TL_CUDA(HOOK, cuStreamWriteValue32_v2, handle, tl_mark_address(index), value, 0);
+}
