@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.memprofile import MemProfile, ProfiledDevice
 from tierline_api.memtask import MemTask
 from tierline_api.metadata import ObjectMeta
+from tierline_api.observed import PROFILE_LINE, ObservedProfile
 from tierline_cli.errors import CommandError
 from tierline_cli.place import Place
 from tierline_cli.programs import Program, describe_end, program_of
@@ -23,31 +24,12 @@ _TIMEOUT_S = 600.0
 _POLL_S = 0.1
 
 
-@dataclass(frozen=True)
-class ObservedLayer:
-    """One layer as the plugin saw it; times in seconds, sizes in bytes."""
-
-    name: str
-    bytes: int
-    compute_s: float
-    pinned: bool
-    arena: int
-
-
 @dataclass
-class Observation:
+class Observation(ObservedProfile):
     """What an observed run told: the profile, and each input's output."""
 
-    layers: list[ObservedLayer] = field(default_factory=list)
-    workspace_bytes: int = 0
-    weights_digest: str = ""
     compute_s: list[float] = field(default_factory=list)
     outputs: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def weights_bytes(self) -> int:
-        """All weights, streamed and pinned."""
-        return sum(layer.bytes for layer in self.layers)
 
 
 def observe(
@@ -109,49 +91,36 @@ def _is_complete(path: Path, jobs: int) -> bool:
     if not path.exists():
         return False
     lines = path.read_text().splitlines()
-    profiled = any(line.startswith('{"profile"') for line in lines)
+    profiled = any(line.startswith(PROFILE_LINE) for line in lines)
     return profiled and _count_outputs(path) >= jobs
 
 
 def _read(path: Path, task: str) -> Observation:
-    observation = Observation()
-    lines = path.read_text().splitlines() if path.exists() else []
-    for line in lines:
-        record: dict[str, Any] = json.loads(line)
-        if output := record.get("output"):
-            observation.outputs[output["input"]] = output["output"]
-            observation.compute_s.append(output["compute_s"])
-        if profile := record.get("profile"):
-            observation.layers = [ObservedLayer(**layer) for layer in profile["layers"]]
-            observation.workspace_bytes = profile["workspace_bytes"]
-            observation.weights_digest = profile["weights_digest"]
-    if not observation.layers:
+    text = path.read_text() if path.exists() else ""
+    try:
+        observation = Observation.written(text)
+    except ValueError as error:
+        raise CommandError(
+            f"MemTask/{task}: its program wrote a profile that cannot be used: {error}"
+        ) from error
+    if observation is None or not observation.layers:
         raise CommandError(
             f"MemTask/{task}: its program ran no model that Tierline could profile; "
             "run the model under torch.no_grad() or torch.inference_mode()"
         )
+    for line in text.splitlines():
+        record: dict[str, Any] = json.loads(line)
+        if output := record.get("output"):
+            observation.outputs[output["input"]] = output["output"]
+            observation.compute_s.append(output["compute_s"])
     return observation
 
 
 def as_profile(task: MemTask, observation: Observation, product: str) -> MemProfile:
     """The observation as the API's object, named after its task."""
-    return MemProfile(
-        metadata=ObjectMeta(name=task.name, namespace=task.domain),
-        spec=MemProfileSpec(
-            device=ProfiledDevice(kind=task.spec.device.kind, product=product),
-            layers=tuple(
-                Layer(
-                    name=layer.name,
-                    bytes=layer.bytes,
-                    compute_time_s=layer.compute_s,
-                    pinned=layer.pinned,
-                    arena=layer.arena,
-                )
-                for layer in observation.layers
-            ),
-            workspace_bytes=observation.workspace_bytes,
-            digest=observation.weights_digest or None,
-        ),
+    return observation.memprofile(
+        ObjectMeta(name=task.name, namespace=task.domain),
+        ProfiledDevice(kind=task.spec.device.kind, product=product),
     )
 
 

@@ -39,6 +39,7 @@ from tests.gpu.streaming import Progress, agent, observed, plan_for, under_agent
 from tierline_api.layout import LayerShape
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
+from tierline_api.observed import ObservedLayer
 from tierline_api.plan import Plan, Tier
 from tierline_cli import decide, profiling
 from tierline_cli.admin_client import AdminClient
@@ -140,7 +141,7 @@ def profiled(model: str) -> profiling.Observation:
     report, _ = observed(model, _MODE, _PROFILED_JOBS)
     seen = report["profile"]
     return profiling.Observation(
-        layers=[profiling.ObservedLayer(**layer) for layer in seen["layers"]],
+        layers=[ObservedLayer(**layer) for layer in seen["layers"]],
         workspace_bytes=seen["workspace_bytes"],
         weights_digest=seen["weights_digest"],
         compute_s=seen["compute_s"],

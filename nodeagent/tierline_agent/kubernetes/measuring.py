@@ -9,23 +9,21 @@ Invariant: a profile that exists is never changed here.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import ValidationError
+from typing import Final
 
 from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes.description import MEASURED, PROFILE
 from tierline_agent.kubernetes.folders import PodFolders
 from tierline_agent.kubernetes.grants import Grant, Standing
 from tierline_api.memnode import Device
-from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.memprofile import MemProfile, ProfiledDevice
 from tierline_api.metadata import ObjectMeta
+from tierline_api.observed import ObservedProfile
 from tierline_kube.client import Kube
 from tierline_kube.errors import Conflict
 from tierline_kube.resource import MEMPROFILE
@@ -33,7 +31,6 @@ from tierline_kube.resource import MEMPROFILE
 _log = logging.getLogger(__name__)
 _MOST_BYTES: Final = 4 << 20
 """A profile of the most layers has less."""
-_KEY: Final = '{"profile"'
 
 
 class Unusable(AgentError):  # noqa: N818 - what it is
@@ -46,36 +43,20 @@ def profile_of(text: str, grant: Grant, device: Device) -> MemProfile | None:
     Raises:
         Unusable: it is not what the API takes.
     """
-    line = next((line for line in text.splitlines() if line.startswith(_KEY)), None)
-    if line is None:
-        return None
     try:
-        seen = json.loads(line)["profile"]
-        return MemProfile(
-            metadata=ObjectMeta(name=grant.terms.profile or grant.task, namespace=grant.namespace),
-            spec=MemProfileSpec(
-                device=ProfiledDevice(kind=device.kind, product=device.product),
-                extent_bytes=device.extent_bytes,
-                layers=tuple(_layer(layer) for layer in seen["layers"]),
-                workspace_bytes=seen["workspace_bytes"],
-                digest=seen["weights_digest"] or None,
-            ),
+        seen = ObservedProfile.written(text)
+        if seen is None:
+            return None
+        return seen.memprofile(
+            ObjectMeta(name=grant.terms.profile or grant.task, namespace=grant.namespace),
+            ProfiledDevice(kind=device.kind, product=device.product),
+            device.extent_bytes,
         )
-    except (ValidationError, ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise Unusable(
             f"the pod of claim {grant.namespace}/{grant.claim} wrote a profile that cannot be "
             f"used: {error}"
         ) from error
-
-
-def _layer(seen: Mapping[str, Any]) -> Layer:
-    return Layer(
-        name=seen["name"],
-        bytes=seen["bytes"],
-        compute_time_s=seen["compute_s"],
-        pinned=seen["pinned"],
-        arena=seen["arena"],
-    )
 
 
 class Measuring:

@@ -50,6 +50,7 @@ def test_outputs_alone_are_no_profile_yet() -> None:
     [
         pytest.param('{"profile": {', id="cut off"),
         pytest.param('{"profile": []}', id="of another shape"),
+        pytest.param('{"profile":' + "[" * 100_000, id="without end"),
         pytest.param(written(layers=[]), id="no layers"),
         pytest.param(written(layers=[LAYER | {"bytes": -1}]), id="less than nothing"),
         pytest.param(written(layers=[LAYER] * 5000), id="too many layers"),

@@ -1,0 +1,104 @@
+"""The profile that an observed program writes of itself, and the MemProfile made of it. Pure.
+
+The program writes lines of JSON (`tierline_torch.observe`): one for the output of each job, and at
+its end one that begins with `{"profile"`. That is its word and no more, so nothing is believed
+here but what the API takes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from .memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from .metadata import ObjectMeta
+
+PROFILE_LINE: Final = '{"profile"'
+"""How the line of the profile begins."""
+
+
+@dataclass
+class ObservedLayer:
+    """One layer as it was seen; times in seconds, sizes in bytes."""
+
+    name: str
+    bytes: int
+    compute_s: float
+    pinned: bool
+    arena: int
+
+
+@dataclass
+class ObservedProfile:
+    """What a program saw of its model."""
+
+    layers: Sequence[ObservedLayer]
+    workspace_bytes: int
+    weights_digest: str
+    """Empty if it is not known."""
+
+    @classmethod
+    def written(cls, text: str) -> Self | None:
+        """The profile in what a program wrote; None while it has written none.
+
+        Raises:
+            ValueError: the line of the profile is not as programs write it.
+        """
+        line = next((line for line in text.splitlines() if line.startswith(PROFILE_LINE)), None)
+        if line is None:
+            return None
+        try:
+            seen: Mapping[str, Any] = json.loads(line)["profile"]
+            return cls(
+                layers=[_layer(layer) for layer in seen["layers"]],
+                workspace_bytes=seen["workspace_bytes"],
+                weights_digest=seen["weights_digest"],
+            )
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"it is written in another way: {error!r}") from error
+
+    @property
+    def weights_bytes(self) -> int:
+        """All weights, streamed and pinned."""
+        return sum(layer.bytes for layer in self.layers)
+
+    def memprofile(
+        self, metadata: ObjectMeta, device: ProfiledDevice, extent_bytes: int | None = None
+    ) -> MemProfile:
+        """The API's object, of a measurement on `device` with extents of this size.
+
+        Raises:
+            ValueError: it is not what the API takes.
+        """
+        layers = tuple(
+            Layer(
+                name=layer.name,
+                bytes=layer.bytes,
+                compute_time_s=layer.compute_s,
+                pinned=layer.pinned,
+                arena=layer.arena,
+            )
+            for layer in self.layers
+        )
+        return MemProfile(
+            metadata=metadata,
+            spec=MemProfileSpec(
+                device=device,
+                extent_bytes=extent_bytes,
+                layers=layers,
+                workspace_bytes=self.workspace_bytes,
+                digest=self.weights_digest or None,
+            ),
+        )
+
+
+def _layer(seen: Mapping[str, Any]) -> ObservedLayer:
+    return ObservedLayer(
+        name=seen["name"],
+        bytes=seen["bytes"],
+        compute_s=seen["compute_s"],
+        pinned=seen["pinned"],
+        arena=seen["arena"],
+    )
