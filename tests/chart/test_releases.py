@@ -110,6 +110,27 @@ def difference(plane: ControlPlane, before: set[str]) -> set[str]:
         return {str(error)}
 
 
+def before_a_release(plane: ControlPlane) -> set[str]:
+    """Return the inventory once a server has made all that it makes by itself.
+
+    That is the service `kubernetes`, last of all; and it lists kinds, groups and their APIServices
+    for a moment after their CRDs are gone.
+    """
+    found: set[str] = set()
+
+    def settled() -> bool:
+        nonlocal found
+        try:
+            found = inventory(plane)
+        except ApiError:
+            return False
+        own = "/api/v1/services/default/kubernetes" in found
+        return own and not any("tierline.io" in address for address in found)
+
+    wait_until("the server has something of Tierline, or not all of its own", settled)
+    return found
+
+
 def test_an_upgrade_upgrades_the_crds_and_keeps_the_tasks(
     run: Helm, bare_server: ControlPlane, older: Path
 ) -> None:
@@ -136,7 +157,7 @@ def test_an_upgrade_upgrades_the_crds_and_keeps_the_tasks(
 def test_nothing_is_left_of_a_release_that_keeps_nothing(
     run: Helm, bare_server: ControlPlane
 ) -> None:
-    before = inventory(bare_server)
+    before = before_a_release(bare_server)
 
     told = run("install", RELEASE, CHART, "--set", "crds.keep=false")
 

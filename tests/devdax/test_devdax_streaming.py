@@ -33,7 +33,7 @@ FILES = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_two_tasks_stream_from_devdax_what_they_stored_there() -> None:
     with store_folder("disk") as folder:
         backing = folder / "nvdimm"

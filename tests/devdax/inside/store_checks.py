@@ -15,6 +15,8 @@ import json
 import mmap
 import os
 import signal
+import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,9 @@ STORE_BYTES = 4 << 20
 
 
 def say(**what: object) -> None:
+    """Tell the host; returns when it is told, so that no deed overtakes the word before it."""
     print(json.dumps(what), flush=True)
+    termios.tcdrain(sys.stdout.fileno())
 
 
 def refused(call: Callable[[], object], reason: str) -> None:
