@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 _ENDS_TO_START_ANEW = 75
 _PROGRAM = """
 import torch

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, plan
+from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, plan, wait_until
 from tests.integration.torch.terms import PAIR, PAIR_DEADLINE_S, RELEASES
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
@@ -24,7 +24,7 @@ from tierline_api.layout import ArenaLayout, LayerShape, lay_out
 _PROGRAM = Path(__file__).with_name("program.py")
 _ROOT = _PROGRAM.parents[3]
 _SPARE_EXTENTS = 4
-_TIMEOUT_S = 120
+_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         managed, stderr = _run(
             folder, "kept", TIERLINE_SOCKET=answer["socket"], TIERLINE_REQUIRED="1"
         )
+        # What a program says at its end comes in before its connection ends.
+        wait_until(lambda: not agent.task("program")["clients"], "the agent lets go of it")
         yield Outcome(
             observed=observed,
             managed=managed,
