@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tierline_agent.policy.preemption import YIELDING_DEVICES
 from tierline_api.memnode import Device, MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
-from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import from_api, planner
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
@@ -78,18 +76,12 @@ def question_of(
         *(node, device, Margins(margin, margin)),
         dispatch_s=_DISPATCH_S,
         gate_s=_GATE_S,
-        supports=_supports(device),
+        supports=from_api.supports_of(device),
     )
     try:
         return from_api.demand_of(task, profile, device.extent_bytes), capacity
     except from_api.QuestionError as error:
         raise CommandError(str(error), EXIT_BAD_INPUT) from error
-
-
-def _supports(device: Device) -> frozenset[Scheduling]:
-    """What an agent and its programs do on a device of that kind."""
-    yields = device.kind.value in YIELDING_DEVICES
-    return frozenset(Scheduling) if yields else frozenset({Scheduling.NON_PREEMPTIVE})
 
 
 def scheduling_sentence(answer: Admitted) -> str:
@@ -126,7 +118,7 @@ def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
             "tasks": [
                 {
                     "name": plan.name,
-                    "plan": from_api.plan_of(plan).to_api(),
+                    "plan": from_api.plan_of(plan, answer.scheduling).to_api(),
                     "job_time_s": plan.job_time_s,
                     "response_s": plan.response_s,
                     "preemptible": plan.preemptible,

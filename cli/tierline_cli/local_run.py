@@ -116,14 +116,15 @@ class LocalRun:
                 criticality=realtime.criticality.value,
                 record_outputs=True,
                 preemption=from_api.preemption_of(plan, answer.scheduling),
-                plan=from_api.plan_of(plan).to_api(),
+                plan=from_api.plan_of(plan, answer.scheduling).to_api(),
             )
         self._admitted = answer
         return answer
 
     def load(self, on_state: Callable[[Mapping[str, Any]], None]) -> None:
         """Start the programs and wait until all are ready; `on_state` hears of progress."""
-        plans = [from_api.plan_of(plan) for plan in _begun(self._admitted).plans]
+        admitted = _begun(self._admitted)
+        plans = [from_api.plan_of(plan, admitted.scheduling) for plan in admitted.plans]
         self._execution = Execution(
             self.tasks, plans, _begun(self._agent), _begun(self._admin), self.work_dir
         )

@@ -131,7 +131,7 @@ def _backup(node: MemNode, device: Device) -> Backup | None:
     return None if save is None or restore is None else Backup(save, restore)
 
 
-def plan_of(plan: TaskPlan, scheduling: Scheduling = Scheduling.NON_PREEMPTIVE) -> Plan:
+def plan_of(plan: TaskPlan, scheduling: Scheduling) -> Plan:
     """The API's face of what a task is granted, planned for `scheduling`."""
     return Plan(
         extent_bytes=plan.extent_bytes,

@@ -43,6 +43,7 @@ def manifest(tmp_path: Path) -> Path:
                     "product": "x",
                     "fastBytes": 2**30,
                     "extentBytes": 32 * 2**20,
+                    "preemption": ["LayerPreemptive", "RingKeeping"],
                 }
             ],
             "tiers": [{"name": "dram", "capacityBytes": 2**34}],
@@ -80,10 +81,10 @@ def test_explain_answers_for_each_way_of_scheduling(manifest: Path) -> None:
     assert "scheduling: ring-keeping; long gives way where a layer ends" in admitted.output
 
 
-def test_a_device_whose_programs_keep_it_refuses_what_only_preemption_admits(
-    manifest: Path,
-) -> None:
-    manifest.write_text(manifest.read_text().replace("kind: cpu", "kind: cuda"))
+def test_a_device_whose_jobs_keep_it_refuses_what_only_preemption_admits(manifest: Path) -> None:
+    *objects, node = yaml.safe_load_all(manifest.read_text())
+    del node["status"]["devices"][0]["preemption"]
+    manifest.write_text(yaml.safe_dump_all([*objects, node]))
     result = run("explain", manifest, "--margin", "1", "--json")
     assert result.exit_code == 3
     answers = json.loads(result.output)
