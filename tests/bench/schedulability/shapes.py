@@ -1,7 +1,8 @@
 """Where task sets come from: the families of the realtime theory notes, or real models' shapes.
 
-Shapes for `cpu` were measured by the product's profiler (zoo.py). Shapes for an H200 are *derived*,
-not measured, except for three anchors whose weights and graph times were measured on one: a layer
+The product's profiler measures real shapes: zoo.py on `cpu`, one picture or sentence a job, and
+tests.gpu.shapes on a GPU, captured graphs, mostly eight a job. Until an H200's are there, some are
+*derived*, except for three anchors whose weights and graph times were measured on one: a layer
 list is made of equal blocks, and a time is the anchor's, scaled by the floating-point operations of
 a job (per weight and token for transformers, as published for convolutional networks).
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from tests.bench.preemption import drawn
@@ -60,19 +61,29 @@ def families(_: Path) -> Source:
 
 def on_cpu(folder: Path) -> Source:
     """The models of zoo.py as measured."""
-    rows = json.loads((folder / "shapes-cpu.json").read_text())["shapes"]
+    measured = json.loads((folder / "shapes-cpu.json").read_text())
+    return _measured(measured, "cpu", CPU_EXTENT_BYTES, CPU_LINK, 10.0)
+
+
+def on_h200(folder: Path) -> Source:
+    """The models of tests/gpu/models.py, and the link, as tests.gpu.shapes measured them."""
+    measured = json.loads((folder / "shapes-h200.json").read_text())
+    link = LinkRate(measured["link"]["bandwidth_bytes_per_s"], measured["link"]["overhead_s"])
+    return _measured(measured, measured["gpu"], measured["extent_bytes"], link, 1.0)
+
+
+def _measured(
+    measured: Mapping[str, Any], device: str, extent_bytes: int, link: LinkRate, scale: float
+) -> Source:
     shapes = [
-        Shape(
-            name,
-            tuple((size, s, pinned) for size, s, pinned in row["layers"]),
-            row["workspace_bytes"],
-        )
-        for name, row in rows.items()
+        Shape(name, tuple(map(tuple, row["layers"])), row["workspace_bytes"])
+        for name, row in measured["shapes"].items()
     ]
     return Source(
-        f"{len(shapes)} models measured on cpu, 2 MiB extents, 7.9 GB/s",
-        partial(from_shapes, shapes, CPU_EXTENT_BYTES, 10.0),
-        partial(_device, CPU_LINK),
+        f"{len(shapes)} models measured on {device}, {extent_bytes / MIB:.0f} MiB extents, "
+        f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s",
+        partial(from_shapes, shapes, extent_bytes, scale),
+        partial(_device, link),
     )
 
 
@@ -89,6 +100,7 @@ def derived_h200(_: Path) -> Source:
 SOURCES: Final[Mapping[str, Callable[[Path], Source]]] = {
     "families": families,
     "cpu": on_cpu,
+    "real": on_h200,
     "h200-derived": derived_h200,
 }
 """By name; each is given the folder of the benchmarks' results."""
