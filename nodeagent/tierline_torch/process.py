@@ -29,7 +29,7 @@ from tierline_torch.captured import Captured
 from tierline_torch.errors import TierlineError
 from tierline_torch.jobs import Backend, Reportable, Site, Window
 from tierline_torch.lessons import FirstRun, learn, members
-from tierline_torch.structures import digest
+from tierline_torch.structures import Kept, digest, digest_kept, keep
 from tierline_torch.survey import ModuleSurvey, Survey
 
 _CAPTURED = "_tierline_captured"
@@ -153,6 +153,7 @@ class Job:
         self._deadline_s = deadline_s
         self._first: FirstRun | None = None
         self._inner: Invoke = plain
+        self._kept: tuple[Kept, Kept] | None = None
         self._seen: list[bytes] = []
         self._given: list[bytes] = []
         self._counted: Reportable | None = None
@@ -182,7 +183,8 @@ class Job:
         module = self._process.as_run(module)
         output = self.forward(module, args, kwargs)
         if self._backend.wants_witness:
-            self.witness(args, kwargs, output)
+            self.keep(args, kwargs, output)
+            self._witness()  # the next forward may write where this one's values are
         return output
 
     def forward(
@@ -198,10 +200,19 @@ class Job:
         self._process.running |= members([module]) - {id(module)}
         return self._first.outermost(module, args, kwargs)
 
-    def witness(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """Keep the digests of a forward's inputs and output for the report."""
-        self._seen.append(digest(args, kwargs))
-        self._given.append(digest(output))
+    def keep(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Keep a forward's inputs and output for the report.
+
+        Within the job, as it may use the device, and nothing may use that without the lease.
+        """
+        self._kept = keep(args, kwargs), keep(output)
+
+    def _witness(self) -> None:
+        if self._kept is not None:
+            seen, given = self._kept
+            self._kept = None
+            self._seen.append(digest_kept(seen))
+            self._given.append(digest_kept(given))
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         current.invoke = None
@@ -233,8 +244,10 @@ class Job:
     def report(self) -> None:
         """Send the digests, when the job is over."""
         # The first job ran without what the report is about.
-        if self._seen and self._first is None and self._counted is not None:
-            self._backend.witnessed(self._counted, digest(self._seen), digest(self._given))
+        if self._first is None and self._counted is not None:
+            self._witness()
+            if self._seen:
+                self._backend.witnessed(self._counted, digest(self._seen), digest(self._given))
 
     def _settle(self, first: FirstRun) -> None:
         if not first.roots:
@@ -302,9 +315,9 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
                 return plain(module, args, kwargs)
     with Job(here, backend, site) as job:
         output = job.forward(module, args, kwargs)
-    if backend.wants_witness:
-        job.witness(args, kwargs, output)
-        job.report()
+        if backend.wants_witness:
+            job.keep(args, kwargs, output)
+    job.report()
     return output
 
 

@@ -79,17 +79,38 @@ def _kind(leaf: torch.Tensor | np.ndarray[Any, Any]) -> str:
     return f"{leaf.dtype} {tuple(leaf.shape)}"
 
 
-def digest(*values: object) -> bytes:
-    """32 bytes that tell these values from others: BLAKE3 over the walk."""
-    hasher = blake3()
+Kept = list[tuple[str, np.ndarray[Any, np.dtype[np.uint8]] | None]]
+"""What a digest is made of: lines, and the bytes of the leaf that a line tells of."""
+
+
+def keep(*values: object) -> Kept:
+    """Lay down in host memory what the digest of these values is made of.
+
+    Bytes that are in host memory are not copied. Of a device, this is the part that uses it.
+    """
+    kept: Kept = []
     for path, leaf in walk(values):
         if isinstance(leaf, (torch.Tensor, np.ndarray)):
-            hasher.update(f"{path} {_kind(leaf)}\n".encode())
-            hasher.update(raw(leaf)[:MAX_DIGEST_BYTES].data)
+            kept.append((f"{path} {_kind(leaf)}\n", raw(leaf)[:MAX_DIGEST_BYTES]))
         else:
             name = leaf.__qualname__ if isinstance(leaf, type) else repr(leaf)
-            hasher.update(f"{path} {name}\n".encode(errors="replace"))
+            kept.append((f"{path} {name}\n", None))
+    return kept
+
+
+def digest_kept(kept: Kept) -> bytes:
+    """32 bytes that tell what was kept from other values: BLAKE3 over the walk."""
+    hasher = blake3()
+    for line, content in kept:
+        hasher.update(line.encode(errors="replace"))
+        if content is not None:
+            hasher.update(content.data)
     return hasher.digest()
+
+
+def digest(*values: object) -> bytes:
+    """32 bytes that tell these values from others."""
+    return digest_kept(keep(*values))
 
 
 def difference(first: object, second: object) -> str | None:
