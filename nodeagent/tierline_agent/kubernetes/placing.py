@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 Claims = Callable[[], Mapping[str, Grant | None]]
 """The node's claims, by uid; None for one that cannot be read."""
+Registered = frozenset[str]
+"""Claims that the agent knew when this turn began; each of them is dealt with once in it."""
 Opener = Callable[[Grant], Access]
 """Says what opens its device to a pod; raises OSError."""
 
@@ -78,12 +80,13 @@ class Placing:
                 "device; its conditions say what is missing"
             )
         async with self._turn:
-            return await self._make(grant, self._version_of(grant.uid))
+            registered = await self._registered()
+            return await self._make(grant, self._version_of(grant.uid), registered)
 
     async def unprepare(self, uid: str) -> None:
         """Undo whatever there is of a claim. Raises AgentError, OSError."""
         async with self._turn:
-            await self._undo(uid)
+            await self._undo(uid, await self._registered())
 
     async def settle(self, claims: Claims) -> None:
         """Hold what is here against the node's claims, as they are when it is this call's turn.
@@ -103,12 +106,13 @@ class Placing:
             here = self._folders.uids() | set(described) | self._descriptions.drafts()
             for uid in sorted((here | registered) - set(grants)):
                 _log.info("claim %s is gone; what was prepared for it goes", uid)
-                await self._attempt(self._undo(uid), uid)
+                await self._attempt(self._undo(uid, registered), uid)
             for uid in sorted(set(described) & set(grants)):
                 grant = grants[uid]
                 current = described[uid].boot == self._boot
                 if grant is not None and current and self._made.get(uid) != _lasting(grant):
-                    await self._attempt(self._renew(grant, described[uid].version), uid)
+                    version = self._library.version(described[uid].version) or self._version
+                    await self._attempt(self._renew(grant, version, registered), uid)
 
     @staticmethod
     async def _attempt(work: Awaitable[None], uid: str) -> None:
@@ -129,10 +133,12 @@ class Placing:
             return self._version
         return self._library.version(known.version) or self._version
 
-    async def _make(self, grant: Grant, version: Version) -> tuple[str, ...]:
+    async def _make(
+        self, grant: Grant, version: Version, registered: Registered
+    ) -> tuple[str, ...]:
         measured = grant.standing is Standing.PROFILING
         folder = self._folders.make(grant.uid, version, measured=measured)
-        complete = await self._register(grant)
+        complete = await self._register(grant, registered)
         access = self._opener(grant)
         learned = self._folders.has_measured(grant.uid)
         description = describe(grant, folder, version, self._boot, access.nodes, learned=learned)
@@ -141,21 +147,21 @@ class Placing:
             self._made[grant.uid] = _lasting(grant)
         return (device_id(grant.uid), *access.described)
 
-    async def _renew(self, grant: Grant, version: str) -> None:
+    async def _renew(self, grant: Grant, version: Version, registered: Registered) -> None:
         """Bring a prepared claim to what it grants now."""
         if grant.standing is Standing.LOST:
-            await self._unregister(grant.uid)
+            await self._unregister(grant.uid, registered)
             self._made[grant.uid] = _lasting(grant)
             return
         # Refused for want of room, it stays as it was: another claim's change may make that room.
-        await self._make(grant, self._library.version(version) or self._version)
+        await self._make(grant, version, registered)
 
-    async def _register(self, grant: Grant) -> bool:
+    async def _register(self, grant: Grant, registered: Registered) -> bool:
         """Tell the agent; returns whether it holds all of it already."""
         wanted = grant.registration
         if wanted is None:
-            await self._unregister(grant.uid)
-        elif grant.uid in await self._registered():
+            await self._unregister(grant.uid, registered)
+        elif grant.uid in registered:
             answer = await self._agent.ask("revise", **wanted.as_json())
             if not answer["complete"]:
                 self._behind[grant.uid] = grant
@@ -175,18 +181,18 @@ class Placing:
         who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
         return f"; pods of {who} have memory by an earlier plan until they start anew: restart them"
 
-    async def _unregister(self, uid: str) -> None:
-        if uid in await self._registered():
+    async def _unregister(self, uid: str, registered: Registered) -> None:
+        if uid in registered:
             await self._agent.ask("remove", name=uid)
 
-    async def _registered(self) -> set[str]:
-        return set((await self._agent.ask("tasks"))["tasks"])
+    async def _registered(self) -> Registered:
+        return frozenset((await self._agent.ask("tasks"))["tasks"])
 
-    async def _undo(self, uid: str) -> None:
+    async def _undo(self, uid: str, registered: Registered) -> None:
         self._made.pop(uid, None)
         self._behind.pop(uid, None)
         self._descriptions.remove(uid)
-        await self._unregister(uid)
+        await self._unregister(uid, registered)
         self._folders.remove(uid)
 
 
