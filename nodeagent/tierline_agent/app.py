@@ -33,7 +33,8 @@ from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.health import Health
 from tierline_agent.identity import ProcessWatch
-from tierline_agent.kubernetes.thread import KubernetesThread
+from tierline_agent.kubernetes.folders import Descriptions
+from tierline_agent.kubernetes.thread import KubernetesThread, object_at_first
 from tierline_agent.leases import LeaseManager
 from tierline_agent.links import Link
 from tierline_agent.losses import Losses
@@ -64,6 +65,8 @@ async def run(config: AgentConfig) -> None:
     async with AsyncExitStack() as stopping:
         undo = stopping.enter_context(ExitStack())
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
+        if config.kubernetes is not None:
+            Descriptions(Path(config.kubernetes.cdi_dir)).check()
         undo.enter_context(_sole_agent(state_dir, run_dir))
         _raise_descriptor_limit()
         devices = open_devices(config.all_devices)
@@ -83,6 +86,8 @@ async def run(config: AgentConfig) -> None:
         for task in node.registry:
             server.open(task)
         name = config.node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower()
+        if config.kubernetes is not None:
+            object_at_first(node.health.set)
         administrator = admin.Admin(node, server, name, stop.set)
         listener = listen(run_dir / "admin.sock", 0o600)
         undo.callback((run_dir / "admin.sock").unlink, missing_ok=True)
@@ -104,9 +109,7 @@ async def run(config: AgentConfig) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             node.loop.add_signal_handler(number, stop.set)
         if config.kubernetes is not None:
-            thread = KubernetesThread(
-                config, config.kubernetes, name, lambda why: node.health.set("kubernetes", why)
-            )
+            thread = KubernetesThread(config, config.kubernetes, name, node.health.set)
             thread.start()
             stopping.push_async_callback(asyncio.to_thread, thread.stop)
         _log.info("ready in %s", run_dir)

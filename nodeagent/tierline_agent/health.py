@@ -2,11 +2,12 @@
 
 It lives while its event loop turns: the loop marks a moment every few seconds, and whoever asks
 compares. It is ready while nothing that was named here objects; each objection is a sentence.
-Asked by the endpoint's threads, told by the event loop's: single assignments only.
+Asked by the endpoint's threads: single assignments only. Told by the event loops' threads, in turn.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ class Health:
         self._clock_s = clock_s
         self._turned_at_s = clock_s()
         self._objections: dict[str, str] = {}
+        self._telling = threading.Lock()
 
     def turned(self) -> None:
         """The event loop turned."""
@@ -28,7 +30,8 @@ class Health:
 
     def set(self, part: str, objection: str) -> None:
         """Note why `part` is not ready; an empty text says that it is."""
-        self._objections = {**self._objections, part: objection}
+        with self._telling:  # or what another thread told meanwhile would be lost
+            self._objections = {**self._objections, part: objection}
 
     @property
     def stuck(self) -> str:

@@ -179,6 +179,7 @@ class NodeAgent:
     def start(self) -> None:
         """Start it, and wait until its node's claims were read and the kubelet was greeted."""
         said = self.log.count("serving the kubelet") if self.process else 0
+        self.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)  # a pod gets it with its mount
         with (self.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -138,6 +139,18 @@ class Descriptions:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def check(self) -> None:
+        """Raise ConfigError unless descriptions can be written."""
+        try:
+            with tempfile.TemporaryFile(dir=self._folder):
+                return
+        except OSError as error:
+            raise ConfigError(
+                f"cannot describe pods' devices in {self._folder} ({error.strerror}): "
+                "kubernetes.cdi_dir must be the folder in which the container runtime looks for "
+                "CDI descriptions; mount it from the node, writable, or correct the setting"
+            ) from error
 
     def write(self, uid: str, description: Mapping[str, Any]) -> None:
         """Put a claim's description in its place, whole; one that is equal stays untouched."""

@@ -26,7 +26,7 @@ from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
-from tierline_agent.kubernetes.thread import Objection
+from tierline_agent.kubernetes.thread import CLAIMS, KUBELET, Objection
 from tierline_agent.state import boot_id
 from tierline_api.device import DeviceKind
 from tierline_api.optin import DRIVER, NODE_LABEL
@@ -111,7 +111,7 @@ class Service:
         # What the kubelet has asked about meanwhile is newer than this list.
         later = [claim for claim in self._claims.values() if _version(claim) > int(there.version)]
         self._claims = {claim["metadata"]["uid"]: claim for claim in (*there.items, *later)}
-        self._object_to("")
+        self._object_to(CLAIMS, "")
         self._listed.set()
         self._changed.set()
         async for kind, claim in self._kube.watch(self._own_claims, there.version):
@@ -231,9 +231,10 @@ class Service:
         """The kubelet knows the driver, and may have removed its slices before."""
         if error:
             _log.error("the kubelet refuses the driver: %s", error)
-            self._object_to(f"the kubelet refuses the driver: {error}")
+            self._object_to(KUBELET, f"it refuses the driver: {error}")
             return
         _log.info("the kubelet has registered the driver")
+        self._object_to(KUBELET, "")
         self._slices_unsure = True
         self._changed.set()
 

@@ -20,8 +20,18 @@ from tierline_kube.errors import KubeError
 _log = logging.getLogger(__name__)
 _STOP_S: Final = 15.0
 
-Objection = Callable[[str], None]
-"""Hears why this part is not ready; an empty text says that it is."""
+Objection = Callable[[str, str], None]
+"""Hears of a part why it is not ready, from any thread; an empty text says that it is."""
+CLAIMS: Final = "kubernetes"
+"""The part that reads the node's claims."""
+KUBELET: Final = "kubelet"
+"""The part that the kubelet calls."""
+
+
+def object_at_first(object_to: Objection) -> None:
+    """Say what is not there before this part has begun."""
+    object_to(CLAIMS, "the node's claims have not been read yet")
+    object_to(KUBELET, "not yet registered")
 
 
 class KubernetesThread:
@@ -40,7 +50,6 @@ class KubernetesThread:
 
     def start(self) -> None:
         """Begin."""
-        self._object_to("the node's claims have not been read yet")
         self._thread.start()
 
     def stop(self) -> None:
@@ -60,9 +69,9 @@ class KubernetesThread:
             self._loop.run_until_complete(service.run(self._ending))
         except (AgentError, KubeError) as error:
             _log.error("the Kubernetes part ended: %s", error)
-            self._object_to(str(error))
+            self._object_to(CLAIMS, str(error))
         except Exception:
             _log.exception("the Kubernetes part ended")
-            self._object_to("it ended; the agent's log says why")
+            self._object_to(CLAIMS, "it ended; the agent's log says why")
         finally:
             self._loop.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tierline_agent.errors import ConfigError
-from tierline_agent.kubernetes.folders import Library, PodFolders
+from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 
 
 def bundle(folder: Path, text: str) -> Library:
@@ -63,3 +63,14 @@ def test_what_a_pod_made_irremovable_holds_up_nothing(
         pods.remove("u")
     assert pods.uids() == set()
     pods.remove("u")
+
+
+def test_a_folder_that_takes_no_descriptions_is_said(tmp_path: Path) -> None:
+    Descriptions(tmp_path).check()
+    assert list(tmp_path.iterdir()) == []
+
+    with pytest.raises(ConfigError, match=r"cdi \(No such file .*: kubernetes\.cdi_dir"):
+        Descriptions(tmp_path / "cdi").check()
+    (tmp_path / "cdi").touch()
+    with pytest.raises(ConfigError, match=r"cdi \(Not a directory\): kubernetes\.cdi_dir"):
+        Descriptions(tmp_path / "cdi").check()
