@@ -40,7 +40,7 @@ def machine_of(demand: TaskDemand, plan: TaskPlan, device: DeviceCapacity) -> Ma
     homes = [run.tier for run in plan.homes for _ in range(run.extents)]
     links = [device.tiers[name].link for name in names]
     size = demand.layout.extent_bytes
-    slowest = max((device.tiers[name].link.copy_s(size) for name in set(homes)), default=0.0)
+    slowest = max((device.tiers[name].link.flight_s(size) for name in set(homes)), default=0.0)
     return Machine(
         layout=demand.layout,
         compute_s=demand.compute_s,

@@ -22,8 +22,9 @@ job with a shorter deadline takes over.
 Memory (trap T13): what a preempted job computed so far stays parked, so the activations of *every*
 preemptible task count, all at once, beside residents, ring and the largest workspace.
 
-Assumptions: those of demand.py; C_i contains one extent of something else on the link (P3) for a
-streamed job, penalty_j one more, and nothing else is copied while a job streams; a layer once begun
+Assumptions: those of demand.py; C_i contains what may be under way on the links (P3) when a
+streamed job is dispatched, that of a stream which it displaces included, penalty_j the same of its
+own links once more, and nothing else is copied while a job streams; a layer once begun
 runs to its end; nothing runs in the stalls of the job with the earliest deadline (trap T15). Not
 used: that a long layer comes late in its job (trap T11): with shorter layers before it, it comes
 early. The test is sufficient and sustainable, not exact.

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
@@ -33,7 +34,7 @@ from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Infeasible, TaskPlan
 from tierline_operator.planning.curve import Point, forced_residents, paced
 from tierline_operator.planning.homes import place_homes
-from tierline_operator.planning.options import Option, Task
+from tierline_operator.planning.options import Option, Task, displacement_s
 from tierline_operator.planning.planner import Lean, plan, prepare, supported, task_plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
@@ -78,13 +79,18 @@ class Standing:
         size = demand.layout.extent_bytes
         if self.demands and _extent_bytes(self.demands) != size:
             return None
-        task = Task(demand, homes[-1], self.device)
+        known_s = displacement_s(self.device, chain.from_iterable(homes[:-1]), size)
+        displaced_s = displacement_s(self.device, chain.from_iterable(homes), size)
+        preempts = bool(self.lean.penalties)
+        if preempts and displaced_s > known_s:
+            return None  # the others' streams would wait longer for its, too
+        task = Task(demand, homes[-1], self.device, displaced_s=displaced_s if preempts else 0.0)
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
         workspace = max(other.workspace_bytes for other in (*self.demands, demand))
         room = (self.device.fast_bytes - workspace) // size - self.lean.extents
         fits: list[tuple[int, Option, int, int]] = []
         for option, more_ring in self._choices(task, most_ns, room):
-            cost_ns = option.cost_ns + self._charge(task, option)
+            cost_ns = option.cost_ns + task.later_ns(option) + self._charge(task, option)
             taken = option.extents + more_ring
             if cost_ns <= most_ns and taken <= room:
                 fits.append((taken, option, more_ring, cost_ns))
@@ -139,6 +145,7 @@ class Standing:
         rings = dict(lean.rings)
         rings[demand.domain] = rings.get(demand.domain, 0) + more_ring
         granted = task_plan(task, option, rings[demand.domain], demand.deadline_s)
+        granted = replace(granted, job_time_s=granted.job_time_s + task.later_ns(option) / NS)
         return Standing(
             self.device,
             self.scheduling,

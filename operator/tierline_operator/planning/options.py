@@ -9,9 +9,10 @@ a Soft task with mean times, whose `section_ns` still is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tierline_api.layout import ArenaLayout
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import cost_ns, instant_ns
@@ -48,8 +49,13 @@ class Task:
         homes: Sequence[str],
         device: DeviceCapacity,
         turn_s: float = 0.0,
+        displaced_s: float = 0.0,
     ) -> None:
-        """`homes` names the tier of each extent; `turn_s` is writeback.py's share of a dispatch."""
+        """`homes` names the tier of each extent; `turn_s` is writeback.py's share of a dispatch.
+
+        `displaced_s` is how long any stream of the set may still be under way after it was told to
+        stop (`displacement_s`).
+        """
         self.demand = demand
         self.homes = tuple(homes)
         self.period_ns = instant_ns(demand.period_s)
@@ -67,7 +73,9 @@ class Task:
         index = {name: number for number, name in enumerate(names)}
         link_of = [index[name] for name in homes]
         size = demand.layout.extent_bytes
-        busy_s = device.blocked_extents * max((link.copy_s(size) for link in links), default=0.0)
+        busy_s = displacement_s(device, homes, size)
+        self.displaced_ns = cost_ns(max(0.0, displaced_s - busy_s))
+        """How much later its stream may begin where it displaces one that comes from elsewhere."""
 
         def pipeline(times: Sequence[float]) -> Pipeline:
             scaled = [seconds * device.margins.compute + device.gate_s for seconds in times]
@@ -79,13 +87,7 @@ class Task:
         self.compute_s = sum(self.worst.compute_s) + self.dispatch_s
         layout = demand.layout
         self.kept_extents = len(layout.pinned_extents)
-        self.span = 0
-        self.wide_layer = 0
-        for layer, (first, last) in enumerate(
-            zip(layout.first_extent, layout.last_extent, strict=True)
-        ):
-            if last - first + 1 > self.span:
-                self.span, self.wide_layer = last - first + 1, layer
+        self.span, self.wide_layer = _widest(layout)
         reserved = max(0, demand.reserved_bytes - demand.workspace_bytes)
         self.least_extents = min(-(-reserved // size), layout.extent_count)
         self.parked_extents = -(-self._activation_bytes() // size)
@@ -152,12 +154,17 @@ class Task:
             self._penalties[key] = cost_ns(seconds)
         return self._penalties[key]
 
+    def later_ns(self, option: Option) -> int:
+        """How much longer a job with that plan may take among jobs that can be preempted."""
+        return self.displaced_ns if option.point.streamed_extents else 0
+
     def planned(self, option: Option, *, preemptible: bool) -> PlannedJob:
         """The task with that plan, as admission's charges see it."""
+        later_ns = self.later_ns(option)
         return PlannedJob(
             deadline_ns=self.deadline_ns if self.guaranteed else None,
-            cost_ns=option.cost_ns,
-            section_ns=option.section_ns,
+            cost_ns=option.cost_ns + later_ns if self.guaranteed else 0,
+            section_ns=option.section_ns + later_ns,
             layer_ns=self.layer_ns,
             penalty_ns=self.penalty_ns(option) if preemptible else 0,
             streams=option.point.streamed_extents > 0,
@@ -177,6 +184,18 @@ class Task:
             section_ns=cost_ns(worst_s),
             ring_extents=ring,
         )
+
+
+def displacement_s(device: DeviceCapacity, homes: Iterable[str], size_bytes: int) -> float:
+    """How long links from these tiers may go on with what they have begun, seconds.
+
+    A job that streams is dispatched behind all of it: an agent begins no stream before the one that
+    it displaces has ended on every link (P3, for each link of the set).
+    """
+    links = [device.tiers[name].link for name in set(homes)]
+    slowed = [_slowed(link, device.margins.bandwidth) for link in links]
+    longest_s = max((link.flight_s(size_bytes) for link in slowed), default=0.0)
+    return device.blocked_extents * longest_s
 
 
 def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
@@ -214,6 +233,14 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
         if rings not in tried:
             tried.append(rings)
     return tried
+
+
+def _widest(layout: ArenaLayout) -> tuple[int, int]:
+    """The extents of the widest layer, and the first layer that is so wide."""
+    ends = zip(layout.first_extent, layout.last_extent, strict=True)
+    spans = [last - first + 1 for first, last in ends]
+    widest = max(spans, default=0)
+    return widest, spans.index(widest) if spans else 0
 
 
 def _slowed(link: LinkRate, margin: float) -> LinkRate:

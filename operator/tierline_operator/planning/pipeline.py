@@ -19,7 +19,8 @@ the answer is RingTooSmall, never a number (trap T9). `max(compute, bytes / band
 bound (trap T2): it forgets the filling of the ring and every local shortage.
 
 One-extent-blocked variant (P3): `start_delay_s` starts every copy chain that much later, for a link
-that may be busy with an extent of something else at dispatch. A fully resident job is not delayed.
+that may be busy with an extent of something else at dispatch: with as many as it serves at a time,
+for none of them can be called back. A fully resident job is not delayed.
 
 Several arenas: each one is a job root of its own, so its ring starts empty when its first layer may
 run, not before; the job time of a task is the sum over its arenas.
@@ -67,6 +68,10 @@ class LinkRate:
     def copy_s(self, size_bytes: int) -> float:
         """Seconds that the link is busy with one extent of `size_bytes`."""
         return size_bytes / self.bandwidth_bytes_per_s + self.overhead_s
+
+    def flight_s(self, size_bytes: int) -> float:
+        """Seconds until all that it serves at a time has arrived, if that has just begun."""
+        return self.in_flight * self.copy_s(size_bytes)
 
 
 @dataclass(frozen=True)

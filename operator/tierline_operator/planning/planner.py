@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from tierline_operator.admission.demand import NS, DemandTest
@@ -42,7 +43,7 @@ from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.homes import place_homes, runs
-from tierline_operator.planning.options import Option, Task, rings_to_try
+from tierline_operator.planning.options import Option, Task, displacement_s, rings_to_try
 from tierline_operator.planning.reasons import (
     deadline_missed,
     memory_exceeded,
@@ -120,8 +121,10 @@ def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | I
     turns = turns_s(tasks, device)
     if isinstance(turns, Infeasible):
         return turns
+    size = tasks[0].layout.extent_bytes if tasks else 1
+    displaced_s = displacement_s(device, chain.from_iterable(homes), size)
     rows = zip(tasks, homes, turns, strict=True)
-    return Prepared([Task(task, home, device, turn) for task, home, turn in rows])
+    return Prepared([Task(task, home, device, turn, displaced_s) for task, home, turn in rows])
 
 
 class Prepared:
@@ -359,6 +362,9 @@ class _Planner:
             zip(self.tasks, _picked(search, outcome.chosen), responses, strict=True)
         ):
             granted = task_plan(task, option, rings[task.demand.domain], response_s)
+            if outcome.preemptible:
+                later_s = task.later_ns(option) / NS
+                granted = replace(granted, job_time_s=granted.job_time_s + later_s)
             if index in outcome.preemptible:
                 granted = replace(
                     granted,

@@ -118,7 +118,8 @@ class DeviceCapacity:
     backup: Backup | None = None
     """None: no measured link, so no workspace can be preserved."""
     blocked_extents: int = 1
-    """Extents of something else that may be on the link when a job is dispatched (P3)."""
+    """Extents of something else that may be on a link when a job is dispatched, for each that it
+    serves at a time (P3)."""
 
     def __post_init__(self) -> None:
         """Refuse a device that schedules in no way at all."""

@@ -6,8 +6,9 @@ for data and when its dispatch ends; who streams takes the ring of its domain, a
 `ring-keeping` a fully resident job leaves it alone and the copies for the interrupted job go on.
 A copy that is under way when its job loses the ring ends all the same, and arrives nowhere.
 
-An adversary sets the rest: releases (releases.py), durations (`Noise`), and one extent of something
-else on each idle link when a streaming job starts, or starts again, with an empty ring.
+An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
+many extents of something else as it serves at a time when a streaming job starts, or starts again,
+with an empty ring.
 
 Pure: no clock and no randomness of its own. Not simulated: prefetch of the next job, spills.
 """
@@ -246,7 +247,7 @@ class _Run:
             if copying or not self.machine.blocked_extents or not self.noise.busy():
                 continue
             size = self.machine.extent_bytes
-            spent = self.machine.links[link].copy_s(size) * self.machine.blocked_extents
+            spent = self.machine.links[link].flight_s(size) * self.machine.blocked_extents
             self._copy(link, spent, lambda: None, "foreign", job)
 
     def _lose_ring(self, job: Job) -> None:

@@ -112,7 +112,7 @@ def tables_of(tasks: Sequence[TaskModel], machine: Machine) -> Tables:
             queues.append(ends)
     widest = max((row[3] for row in parts), default=0)
     blocks = machine.blocked_extents
-    foreign = [link.copy_s(machine.extent_bytes) * blocks for link in machine.links]
+    foreign = [link.flight_s(machine.extent_bytes) * blocks for link in machine.links]
     device = (WAYS.index(machine.scheduling), machine.dispatch_s, blocks, len(domains), widest)
     return Tables(
         device=np.array([device], DEVICE),

@@ -1,8 +1,9 @@
-"""A device in virtual time: the agent's own executor and lease policy, with a link and clients that
+"""A device in virtual time: the agent's own executor and lease policy, with links and clients that
 take the time they are told.
 
 Clients do what the library does: they pass gates, consume at the end of layers, and yield where
-they are asked. Copies run one after another over one link, whoever's they are.
+they are asked. A link serves as many copies at a time as its rate says, whoever's they are, in the
+order in which they were asked for, and each gets an equal part of it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -31,6 +32,7 @@ from tierline_operator.simulation.releases import Arrivals
 
 _FOR_EVER_NS = (1 << 63) - 1
 _INSTANT = "what happens at one moment is seen together"
+_TOLERANCE_S = 1e-12
 
 
 class VirtualWords:
@@ -60,37 +62,93 @@ class VirtualWords:
     def close(self) -> None: ...
 
 
+@dataclass(eq=False)
+class Copy:
+    """One extent on its way: `left_s` of a link that it has alone."""
+
+    stream: VirtualStream
+    position: int
+    left_s: float
+
+
+@dataclass
+class VirtualLink:
+    """Copies that wait and copies that run."""
+
+    in_flight: int
+    waiting: list[Copy] = field(default_factory=list)
+    running: list[Copy] = field(default_factory=list)
+    since_s: float = 0.0
+
+    def next_s(self) -> float:
+        """When the next copy ends if none begins."""
+        least_s = min((copy.left_s for copy in self.running), default=math.inf)
+        return self.since_s + least_s * max(1, len(self.running))
+
+    def move_to(self, now_s: float) -> list[Copy]:
+        """What has ended by then."""
+        for copy in self.running:
+            copy.left_s -= (now_s - self.since_s) / len(self.running)
+        self.since_s = now_s
+        ended = [copy for copy in self.running if copy.left_s <= _TOLERANCE_S]
+        self.running = [copy for copy in self.running if copy not in ended]
+        return ended
+
+    def begin(self) -> None:
+        """Serve as many as it does at a time."""
+        while self.waiting and len(self.running) < self.in_flight:
+            self.running.append(self.waiting.pop(0))
+
+
 class VirtualStream:
     """The streamed extents of one job; `in_place` are there."""
 
-    def __init__(self, order: StreamOrder, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, order: StreamOrder, links: Sequence[VirtualLink], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.order = order
+        self.links = links
         self.words = cast(VirtualWords, order.words)
         self.in_place = order.published
         self.streamed_bytes = 0
         self.finished = loop.create_future()
-        self.copying = self.cancelled = False
+        self.cancelled = False
+        self._asked = order.published
+        self._early: set[int] = set()
+        self._open = 0
 
     def cancel(self, *, resumable: bool = False) -> None:
         assert not resumable
         self.cancelled = True
+        for link in self.links:
+            withdrawn = [copy for copy in link.waiting if copy.stream is self]
+            link.waiting = [copy for copy in link.waiting if copy.stream is not self]
+            self._open -= len(withdrawn)
         self.finish_if_over()
 
-    @property
-    def wants_link(self) -> bool:
-        room = self.in_place - self.words.consumed < len(self.order.ring)
-        return not self.cancelled and self.in_place < len(self.order.sources) and room
+    def ask(self) -> None:
+        """Ask the links for what there is room for."""
+        while not self.cancelled and self._asked < len(self.order.sources):
+            if self._asked - self.words.consumed >= len(self.order.ring):
+                return
+            link, spent_s = cast("tuple[int, float]", self.order.sources[self._asked])
+            self.links[link].waiting.append(Copy(self, self._asked, spent_s))
+            self._asked += 1
+            self._open += 1
 
-    def arrived(self) -> None:
-        self.copying = False
-        self.in_place += 1
+    def arrived(self, position: int) -> None:
+        self._open -= 1
+        self._early.add(position)
+        while self.in_place in self._early:
+            self._early.remove(self.in_place)
+            self.in_place += 1
         if not self.cancelled:
             self.words.published = self.in_place
         self.finish_if_over()
 
     def finish_if_over(self) -> None:
         over = self.cancelled or self.in_place == len(self.order.sources)
-        if over and not self.copying and not self.finished.done():
+        if over and not self._open and not self.finished.done():
             self.finished.set_result(None)
             self.order.on_finished(self)
 
@@ -117,7 +175,7 @@ class VirtualNode:
     folder: Path
     models: list[TaskModel]
     arrivals: Arrivals
-    link: LinkRate
+    links: Sequence[LinkRate]
     scheduling: Scheduling
     now_s: float = 0.0
     preemptions: int = 0
@@ -134,6 +192,7 @@ class VirtualNode:
             memory=FastMemory(1 << 40),
             clock_ns=self._clock_ns,
         )
+        self._links = [VirtualLink(link.in_flight) for link in self.links]
         self._streams: list[VirtualStream] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
@@ -141,7 +200,8 @@ class VirtualNode:
         self._ended: list[VirtualClient] = []
         self.responses_s: list[list[float]] = [[] for _ in self.models]
         """By task."""
-        self._link_busy = False
+        self.held_s: list[list[tuple[float, int]]] = [[] for _ in self.models]
+        """By task: how long each job had the device, and how many rings it lost."""
 
     def run(self) -> None:
         """Play all jobs to their end."""
@@ -156,7 +216,7 @@ class VirtualNode:
 
     def open_stream(self, order: StreamOrder) -> VirtualStream:
         assert all(stream.finished.done() for stream in self._streams), "two streams at once"
-        stream = VirtualStream(order, self.loop)
+        stream = VirtualStream(order, self._links, self.loop)
         self._streams = [stream]
         return stream
 
@@ -171,11 +231,14 @@ class VirtualNode:
 
     def _next_s(self) -> float:
         due_s = self._events[0][0] if self._events else math.inf
-        return min(due_s, self.arrivals.next_s())
+        copied_s = min(link.next_s() for link in self._links)
+        return min(due_s, copied_s, self.arrivals.next_s())
 
     def _step(self) -> None:
         while self._events and self._events[0][0] <= self.now_s:
             heapq.heappop(self._events)[2]()
+        for copy in [copy for link in self._links for copy in link.move_to(self.now_s)]:
+            copy.stream.arrived(copy.position)
         self._leases.block(_INSTANT)
         for task in self.arrivals.take(self.now_s):
             self._release(task)
@@ -214,8 +277,9 @@ class VirtualNode:
 
         self._executor.begin(execution, granted)
 
-    def _copy_s(self, model: TaskModel, extent: int) -> float:
-        return self.link.copy_s(model.layout.extent_sizes[extent])
+    def _copy_s(self, model: TaskModel, extent: int) -> tuple[int, float]:
+        link = model.link_of_extent[extent]
+        return link, self.links[link].copy_s(model.layout.extent_sizes[extent])
 
     def _pass_gate(self, client: VirtualClient) -> bool:
         """Yield, or begin a layer; False if it does neither now."""
@@ -252,14 +316,10 @@ class VirtualNode:
         self.preemptions += execution.preemptions
         self.rings_lost += execution.rings_lost
         self._executor.end(execution)
+        self.held_s[client.task].append((execution.held_ns / 1e9, execution.rings_lost))
 
     def _copy(self) -> None:
         for stream in self._streams:
-            if not self._link_busy and stream.wants_link:
-                self._link_busy = stream.copying = True
-                spent_s = cast(float, stream.order.sources[stream.in_place])
-                self._at(self.now_s + spent_s, lambda stream=stream: self._arrived(stream))  # type: ignore[misc]
-
-    def _arrived(self, stream: VirtualStream) -> None:
-        self._link_busy = False
-        stream.arrived()
+            stream.ask()
+        for link in self._links:
+            link.begin()

@@ -250,9 +250,9 @@ def test_t11_a_long_layer_blocks_wherever_it_lies(monkeypatch: pytest.MonkeyPatc
     prepare = Task.__init__
 
     def naive(
-        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, turn_s: float
+        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, *late_s: float
     ) -> None:
-        prepare(self, demand, homes, on, turn_s)
+        prepare(self, demand, homes, on, *late_s)
         self.layer_ns = round(self.worst.compute_s[0] * 1e9)  # "the long one is 40 ms away"
 
     monkeypatch.setattr(Task, "__init__", naive)
@@ -276,9 +276,9 @@ def test_t13_parked_activations_are_part_of_the_memory(monkeypatch: pytest.Monke
     prepare = Task.__init__
 
     def naive(
-        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, turn_s: float
+        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, *late_s: float
     ) -> None:
-        prepare(self, demand, homes, on, turn_s)
+        prepare(self, demand, homes, on, *late_s)
         self.parked_extents = 0
 
     monkeypatch.setattr(Task, "__init__", naive)

@@ -1,0 +1,137 @@
+"""What a displaced stream still has in flight is in the plan of the job that displaces it.
+
+Plans are made as for an agent (two extents in flight on a link) and played by the agent's own
+executor in virtual time: no response is above its bound, and no job has the device longer than it
+may. One that had would lose its rank for what others did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.simulation.preemptive import play
+from tests.unit.agent.virtual_device import VirtualNode
+from tests.unit.planning.shapes import device, task
+
+from tierline_agent.policy import preemption
+from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning.answer import Admitted
+from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.planner import plan
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
+from tierline_operator.simulation.from_plans import machine_of, models_of
+from tierline_operator.simulation.releases import Arrivals, Pattern
+
+TOLERANCE_S = 5e-9
+DRAM = TierCapacity(10**9, LinkRate(100e6, in_flight=2))
+NVME = TierCapacity(10**9, LinkRate(20e6, in_flight=2))
+SAME = {
+    Scheduling.LAYER_PREEMPTIVE: preemption.Scheduling.LAYER_PREEMPTIVE,
+    Scheduling.RING_KEEPING: preemption.Scheduling.RING_KEEPING,
+}
+
+
+def played(
+    folder: Path,
+    demands: Sequence[TaskDemand],
+    answer: Admitted,
+    where: DeviceCapacity,
+    pattern: Pattern,
+) -> list[list[float]]:
+    """Responses by task, as the executor serves them."""
+    models = models_of(demands, answer.plans, where)
+    arrivals = Arrivals([model.period_s for model in models], pattern)
+    links = [tier.link for tier in where.tiers.values()]
+    node = VirtualNode(folder, models, arrivals, links, SAME[answer.scheduling])
+    try:
+        node.run()
+    finally:
+        node.close()
+    for granted, jobs in zip(answer.plans, node.held_s, strict=True):
+        for held_s, rings_lost in jobs:
+            may_s = granted.job_time_s + rings_lost * granted.penalty_s
+            assert held_s <= may_s + TOLERANCE_S, granted.name
+    hold(answer, node.responses_s)
+    return node.responses_s
+
+
+def hold(answer: Admitted, responses: Sequence[Sequence[float]]) -> None:
+    """Every response is within its bound."""
+    for granted, seen in zip(answer.plans, responses, strict=True):
+        if granted.response_s is not None:
+            assert max(seen, default=0.0) <= granted.response_s + TOLERANCE_S, granted.name
+
+
+def urgent(deadline_ms: float) -> TaskDemand:
+    """It streams two extents; the second one arrives long before it is read."""
+    one = task("urgent", 1000, deadline_ms, 101, megabytes=2, layers=2, policy=SwapPolicy.SWAP)
+    return replace(one, compute_s=(0.1, 0.001))
+
+
+def copies(tier: str) -> TaskDemand:
+    """Its jobs do little but wait for extents, so that two of them are always on their way."""
+    more = {"megabytes": 20, "layers": 20, "policy": SwapPolicy.SWAP}
+    return task("copies", 4000, 4000, 20, tiers=(tier,), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tier", "deadline_ms"), [("dram", 300), ("nvme", 450)], ids=["same link", "slower link"]
+)
+@pytest.mark.parametrize("scheduling", list(SAME))
+def test_a_stream_waits_for_all_that_the_displaced_one_has_in_flight(
+    scheduling: Scheduling, tier: str, deadline_ms: float, tmp_path: Path
+) -> None:
+    where = device(14, tiers={"dram": DRAM, "nvme": NVME})
+    demands = [urgent(deadline_ms), copies(tier)]
+    answer = plan(demands, where, scheduling=scheduling)
+    assert isinstance(answer, Admitted)
+    assert answer.scheduling is scheduling
+    worst = 0.0
+    for late_ms in range(0, 120, 3):
+        pattern = Pattern([1.0 + late_ms / 1000, 1.0], 1.4)
+        worst = max(worst, *played(tmp_path, demands, answer, where, pattern)[0])
+    # It did wait for more than one extent.
+    full_s = where.tiers[tier].link.copy_s(10**6)
+    alone_s = 2 * DRAM.link.copy_s(10**6) + 0.101
+    assert worst > alone_s + 1.5 * full_s
+    machine = machine_of(answer.plans, where, scheduling)
+    seen = play(models_of(demands, answer.plans, where), machine, Pattern([1.03, 1.0], 1.4))
+    hold(answer, seen.responses_s)
+
+
+@pytest.mark.parametrize("scheduling", list(SAME))
+def test_no_response_is_above_its_bound(scheduling: Scheduling, tmp_path: Path) -> None:
+    admitted = 0
+    for seed in range(40):
+        rng = np.random.default_rng((seed, 5))
+        demands = []
+        for number in range(int(rng.integers(2, 5))):
+            period_ms = float(rng.uniform(100, 2000))
+            layers = int(rng.integers(2, 8))
+            demands.append(
+                task(
+                    f"task-{number}",
+                    period_ms,
+                    period_ms * float(rng.uniform(0.5, 1)),
+                    period_ms * float(rng.uniform(0.02, 0.2)),
+                    layers=layers,
+                    megabytes=layers * int(rng.integers(1, 3)),
+                    tiers=(("dram", "nvme")[int(rng.integers(2))],),
+                    policy=list(SwapPolicy)[int(rng.integers(len(SwapPolicy)))],
+                    domain=("a", "b")[int(rng.integers(2))],
+                )
+            )
+        where = device(int(rng.integers(14, 40)), tiers={"dram": DRAM, "nvme": NVME})
+        answer = plan(demands, where, scheduling=scheduling)
+        if not isinstance(answer, Admitted) or answer.scheduling is not scheduling:
+            continue
+        admitted += 1
+        for _ in range(5):
+            first_s = [1.0 + float(rng.uniform(0, 0.3)) for _ in demands]
+            played(tmp_path, demands, answer, where, Pattern(first_s, 3.0))
+    assert admitted >= 5
