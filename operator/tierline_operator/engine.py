@@ -31,8 +31,9 @@ from tierline_operator.placement.rules import Rules
 from tierline_operator.placement.seats import TaskKey
 from tierline_operator.resources import CLAIM, WATCHED
 from tierline_operator.settings import Settings
-from tierline_operator.tending import Stale, Tending
+from tierline_operator.tending import Tending
 from tierline_operator.view import Name, View
+from tierline_operator.writes import Stale
 
 log = logging.getLogger(__name__)
 TERM = "tierline.io/term"

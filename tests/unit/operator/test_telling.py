@@ -1,0 +1,65 @@
+"""What was told is remembered while the object is there that it was told about, and no longer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from tests.unit.agent.loops import in_loop
+from tests.unit.operator.test_objects import body, pod
+from tests.unit.placement.fleets import task
+
+from tierline_kube.resource import MEMTASK
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.seats import TaskKey
+from tierline_operator.resources import POD
+from tierline_operator.telling import Told
+from tierline_operator.tending import Tending
+from tierline_operator.view import View
+
+M, N = TaskKey("default", "m"), TaskKey("default", "n")
+
+
+def test_a_topic_is_told_once_of_each_object() -> None:
+    told = Told()
+
+    assert told.first(M, "a", "waits")
+    assert not told.first(M, "a", "waits")
+    assert told.first(M, "a", "is refused")
+    assert told.first(M, "b", "waits")
+    assert told.first(N, "a", "waits")
+
+
+def test_nothing_is_remembered_of_what_is_gone() -> None:
+    told = Told()
+    for uid in ("a", "b"):
+        told.first(M, uid, "waits")
+    told.first(N, "c", "waits")
+
+    told.keep(M, {"b"})
+    assert len(told) == 2
+    assert told.first(M, "a", "waits")
+    assert not told.first(M, "b", "waits")
+    told.keep(M, set())
+    told.keep(N, set())
+    assert len(told) == 0
+
+
+@in_loop
+async def test_a_task_and_its_pods_are_forgotten_as_they_go() -> None:
+    nobody = cast(Any, None)  # nothing is written here
+    view = View(Fleet())
+    tending = Tending(nobody, nobody, view)
+    manifest = {**task("m").to_api(), "apiVersion": "tierline.io/v1alpha1", "kind": "MemTask"}
+    view.take(MEMTASK, body("m", 2, spec=manifest["spec"], metadata={"uid": "of-task"}))
+    view.take(POD, {**pod(), "metadata": {**pod()["metadata"], "uid": "of-pod"}})
+    for uid in ("of-task", "of-pod", "of-one-before"):
+        tending.telling.told.first(M, uid, "waits")
+
+    await tending.release(M)
+    assert len(tending.telling.told) == 2
+    view.forget(POD, ("default", "p"))
+    await tending.release(M)
+    assert len(tending.telling.told) == 1
+    view.forget(MEMTASK, M)
+    await tending.release(M)
+    assert len(tending.telling.told) == 0
