@@ -2,7 +2,8 @@
 
 Plans are made as for an agent (two extents in flight on a link) and played by the agent's own
 executor in virtual time: no response is above its bound, and no job has the device longer than it
-may. One that had would lose its rank for what others did.
+may. One that had would lose its rank for what others did. Tasks without a deadline fill what the
+others leave, and cost them no more than the section that was proved with.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tests.unit.agent.virtual_device import VirtualNode
 from tests.unit.planning.shapes import device, task
 
 from tierline_agent.policy import preemption
+from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted
@@ -28,6 +30,7 @@ from tierline_operator.simulation.from_plans import machine_of, models_of
 from tierline_operator.simulation.releases import Arrivals, Pattern
 
 TOLERANCE_S = 5e-9
+CRITICALITIES = (Criticality.HARD, Criticality.HARD, Criticality.BEST_EFFORT)
 DRAM = TierCapacity(10**9, LinkRate(100e6, in_flight=2))
 NVME = TierCapacity(10**9, LinkRate(20e6, in_flight=2))
 SAME = {
@@ -106,7 +109,7 @@ def test_a_stream_waits_for_all_that_the_displaced_one_has_in_flight(
 
 @pytest.mark.parametrize("scheduling", list(SAME))
 def test_no_response_is_above_its_bound(scheduling: Scheduling, tmp_path: Path) -> None:
-    admitted = 0
+    admitted = filling = 0
     for seed in range(40):
         rng = np.random.default_rng((seed, 5))
         demands = []
@@ -124,6 +127,7 @@ def test_no_response_is_above_its_bound(scheduling: Scheduling, tmp_path: Path) 
                     tiers=(("dram", "nvme")[int(rng.integers(2))],),
                     policy=list(SwapPolicy)[int(rng.integers(len(SwapPolicy)))],
                     domain=("a", "b")[int(rng.integers(2))],
+                    criticality=CRITICALITIES[int(rng.integers(len(CRITICALITIES)))],
                 )
             )
         where = device(int(rng.integers(14, 40)), tiers={"dram": DRAM, "nvme": NVME})
@@ -131,7 +135,9 @@ def test_no_response_is_above_its_bound(scheduling: Scheduling, tmp_path: Path) 
         if not isinstance(answer, Admitted) or answer.scheduling is not scheduling:
             continue
         admitted += 1
+        filling += sum(granted.response_s is None for granted in answer.plans)
         for _ in range(5):
             first_s = [1.0 + float(rng.uniform(0, 0.3)) for _ in demands]
             played(tmp_path, demands, answer, where, Pattern(first_s, 3.0))
     assert admitted >= 5
+    assert filling >= 2, "tasks that run in what is left belong to it"
