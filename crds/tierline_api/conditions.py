@@ -92,6 +92,19 @@ class Condition(ApiModel):
     """The generation of the spec that this was said about."""
 
 
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Field(
+        max_length=16,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    ),
+]
+"""One of each type."""
+
+
 def updated(
     conditions: Sequence[Condition],
     kind: ConditionType,

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AwareDatetime, Field, field_validator
 
 from .base import API_VERSION, ApiModel, Rule
-from .conditions import Condition
+from .conditions import Conditions
 from .device import DeviceKind
 from .fields import Count, PositiveCount, Seconds, Text
 from .memprofile import EXTENT_SIZES
@@ -130,16 +130,7 @@ class MemNodeStatus(ApiModel):
     """Version of the node agent."""
     health: Health = Health.HEALTHY
     """The worst health of its parts."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(
-            max_length=16,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """Healthy, with its reason."""
 
 

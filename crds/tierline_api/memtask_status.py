@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, Field
 
 from .base import ApiModel
-from .conditions import Condition
+from .conditions import Conditions
 from .fields import Count, Seconds, Text
 from .plan import Plan, Tier
 from .realtime import Realtime
@@ -82,16 +82,7 @@ class MemTaskStatus(ApiModel):
     """A summary of the conditions in one word."""
     reason: Annotated[str, Field(max_length=64)] | None = None
     """Why it is in this phase: the reason of the condition that decides."""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Field(
-            max_length=16,
-            json_schema_extra={
-                "x-kubernetes-list-type": "map",
-                "x-kubernetes-list-map-keys": ["type"],
-            },
-        ),
-    ] = ()
+    conditions: Conditions = ()
     """Profiled, Admitted, Ready, DeadlinesMet."""
     node: Text | None = None
     """The node that it was placed on; with several pods, that of the first."""
