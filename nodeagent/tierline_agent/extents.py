@@ -127,12 +127,7 @@ class ExtentPool:
             QuotaExceeded: the fast memory holds no more.
             OSError: the device could not make them.
         """
-        ring = self._rings.setdefault(domain, [])
-        if len(ring) < slots:
-            ring += self._obtain(domain, slots - len(ring), State.RING)
-        for pooled in ring[:slots]:
-            pooled.importers.add(importer)
-        return ring[:slots]
+        return self._first(self._rings, domain, slots, State.RING, importer)
 
     def workspace(self, domain: str, count: int, importer: Process) -> list[Pooled]:
         """The first `count` extents behind the domain's workspaces, of which there may come more.
@@ -143,9 +138,20 @@ class ExtentPool:
             QuotaExceeded: the fast memory holds no more.
             OSError: the device could not make them.
         """
-        extents = self._workspaces.setdefault(domain, [])
+        return self._first(self._workspaces, domain, count, State.WORKSPACE, importer)
+
+    def _first(
+        self,
+        shared: dict[str, list[Pooled]],
+        domain: str,
+        count: int,
+        state: State,
+        importer: Process,
+    ) -> list[Pooled]:
+        """The first `count` extents that a domain shares, of which there may come more."""
+        extents = shared.setdefault(domain, [])
         if len(extents) < count:
-            extents += self._obtain(domain, count - len(extents), State.WORKSPACE)
+            extents += self._obtain(domain, count - len(extents), state)
         for pooled in extents[:count]:
             pooled.importers.add(importer)
         return extents[:count]
