@@ -7,10 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tierline_api.manifests import load_manifests
 from tierline_cli import decide
-from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
-from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.errors import EXIT_INFEASIBLE
+from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
 from tierline_cli.live import shown_size, shown_time
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.planning.answer import Admitted, Infeasible
@@ -26,9 +25,7 @@ def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: f
 
     FILES hold MemTasks and their MemProfiles. Exits 0 if admitted, 3 if not, 2 on bad input.
     """
-    manifests = load_manifests([str(file) for file in files])
-    if not manifests.tasks:
-        raise CommandError("the files hold no MemTask; there is nothing to admit", EXIT_BAD_INPUT)
+    manifests = manifests_with_tasks(files, "admit")
     profiles = profiles_for(manifests, manifests.tasks)
     answer = decide.decide(manifests.tasks, profiles, one_node(manifests, node), margin)
     if as_json:

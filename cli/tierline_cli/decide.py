@@ -58,9 +58,20 @@ def decide(
     Raises:
         CommandError: the question makes no sense as it stands.
     """
+    return planner.plan(*question_of_all(tasks, profiles, node, margin))
+
+
+def question_of_all(
+    tasks: Sequence[MemTask], profiles: Mapping[str, MemProfile], node: MemNode, margin: float
+) -> tuple[list[TaskDemand], DeviceCapacity]:
+    """What all `tasks` ask, and what the node's one device for them offers.
+
+    Raises:
+        CommandError: the question makes no sense as it stands.
+    """
     one_kind(tasks)
     asked = [question_of(task, profiles[task.name], node, margin) for task in tasks]
-    return planner.plan([demand for demand, _ in asked], asked[0][1])
+    return [demand for demand, _ in asked], asked[0][1]
 
 
 def question_of(

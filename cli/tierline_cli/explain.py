@@ -7,10 +7,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from tierline_api.manifests import load_manifests
 from tierline_cli import decide
-from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
-from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.errors import EXIT_INFEASIBLE
+from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import planner
@@ -29,13 +28,10 @@ def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: f
     MemTasks, their MemProfiles and a MemNode. Exits 0 if it admits the set, 3 if not, 2 on bad
     input.
     """
-    manifests = load_manifests([str(file) for file in files])
-    if not manifests.tasks:
-        raise CommandError("the files hold no MemTask; there is nothing to explain", EXIT_BAD_INPUT)
+    manifests = manifests_with_tasks(files, "explain")
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
-    asked = [decide.question_of(t, profiles[t.name], where, margin) for t in manifests.tasks]
-    demands, device = [demand for demand, _ in asked], asked[0][1]
+    demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)
     answers = {way: planner.plan(demands, device, scheduling=way) for way in Scheduling}
     chosen = next((way for way in planner.supported(device) if answers[way].ok), None)
     if as_json:

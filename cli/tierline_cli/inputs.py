@@ -10,6 +10,35 @@ from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
 
+def manifests_with_tasks(files: Sequence[Path], purpose: str) -> Manifests:
+    """What `files` hold, at least one MemTask among it; `purpose` is a verb.
+
+    Raises:
+        CommandError: there is no MemTask.
+    """
+    manifests = load_manifests([str(file) for file in files])
+    if not manifests.tasks:
+        raise CommandError(
+            f"the files hold no MemTask; there is nothing to {purpose}", EXIT_BAD_INPUT
+        )
+    return manifests
+
+
+def tasks_named(manifests: Manifests, name: str | None) -> list[MemTask]:
+    """The MemTask of that name, or all.
+
+    Raises:
+        CommandError: there is none.
+    """
+    chosen = [task for task in manifests.tasks if name in (None, task.name)]
+    if not chosen:
+        raise CommandError(
+            f"the files hold no MemTask {name or ''}".rstrip() + "; name one that they hold",
+            EXIT_BAD_INPUT,
+        )
+    return chosen
+
+
 def one_node(manifests: Manifests, file: Path | None) -> MemNode:
     """The MemNode in `file`, or the only one in `manifests`.
 

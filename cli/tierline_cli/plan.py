@@ -13,8 +13,8 @@ from tierline_api.manifests import load_manifests
 from tierline_api.memnode import MemNode
 from tierline_api.memtask import MemTask
 from tierline_cli import decide
-from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
-from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.errors import EXIT_INFEASIBLE, CommandError
+from tierline_cli.inputs import one_node, profiles_for, tasks_named
 from tierline_cli.live import shown_size, shown_time
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.planning.answer import Infeasible
@@ -45,12 +45,7 @@ def command(
     FILES hold MemTasks and their MemProfiles (`tierline profile` writes them), and a MemNode.
     """
     manifests = load_manifests([str(file) for file in files])
-    chosen = [task for task in manifests.tasks if only in (None, task.name)]
-    if not chosen:
-        raise CommandError(
-            f"the files hold no MemTask {only or ''}".rstrip() + "; name one that they hold",
-            EXIT_BAD_INPUT,
-        )
+    chosen = tasks_named(manifests, only)
     where = one_node(manifests, node)
     profiles = profiles_for(manifests, chosen)
     curves = {}

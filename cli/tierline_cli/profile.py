@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from tierline_api.manifests import load_manifests
 from tierline_cli import profiling
-from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
+from tierline_cli.inputs import tasks_named
 from tierline_cli.live import console
 from tierline_cli.options import files_argument, gpu_option
 from tierline_cli.place import Place
@@ -31,12 +31,7 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
     The profile of a task gets the task's name; set spec.profile to it, or keep both in one file.
     """
     manifests = load_manifests([str(file) for file in files])
-    chosen = [task for task in manifests.tasks if only in (None, task.name)]
-    if not chosen:
-        raise CommandError(
-            f"the files hold no MemTask {only or ''}".rstrip() + "; name one that they hold",
-            EXIT_BAD_INPUT,
-        )
+    chosen = tasks_named(manifests, only)
     work_dir = Path(tempfile.mkdtemp(prefix="tierline-profile-"))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     documents = []

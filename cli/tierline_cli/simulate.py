@@ -11,11 +11,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tierline_api.manifests import load_manifests
 from tierline_cli import decide
 from tierline_cli.agent_policy import AgentPolicy
-from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
-from tierline_cli.inputs import one_node, profiles_for
+from tierline_cli.errors import EXIT_INFEASIBLE
+from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
 from tierline_cli.live import shown_time
 from tierline_cli.options import (
     files_argument,
@@ -101,13 +100,10 @@ def command(
     A refused set is played with the plans that came nearest, so that its misses can be seen; then
     the exit status is 3. FILES hold MemTasks and their MemProfiles, and a MemNode.
     """
-    manifests = load_manifests([str(file) for file in files])
-    if not manifests.tasks:
-        raise CommandError("the files hold no MemTask; there is nothing to play", EXIT_BAD_INPUT)
+    manifests = manifests_with_tasks(files, "play")
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
-    asked = [decide.question_of(t, profiles[t.name], where, margin) for t in manifests.tasks]
-    demands, device = [demand for demand, _ in asked], asked[0][1]
+    demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)
     answer = planner.plan(demands, device, scheduling=scheduling)
     plans = answer.plans if isinstance(answer, Admitted) else answer.nearest
     if isinstance(answer, Infeasible):
