@@ -9,7 +9,7 @@ hold, within what other devices of the node leave of the tiers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tierline_api.conditions import Reason
@@ -18,6 +18,7 @@ from tierline_api.memquota import MemQuota
 from tierline_api.swap import SwapPolicy
 from tierline_operator.placement.demands import Unasked, demoted
 from tierline_operator.placement.ledger import Ledger, differs
+from tierline_operator.placement.order import Order
 from tierline_operator.placement.proof import prove, together
 from tierline_operator.placement.quota import Usage, excess, usage_of
 from tierline_operator.placement.rules import KindRules, Rules
@@ -39,6 +40,8 @@ class Book:
         self.nodes: dict[str, MemNode] = {}
         self.quotas: dict[str, dict[str, MemQuota]] = defaultdict(dict)
         self._by_node: dict[str, set[DeviceKey]] = defaultdict(set)
+        self._order = Order()
+        self._keys: frozenset[DeviceKey] | None = None
 
     def put_node(self, node: MemNode) -> set[DeviceKey]:
         """Take a node as it is now; returns the devices of which something changed."""
@@ -72,7 +75,20 @@ class Book:
             node = self.nodes.get(key.node)
             self.ledgers[key] = Ledger(key, node, node.device(key.device) if node else None)
             self._by_node[key.node].add(key)
+            self._rank(self.ledgers[key])
+            self._keys = None
         return self.ledgers[key]
+
+    @property
+    def keys(self) -> frozenset[DeviceKey]:
+        """All devices; one object for all who ask, until a device comes or goes."""
+        if self._keys is None:
+            self._keys = frozenset(self.ledgers)
+        return self._keys
+
+    def by_load(self) -> Iterator[Ledger]:
+        """The devices from the least loaded on, as it was when the first was asked for."""
+        return map(self.ledgers.__getitem__, self._order.keys())
 
     def forget_if_empty(self, key: DeviceKey) -> None:
         """Drop the ledger of a device that is gone and that nobody names any more."""
@@ -80,6 +96,11 @@ class Book:
         if ledger.device is None and not ledger.seats and not ledger.orphans:
             del self.ledgers[key]
             self._by_node[key.node].discard(key)
+            self._order.drop(key)
+            self._keys = None
+
+    def _rank(self, ledger: Ledger) -> None:
+        self._order.put(ledger.key, ledger.load, len(ledger.seats))
 
     def rules(self, ledger: Ledger) -> KindRules:
         """The rules for a device that is there."""
@@ -115,6 +136,7 @@ class Book:
         for seat, plan in zip(seats, answer.plans, strict=True):
             seat.plan, seat.scheduling = plan, answer.scheduling
         ledger.answer = answer
+        self._rank(ledger)
 
     def prove(self, ledger: Ledger, ask: Ask) -> list[Seat]:
         """Rule again on everyone who sits there; returns the seats that are given up."""
@@ -139,6 +161,7 @@ class Book:
                 asking.append(seat)
         lost += self._rule(ledger, asking)
         ledger.seats = [seat for seat in ledger.seats if seat not in lost]
+        self._rank(ledger)
         return lost
 
     def _rule(self, ledger: Ledger, asking: Sequence[Seat]) -> list[Seat]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import Final
 
 from tierline_api.conditions import ConditionStatus, ConditionType, find
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_operator.placement.demands import Demands
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Seat, TaskKey
 from tierline_operator.placement.verdict import Refusal
+
+NOWHERE: Final[frozenset[DeviceKey]] = frozenset()
 
 
 @dataclass
@@ -27,8 +31,8 @@ class Entry:
     change_refused: Refusal | None = None
     refusal: Refusal | None = None
     """Where it came nearest to a place."""
-    untested: set[DeviceKey] = field(default_factory=set)
-    """Devices that may have room for its missing seats."""
+    untested: AbstractSet[DeviceKey] = NOWHERE
+    """Devices that may have room for its missing seats. Many tasks share one set of all devices."""
     hint: DeviceKey | None = None
     """Where a place was kept for it before the operator's restart."""
 
@@ -65,6 +69,12 @@ class Entry:
         """Its turn among those who wait: the older first."""
         created = self.task.metadata.creation_timestamp
         return (created.isoformat() if created else "", self.key)
+
+    def refused_by(self, device: DeviceKey) -> None:
+        """It has no room there."""
+        if not isinstance(self.untested, set):
+            self.untested = set(self.untested)
+        self.untested.discard(device)
 
     def unseated(self) -> list[Claim]:
         """Claims that wait for a seat, the oldest first."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
@@ -28,7 +29,7 @@ from tierline_api.memquota import MemQuota
 from tierline_api.memtask import MemTask
 from tierline_operator.placement.book import Book
 from tierline_operator.placement.demands import Unasked
-from tierline_operator.placement.entry import Entry, restored
+from tierline_operator.placement.entry import NOWHERE, Entry, restored
 from tierline_operator.placement.ledger import Ledger
 from tierline_operator.placement.rules import Rules
 from tierline_operator.placement.saying import verdict_of
@@ -115,7 +116,7 @@ class Fleet:
         if entry is None:
             entry = self._entries[key] = restored(task)
             entry.claims = {name: self._claims[name] for name in self._of_task[key]}
-            entry.untested = set(self._book.ledgers)
+            entry.untested = self._book.keys
             for claim in entry.claims.values():
                 if claim.place:
                     self._book.ledger(claim.place).orphans.discard(claim.key)
@@ -197,7 +198,7 @@ class Fleet:
         if entry is None:
             return None
         profile = self._profile(entry)
-        return verdict_of(entry, profile, self._matching(entry), len(self._book.ledgers))
+        return verdict_of(entry, profile, partial(self._matching, entry), len(self._book.ledgers))
 
     def waiting(self) -> list[TaskKey]:
         """Tasks with a pod or a place missing, in their turn."""
@@ -235,14 +236,14 @@ class Fleet:
         if not entry.seats:
             entry.granted = entry.granted_generation = entry.change_refused = None
         if entry.missing and (entry.refusal is None or self._profile(entry) is None):
-            entry.untested = set(self._book.ledgers)
+            entry.untested = self._book.keys
         self._queue(entry)
 
     def _queue(self, entry: Entry) -> None:
         """Keep the sets of those who wait up to date."""
         if not entry.missing:
             entry.refusal = None
-            entry.untested.clear()
+            entry.untested = NOWHERE
         for of, belongs in (
             (self._missing, entry.missing > 0),
             (self._restless, entry.missing > 0 and bool(entry.untested)),
@@ -262,7 +263,7 @@ class Fleet:
         for seat in self._book.prove(ledger, self._ask):
             entry = self._entries[seat.task]
             entry.seats.remove(seat)
-            entry.untested = set(self._book.ledgers)
+            entry.untested = self._book.keys
             self._unsynced.add(entry.key)
         for seat in ledger.seats:
             entry = self._entries[seat.task]
@@ -284,10 +285,12 @@ class Fleet:
 
     def _place(self) -> bool:
         """Try those who wait; returns whether some were not tried for want of time."""
-        opened, self._opened = self._opened & set(self._book.ledgers), set()
+        opened, self._opened = self._opened & self._book.keys, set()
         if opened:
             for key in self._missing:
-                self._entries[key].untested |= opened
+                entry = self._entries[key]
+                if not opened <= entry.untested:
+                    entry.untested = entry.untested | opened
             self._restless |= self._missing
         tries = self._rules.tries_per_settle
         for key in self._in_turn(self._restless):
@@ -314,7 +317,7 @@ class Fleet:
         return self._profiles.get((entry.key.namespace, entry.profile_name))
 
     def _matching(self, entry: Entry) -> list[Ledger]:
-        return self._seating.matching(entry)
+        return list(self._seating.matching(entry))
 
     def _leave(self, seat: Seat) -> None:
         ledger = self._book.ledger(seat.place)
@@ -327,7 +330,7 @@ class Fleet:
     def _touch_profile(self, key: tuple[str, str]) -> None:
         for entry in self._entries.values():
             if (entry.key.namespace, entry.profile_name) == key:
-                entry.untested = set(self._book.ledgers)
+                entry.untested = self._book.keys
                 entry.refusal = None
                 self._unsynced.add(entry.key)
                 self._touch({seat.place for seat in entry.seats})
@@ -336,6 +339,6 @@ class Fleet:
         """A quota changed: what was refused may fit, and spare memory is given otherwise."""
         for entry in self._entries.values():
             if entry.key.namespace == namespace:
-                entry.untested = set(self._book.ledgers)
+                entry.untested = self._book.keys
                 self._unsynced.add(entry.key)
                 self._touch({seat.place for seat in entry.seats})

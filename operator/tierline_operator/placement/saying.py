@@ -5,7 +5,7 @@ Every sentence names the cause and, where something is to be done, the fix. Pure
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tierline_api.conditions import ConditionStatus, Reason
 from tierline_api.memprofile import MemProfile
@@ -16,11 +16,13 @@ from tierline_operator.placement.seats import Seat, Standing
 from tierline_operator.placement.verdict import Refusal, Said, Verdict
 from tierline_operator.planning.reasons import mebibytes, milliseconds
 
+Matching = Callable[[], Sequence[Ledger]]
+"""Finds the devices that a task may run on: looks at all devices, so only where it is said."""
 _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
 def verdict_of(
-    entry: Entry, profile: MemProfile | None, matching: Sequence[Ledger], devices: int
+    entry: Entry, profile: MemProfile | None, matching: Matching, devices: int
 ) -> Verdict:
     """What is to be said of a task now; `devices` is how many there are of any kind."""
     admitted = _admitted(entry, profile, matching, devices)
@@ -53,21 +55,19 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
     return Said(_FALSE, Reason.PROFILE_MISSING, missing)
 
 
-def _admitted(
-    entry: Entry, profile: MemProfile | None, matching: Sequence[Ledger], devices: int
-) -> Said:
+def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devices: int) -> Said:
     if entry.leaving:
         pods = ", ".join(sorted(claim.pod for claim in entry.claims.values() if claim.place))
         what = f"waits until its pods have ended: {pods}" if pods else "nothing runs any more"
         return Said(_FALSE, Reason.BEING_DELETED, f"is being deleted; {what}")
     worse = [s for s in entry.seats if s.standing in {Standing.LOST, Standing.DEMOTED}]
     if worse:
-        return _worse(worse[0], matching)
+        return _worse(worse[0], matching())
     by_plan = all(seat.plan is not None for seat in entry.seats)
     if profile is None and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
     if entry.missing:
-        return _waits(entry, matching, devices)
+        return _waits(entry, matching(), devices)
     if entry.change_refused is not None:
         return Said(
             _TRUE,

@@ -8,7 +8,7 @@ be measured there; its other pods wait for the measure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,7 @@ from tierline_api.memtask import MemTaskSpec
 from tierline_api.realtime import Criticality
 from tierline_operator.placement.book import Ask, Book
 from tierline_operator.placement.demands import Demands, Unasked
-from tierline_operator.placement.entry import Entry
+from tierline_operator.placement.entry import NOWHERE, Entry
 from tierline_operator.placement.holding import beside, by_its_plan, misfit
 from tierline_operator.placement.ledger import Ledger
 from tierline_operator.placement.relief import Row, relief
@@ -67,15 +67,12 @@ class Seating:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
         return demands.of(entry.task, spec, profile, ledger.device)
 
-    def matching(self, entry: Entry) -> list[Ledger]:
+    def matching(self, entry: Entry) -> Iterator[Ledger]:
         """Devices of the kind and model that the task wants, the least loaded first."""
         wants = entry.task.spec.device
-        fit = [
-            ledger
-            for ledger in self._book.ledgers.values()
-            if ledger.device and wants.matches(ledger.device.kind, ledger.device.product)
-        ]
-        return sorted(fit, key=lambda ledger: (ledger.load, len(ledger.seats), ledger.key))
+        for ledger in self._book.by_load():
+            if ledger.device and wants.matches(ledger.device.kind, ledger.device.product):
+                yield ledger
 
     # From claims
 
@@ -140,7 +137,7 @@ class Seating:
     def find(self, entry: Entry, tries: int) -> tuple[int, set[TaskKey]]:
         """Try untested devices for the missing seats; returns plans made and tasks touched."""
         if entry.leaving:
-            entry.untested.clear()
+            entry.untested = NOWHERE
             return 0, set()
         if self._profile(entry) is None:
             return self._find_alone(entry)
@@ -155,11 +152,11 @@ class Seating:
                     continue
                 changed |= {seat.task for seat in ledger.seats}
                 if not entry.missing:
-                    entry.untested.clear()
+                    entry.untested = NOWHERE
             if not entry.untested or made >= tries:
                 break
         else:
-            entry.untested.clear()
+            entry.untested = NOWHERE
         if entry.missing and entry.refusal is None:
             wants = entry.task.spec.device.kind.value
             entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
@@ -187,7 +184,7 @@ class Seating:
     @staticmethod
     def _note_refusal(entry: Entry, ledger: Ledger, refusal: Refusal) -> None:
         """Remember where the task came nearest to a place."""
-        entry.untested.discard(ledger.key)
+        entry.refused_by(ledger.key)
         nearest = entry.refusal
         if (
             nearest is None
@@ -230,7 +227,7 @@ class Seating:
 
     def _find_alone(self, entry: Entry) -> tuple[int, set[TaskKey]]:
         """An empty device on which a pod of the task is measured."""
-        entry.untested.clear()
+        entry.untested = NOWHERE
         name = entry.profile_name
         if any(seat.standing == Standing.PROFILING for seat in entry.seats):
             entry.refusal = Refusal(Reason.PROFILING, "waits until its first pod has been measured")
