@@ -110,6 +110,20 @@ class Execution:
         snapshot: Mapping[str, Any] = self._admin.call("snapshot")["snapshot"]
         return snapshot
 
+    def finish(self) -> Mapping[str, Any]:
+        """End every program; returns the agent's state once it has heard all that they said.
+
+        Their last jobs are in the log then: the agent learns of them, and of their outputs, when it
+        reads the connections to their ends, a moment after the programs are gone.
+        """
+        self.close()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while any(task["clients"] for task in self.snapshot()["tasks"]):
+            if time.monotonic() > deadline:  # something they started lives on
+                break
+            time.sleep(_POLL_S)
+        return self.snapshot()
+
     def close(self) -> None:
         """End every program."""
         for program in self._programs:

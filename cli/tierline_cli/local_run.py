@@ -140,8 +140,7 @@ class LocalRun:
     def finish(self) -> Mapping[str, Any]:
         """End the programs, take the last jobs, and see that their outputs can be compared."""
         execution = _begun(self._execution)
-        execution.close()
-        snapshot = execution.snapshot()
+        snapshot = execution.finish()
         self.measured.complete_references(execution.log, lambda *_: None)
         return snapshot
 
