@@ -11,6 +11,7 @@
 #include "gate.h"
 #include "layouts.h"
 #include "timing.h"
+#include "watched.h"
 
 enum { MOST_READS = 1 << 20 };
 
@@ -21,21 +22,11 @@ enum { MOST_READS = 1 << 20 };
 /* As cuda.h defines them for `extra`. */
 enum { EXTRA_END = 0, EXTRA_BUFFER = 1, EXTRA_SIZE = 2 };
 
-struct range {
-    uint64_t begin, end;
-    uint32_t weight;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool watching;
 static _Atomic uint64_t generation;
 
 /* All under the lock. */
-static struct range *ranges; /* by address */
-static uint32_t range_count;
-static uint64_t lowest, highest; /* highest is past the end */
-static uint64_t *marks;          /* by weight: the search that found it last */
-static uint64_t mark;
 static tierline_weight *own, *shown; /* what the library watches, what the program does */
 static uint32_t own_count, shown_count;
 static bool *seen;
@@ -61,29 +52,6 @@ uint64_t observer_generation(void) {
     return atomic_load_explicit(&generation, memory_order_acquire);
 }
 
-/* The range that holds an address, or the first one behind it. */
-static const struct range *search(uint64_t address) {
-    uint32_t low = 0;
-    uint32_t high = range_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (ranges[middle].end <= address) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    return low < range_count ? &ranges[low] : NULL;
-}
-
-static uint32_t name_weight(uint32_t weight, uint32_t *weights, uint32_t found) {
-    if (marks[weight] != mark && found < OBSERVER_MOST) {
-        marks[weight] = mark;
-        weights[found++] = weight;
-    }
-    return found;
-}
-
 /* Where what is found goes: weights that are named, or else every word that may be an address. */
 struct sink {
     uint32_t *weights;
@@ -97,11 +65,8 @@ static void look_at(uint64_t word, struct sink *sink) {
             sink->count < OBSERVER_MOST) {
             sink->ranges[sink->count++] = (struct observer_range){word, 1};
         }
-    } else if (word - lowest < highest - lowest) {
-        const struct range *range = search(word);
-        if (range != NULL && word >= range->begin) {
-            sink->count = name_weight(range->weight, sink->weights, sink->count);
-        }
+    } else if (watched_may_hold(word)) {
+        sink->count = watched_find(word, 1, sink->weights, sink->count);
     }
 }
 
@@ -189,7 +154,7 @@ static bool search_launch(const void *function, void *const *parameters, void *c
     bool any = parameters_of(parameters, extra, &given);
     const struct layout *layout = lock_with_layout(function, unloaded);
     bool known = layout != NULL && !layout->opaque;
-    mark++;
+    watched_begin();
     if (any) {
         scan_parameters(&given, known ? layout : NULL, sink);
     }
@@ -206,23 +171,12 @@ uint32_t observer_ranges(const void *function, void *const *parameters, void *co
     return sink.count;
 }
 
-/* Under the lock, after a new mark. */
-static uint32_t name_range(uint64_t address, uint64_t bytes, uint32_t *weights, uint32_t found) {
-    const struct range *range = bytes > 0 && range_count > 0 ? search(address) : NULL;
-    for (; range != NULL && range < ranges + range_count &&
-           (range->begin <= address || range->begin - address < bytes);
-         range++) {
-        found = name_weight(range->weight, weights, found);
-    }
-    return found;
-}
-
 uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights) {
     uint32_t found = 0;
     pthread_mutex_lock(&lock);
-    mark++;
+    watched_begin();
     for (uint32_t i = 0; i < count; i++) {
-        found = name_range(named[i].address, named[i].bytes, weights, found);
+        found = watched_find(named[i].address, named[i].bytes, weights, found);
     }
     pthread_mutex_unlock(&lock);
     return found;
@@ -327,9 +281,9 @@ static int copy_pieces(struct tierline_call *call, const uint64_t *sources, cons
     uint32_t found = 0;
     uint64_t found_in = observer_generation();
     pthread_mutex_lock(&lock);
-    mark++;
+    watched_begin();
     for (size_t i = 0; i < count; i++) {
-        found = name_range(sources[i], bytes[i], weights, found);
+        found = watched_find(sources[i], bytes[i], weights, found);
     }
     pthread_mutex_unlock(&lock);
     call->weights = weights;
@@ -367,10 +321,10 @@ int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_
     uint32_t all[OBSERVER_MOST];
     uint32_t found = 0;
     pthread_mutex_lock(&lock);
-    mark++;
+    watched_begin();
     uint32_t count = kernels == 0 || found_in != observer_generation() ? 0 : ends[kernels - 1];
     for (uint32_t i = 0; i < count; i++) {
-        found = name_weight(weights[i], all, found);
+        found = watched_add(weights[i], all, found);
     }
     pthread_mutex_unlock(&lock);
     call->weights = all;
@@ -400,78 +354,38 @@ static void restart(void) {
     memset(&totals, 0, sizeof totals);
     read_count = 0;
     order_count = 0;
-    if (range_count > 0) {
-        memset(seen, 0, range_count * sizeof *seen);
+    if (seen != NULL) {
+        memset(seen, 0, (own_count + shown_count) * sizeof *seen);
     }
 }
 
 static void forget(void) {
-    free(ranges);
-    free(marks);
+    watched_use(NULL);
     free(seen);
     free(order);
     free(reads);
-    ranges = NULL;
-    marks = NULL;
     seen = NULL;
     order = NULL;
     reads = NULL;
-    range_count = 0;
     read_room = 0;
     restart();
-}
-
-static int by_address(const void *one, const void *other) {
-    uint64_t a = ((const struct range *)one)->begin;
-    uint64_t b = ((const struct range *)other)->begin;
-    return (a > b) - (a < b);
-}
-
-/* Sorted ranges of what is to be watched, in *out; 0 or a negative errno. */
-static int sort_ranges(const tierline_weight *first, uint32_t first_count,
-                       const tierline_weight *rest, uint32_t rest_count, struct range **out) {
-    uint32_t count = first_count + rest_count;
-    struct range *sorted = calloc(count + 1U, sizeof *sorted);
-    if (sorted == NULL) {
-        return -ENOMEM;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        const tierline_weight *weight = i < first_count ? &first[i] : &rest[i - first_count];
-        uint64_t begin = weight->address;
-        if (weight->bytes == 0 || begin + weight->bytes < begin) {
-            free(sorted);
-            return -EINVAL;
-        }
-        sorted[i] = (struct range){.begin = begin, .end = begin + weight->bytes, .weight = i};
-    }
-    qsort(sorted, count, sizeof *sorted, by_address);
-    for (uint32_t i = 1; i < count; i++) {
-        if (sorted[i].begin < sorted[i - 1].end) {
-            free(sorted);
-            return -EINVAL;
-        }
-    }
-    *out = sorted;
-    return 0;
 }
 
 /* Under the lock: puts new ranges in the place of the library's, or of the program's. */
 static int watch(const tierline_weight *weights, uint32_t count, bool by_library) {
     uint32_t all = count + (by_library ? shown_count : own_count);
-    struct range *sorted = NULL;
-    int result = by_library ? sort_ranges(weights, count, shown, shown_count, &sorted)
-                            : sort_ranges(own, own_count, weights, count, &sorted);
+    struct watched_set *fresh = NULL;
+    int result = by_library ? watched_make(weights, count, shown, shown_count, &fresh)
+                            : watched_make(own, own_count, weights, count, &fresh);
     if (result != 0) {
         return result;
     }
     tierline_weight *kept = calloc(count + 1U, sizeof *kept);
-    uint64_t *new_marks = calloc(all + 1U, sizeof *new_marks);
     bool *new_seen = calloc(all + 1U, sizeof *new_seen);
     uint32_t *new_order = calloc(all + 1U, sizeof *new_order);
-    if (kept == NULL || new_marks == NULL || new_seen == NULL || new_order == NULL) {
-        free(sorted);
+    if (kept == NULL || new_seen == NULL || new_order == NULL) {
+        watched_free(fresh);
         free(kept);
-        free(new_marks);
         free(new_seen);
         free(new_order);
         return -ENOMEM;
@@ -484,14 +398,9 @@ static int watch(const tierline_weight *weights, uint32_t count, bool by_library
     free(*part);
     *part = kept;
     *(by_library ? &own_count : &shown_count) = count;
-    ranges = sorted;
-    range_count = all;
-    marks = new_marks;
-    mark = 0;
+    watched_use(fresh);
     seen = new_seen;
     order = new_order;
-    lowest = all > 0 ? sorted[0].begin : 0;
-    highest = all > 0 ? sorted[all - 1].end : 0;
     atomic_fetch_add(&generation, 1);
     atomic_store_explicit(&watching, all > 0, memory_order_release);
     return 0;
@@ -560,8 +469,6 @@ void observer_fork_after(bool in_child) {
         own_count = 0;
         shown_count = 0;
         layouts_clear();
-        lowest = 0;
-        highest = 0;
         atomic_fetch_add(&generation, 1);
         atomic_store(&watching, false);
         gate_forget();

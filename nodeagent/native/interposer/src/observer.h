@@ -1,7 +1,7 @@
 /* Which watched weights launches and copies name, and the gate that they pass.
  *
- * A launch's parameters are searched, word by word, for addresses inside watched ranges. A word is
- * compared with the lowest and the highest address first, so that what is no address costs nothing.
+ * A launch's parameters are searched, word by word, for addresses inside watched ranges
+ * (watched.h).
  *
  * Only what the kernel declares is searched, where the driver (CUDA >= 12.4) tells: what lies
  * between parameters is left over from earlier calls. A structure passed by value is one parameter,

@@ -1,0 +1,118 @@
+/* See watched.h. */
+#include "watched.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "observer.h"
+
+struct range {
+    uint64_t begin, end;
+    uint32_t weight;
+};
+
+struct watched_set {
+    uint64_t *marks; /* by weight: the search that found it last */
+    uint32_t count;
+    struct range ranges[]; /* by address */
+};
+
+struct watched_bounds watched_bounds;
+static struct watched_set *set;
+static uint64_t mark;
+
+static int by_address(const void *one, const void *other) {
+    uint64_t a = ((const struct range *)one)->begin;
+    uint64_t b = ((const struct range *)other)->begin;
+    return (a > b) - (a < b);
+}
+
+int watched_make(const tierline_weight *first, uint32_t first_count, const tierline_weight *rest,
+                 uint32_t rest_count, struct watched_set **out) {
+    uint32_t count = first_count + rest_count;
+    struct watched_set *fresh = malloc(sizeof *fresh + count * sizeof *fresh->ranges);
+    uint64_t *marks = calloc(count + 1U, sizeof *marks);
+    if (fresh == NULL || marks == NULL) {
+        free(fresh);
+        free(marks);
+        return -ENOMEM;
+    }
+    *fresh = (struct watched_set){.marks = marks, .count = count};
+    bool sound = true;
+    for (uint32_t i = 0; i < count; i++) {
+        const tierline_weight *weight = i < first_count ? &first[i] : &rest[i - first_count];
+        uint64_t begin = weight->address;
+        fresh->ranges[i] =
+            (struct range){.begin = begin, .end = begin + weight->bytes, .weight = i};
+        sound = sound && weight->bytes != 0 && begin + weight->bytes >= begin;
+    }
+    qsort(fresh->ranges, count, sizeof *fresh->ranges, by_address);
+    for (uint32_t i = 1; i < count; i++) {
+        sound = sound && fresh->ranges[i].begin >= fresh->ranges[i - 1].end;
+    }
+    if (!sound) {
+        watched_free(fresh);
+        return -EINVAL;
+    }
+    *out = fresh;
+    return 0;
+}
+
+void watched_free(struct watched_set *old) {
+    if (old != NULL) {
+        free(old->marks);
+        free(old);
+    }
+}
+
+void watched_use(struct watched_set *fresh) {
+    watched_free(set);
+    set = fresh;
+    mark = 0;
+    watched_bounds = (struct watched_bounds){0};
+    if (fresh != NULL && fresh->count > 0) {
+        watched_bounds.lowest = fresh->ranges[0].begin;
+        watched_bounds.span = fresh->ranges[fresh->count - 1].end - watched_bounds.lowest;
+    }
+}
+
+void watched_begin(void) {
+    mark++;
+}
+
+uint32_t watched_add(uint32_t weight, uint32_t *found, uint32_t count) {
+    if (set->marks[weight] != mark && count < OBSERVER_MOST) {
+        set->marks[weight] = mark;
+        found[count++] = weight;
+    }
+    return count;
+}
+
+/* The first range that ends behind an address. */
+static uint32_t search(uint64_t address) {
+    uint32_t low = 0;
+    uint32_t high = set->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (set->ranges[middle].end <= address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+uint32_t watched_find(uint64_t address, uint64_t bytes, uint32_t *found, uint32_t count) {
+    if (set == NULL || bytes == 0) {
+        return count;
+    }
+    for (uint32_t i = search(address); i < set->count; i++) {
+        const struct range *range = &set->ranges[i];
+        if (range->begin > address && range->begin - address >= bytes) {
+            break;
+        }
+        count = watched_add(range->weight, found, count);
+    }
+    return count;
+}

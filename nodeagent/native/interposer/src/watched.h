@@ -1,0 +1,34 @@
+/* Ranges of addresses that are watched, by address, and the search for what lies in them.
+ *
+ * A word is compared with the lowest and the highest address first, so that what is no address
+ * costs nothing. All under the observer's lock.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tierline/interposer.h"
+
+struct watched_set;
+
+/* A set of both lists' ranges, numbered as they stand, the first list's first. 0, -ENOMEM, or
+ * -EINVAL when one is empty or two overlap. */
+int watched_make(const tierline_weight *first, uint32_t first_count, const tierline_weight *rest,
+                 uint32_t rest_count, struct watched_set **out);
+void watched_free(struct watched_set *old); /* NULL is none */
+/* Puts a set in the place of the one that is searched; NULL: nothing is watched. */
+void watched_use(struct watched_set *fresh);
+
+extern struct watched_bounds { uint64_t lowest, span; } watched_bounds;
+
+static inline bool watched_may_hold(uint64_t word) {
+    return word - watched_bounds.lowest < watched_bounds.span;
+}
+
+/* A new search: it finds each range once. What it has found stands in `found`, of which it fills at
+ * most OBSERVER_MOST; each of the other two returns how many there are by then. */
+void watched_begin(void);
+uint32_t watched_add(uint32_t weight, uint32_t *found, uint32_t count);
+/* All that lies in [address, address + bytes). */
+uint32_t watched_find(uint64_t address, uint64_t bytes, uint32_t *found, uint32_t count);
