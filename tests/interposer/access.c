@@ -109,3 +109,15 @@ tierline_held access_held(void) {
     D(tierline_interposer_held)(&held);
     return held;
 }
+
+int access_run(int argc, char **argv, const struct scenario *scenarios, size_t count) {
+    CHECK(argc == 2);
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(argv[1], scenarios[i].name) == 0) {
+            access_open();
+            scenarios[i].run();
+            return 0;
+        }
+    }
+    return 2;
+}

@@ -10,6 +10,7 @@
 
 #include <cuda.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "tierline/interposer.h"
@@ -124,3 +125,12 @@ void access_open(void);
 CUcontext access_device(void);
 CUfunction access_function(CUmodule *module, const char *name);
 tierline_held access_held(void);
+
+struct scenario {
+    const char *name;
+    void (*run)(void);
+};
+
+/* What main does whose only argument is a scenario's name: opens, runs, and returns the exit
+ * status. */
+int access_run(int argc, char **argv, const struct scenario *scenarios, size_t count);

@@ -485,10 +485,7 @@ static void many_threads(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+    static const struct scenario scenarios[] = {
         {"every_launch", every_launch},
         {"gaps", gaps},
         {"bad_ranges", bad_ranges},
@@ -500,13 +497,5 @@ int main(int argc, char **argv) {
         {"gated", gated},
         {"many_threads", many_threads},
     };
-    CHECK(argc == 2);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (strcmp(argv[1], scenarios[i].name) == 0) {
-            access_open();
-            scenarios[i].run();
-            return 0;
-        }
-    }
-    return 2;
+    return access_run(argc, argv, scenarios, sizeof scenarios / sizeof *scenarios);
 }

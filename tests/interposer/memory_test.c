@@ -262,23 +262,12 @@ static void works(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+    static const struct scenario scenarios[] = {
         {"budget", budget},         {"budget_of_two_threads", budget_of_two_threads},
         {"bad_budget", bad_budget}, {"virtual_memory", virtual_memory},
         {"kinds", kinds},           {"imported_handle", imported_handle},
         {"turnover", turnover},     {"forked", forked},
         {"works", works},           {"refused", refused},
     };
-    CHECK(argc == 2);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (strcmp(argv[1], scenarios[i].name) == 0) {
-            access_open();
-            scenarios[i].run();
-            return 0;
-        }
-    }
-    return 2;
+    return access_run(argc, argv, scenarios, sizeof scenarios / sizeof *scenarios);
 }

@@ -364,10 +364,7 @@ static void bad_on_exceeded(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct {
-        const char *name;
-        void (*run)(void);
-    } scenarios[] = {
+    static const struct scenario scenarios[] = {
         {"spill", spill},
         {"spill_small", spill_small},
         {"spill_pitch", spill_pitch},
@@ -382,13 +379,5 @@ int main(int argc, char **argv) {
         {"spill_forked", spill_forked},
         {"bad_on_exceeded", bad_on_exceeded},
     };
-    CHECK(argc == 2);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        if (strcmp(argv[1], scenarios[i].name) == 0) {
-            access_open();
-            scenarios[i].run();
-            return 0;
-        }
-    }
-    return 2;
+    return access_run(argc, argv, scenarios, sizeof scenarios / sizeof *scenarios);
 }
