@@ -49,6 +49,25 @@ static void in_order(void) {
     HOLDS(jobs(&task) == 3);
 }
 
+/* As a launch does in whose parameters an old address lies. */
+static void named_again(void) {
+    load_all();
+    uint64_t job = begin(&task);
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    tierline_job_stats once = end(&task, job);
+    clear(&task);
+    job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 0));
+        OK(launch(&task, w, w, NULL, 0));
+    }
+    check(&task, 0, task.count, NULL);
+    tierline_job_stats again = end(&task, job);
+    HOLDS(again.fetched_bytes == 0);
+    HOLDS(again.streamed_extents == once.streamed_extents);
+}
+
 static void default_streams(void) {
     load_all();
     for (int i = 0; i < 2; i++) {
@@ -412,6 +431,7 @@ static void unswappable(void) {
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"in_order", in_order},
+        {"named_again", named_again},
         {"default_streams", default_streams},
         {"without_a_job", without_a_job},
         {"skipping", skipping},

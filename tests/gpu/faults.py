@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gpu.streaming import observed, plan_for, under_agent
+from tests.gpu.streaming import learned, observed, plan_for, under_agent
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 
 _EXTENT_BYTES = 8 << 20
@@ -75,6 +75,7 @@ class Task:
                 env={
                     **os.environ,
                     **under_agent(agent.run_dir / "tasks" / name / "tierline.sock"),
+                    **learned(_MODEL, _MODE),
                 },
             )
 

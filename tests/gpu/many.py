@@ -2,11 +2,10 @@
 
     python -m tests.gpu.many [--copies N] [--duration S] [--fast-gib F] [--json FILE]
 
-Each model is profiled once and runs as `copies` tasks, each a process of its own. The periods are
-in proportion to the models' weights; the factor is the smallest, to one percent, at which
-`tierline run`'s own admission test passes. Then the tasks run for `duration` seconds as
-`tierline run` runs them: misses, the worst response against the proven one, and every output
-against that of the model alone.
+Each model is profiled once and runs as `copies` tasks, each a process of its own. All have the same
+period, the smallest, to one percent, at which `tierline run`'s own admission test passes. Then the
+tasks run for `duration` seconds as `tierline run` runs them: misses, the worst response against the
+proven one, and every output against that of the model alone.
 """
 
 from __future__ import annotations
@@ -72,18 +71,14 @@ def measured(models: Sequence[str], kind: str, options: RunOptions) -> LocalRun:
 def tightest(
     run: LocalRun, node: MemNode, names: Mapping[str, str], kind: str
 ) -> tuple[MemTask, ...]:
-    """The tasks at the smallest factor of their periods that is admitted.
+    """The tasks at the shortest common period that is admitted.
 
     `names` gives each task its model.
     """
     margin = run.options.margin
-    weights = {name: run.measured.profiles[name].spec.weight_bytes for name in names}
 
-    def tasks_at(factor: float) -> tuple[MemTask, ...]:
-        return tuple(
-            task(name, model, kind, model, factor * weights[name] / 1e9)
-            for name, model in names.items()
-        )
+    def tasks_at(period_s: float) -> tuple[MemTask, ...]:
+        return tuple(task(name, model, kind, model, period_s) for name, model in names.items())
 
     low, high = 0.0, 1.0
     while not isinstance(

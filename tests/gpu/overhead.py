@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from tests.bench.machine import describe, print_head
-from tests.gpu.streaming import agent, observed, plan_for, under_agent
+from tests.gpu.streaming import agent, learned, observed, plan_for, under_agent
 
 from tierline_api.plan import Plan
 from tierline_cli.admin_client import AdminClient
@@ -146,7 +146,8 @@ def main() -> None:
                     {
                         "without": {},
                         "preloaded": preload,
-                        "resident": under_agent(registered(local, admin, plan)),
+                        "resident": under_agent(registered(local, admin, plan))
+                        | learned(model, mode),
                     },
                     [model, "--mode", mode, "--jobs", str(arguments.jobs)],
                     arguments.rounds,

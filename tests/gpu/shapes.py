@@ -34,7 +34,7 @@ from typing import Any
 
 from tests.bench.machine import describe, print_head
 from tests.gpu.many import task
-from tests.gpu.streaming import Progress, agent, observed, plan_for, under_agent
+from tests.gpu.streaming import Progress, agent, learned, observed, plan_for, under_agent
 
 from tierline_api.layout import LayerShape
 from tierline_api.memnode import MemNode
@@ -232,7 +232,8 @@ def compared(
             name = f"{at.name}-{round(100 * share)}"
             plan = plan_for(shapes, extent_bytes, share, seen.workspace_bytes)
             running.enter_context(registered(admin, name, plan))
-            process = Paced(at.name, under_agent(local.task_socket(name)))
+            environment = under_agent(local.task_socket(name)) | learned(at.name, _MODE)
+            process = Paced(at.name, environment)
             running.callback(process.end)
             loaded.append((share, name, plan, process))
             if not together:

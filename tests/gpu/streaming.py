@@ -39,6 +39,7 @@ from tierline_client.library import library_path
 _COPY_BYTES = 1 << 30
 _GIB = 1 << 30
 _OBSERVED_JOBS = 6
+_OBSERVATIONS = tempfile.TemporaryDirectory(prefix="tierline-observed-")
 _PATIENCE_S = 120.0
 _JOB_PATIENCE_S = 1.0
 
@@ -61,6 +62,8 @@ class Row:
     job_median_s: float
     job_worst_s: float
     ratio: float
+    fetched_bytes: int
+    """What launches read out of turn, in all jobs."""
     identical: bool
 
 
@@ -108,23 +111,32 @@ def run_task(
 
 def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[LayerShape]]:
     """A run without an agent: what it reports, its `profile` among it, and its layers."""
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        report = run_task(
-            model,
-            mode,
-            jobs,
-            {
-                "TIERLINE_OBSERVE": file.name,
-                "TIERLINE_OBSERVE_JOBS": str(jobs),
-                "TIERLINE_DEVICE": "cuda",
-            },
-        )
-        records = [json.loads(line) for line in Path(file.name).read_text().splitlines()]
+    path = _observation(model, mode)
+    report = run_task(
+        model,
+        mode,
+        jobs,
+        {
+            "TIERLINE_OBSERVE": str(path),
+            "TIERLINE_OBSERVE_JOBS": str(jobs),
+            "TIERLINE_DEVICE": "cuda",
+        },
+    )
+    records = [json.loads(line) for line in path.read_text().splitlines()]
     (profile,) = (record["profile"] for record in records if "profile" in record)
     shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
     report["workspace_bytes"] = profile["workspace_bytes"]
     report["profile"] = profile
     return report, shapes
+
+
+def learned(model: str, mode: str) -> dict[str, str]:
+    """Lets a program choose the order that the observed one chose, for which the plan was made."""
+    return {"TIERLINE_LEARNED": str(_observation(model, mode))}
+
+
+def _observation(model: str, mode: str) -> Path:
+    return Path(_OBSERVATIONS.name) / f"{model}-{mode}.jsonl"
 
 
 def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspace: int) -> Plan:
@@ -200,7 +212,8 @@ def managed(
         plan=plan.to_api(),
     )
     try:
-        report = run_task(model, mode, jobs, under_agent(local.task_socket(name)))
+        environment = under_agent(local.task_socket(name)) | learned(model, mode)
+        report = run_task(model, mode, jobs, environment)
         tasks = admin.call("snapshot")["snapshot"]["tasks"]
         (report["snapshot"],) = (one for one in tasks if one["name"] == name)
         return report
@@ -267,6 +280,7 @@ def main() -> None:
                         job_median_s=median,
                         job_worst_s=max(report["times_s"]),
                         ratio=median / limit,
+                        fetched_bytes=report["snapshot"]["fetched_bytes"],
                         identical=report["digests"] == bare["digests"],
                     )
                     rows.append(row)
@@ -275,7 +289,8 @@ def main() -> None:
                         f"{streamed / 2**20:>7.0f} MiB{rate / 1e9:>5.1f} GB/s"
                         f"{compute_s * 1e3:>7.2f} ms{limit * 1e3:>7.2f} ms{median * 1e3:>7.2f} ms"
                         f"{row.job_worst_s * 1e3:>7.2f} ms{row.ratio:>8.3f}"
-                        f"  {'identical' if row.identical else 'DIFFERENT'}",
+                        f"  {'identical' if row.identical else 'DIFFERENT'}"
+                        + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
                         flush=True,
                     )
                     if arguments.json is not None:

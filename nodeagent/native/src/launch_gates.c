@@ -3,7 +3,9 @@
  * A call that names weights passes under the gates' lock: what comes before it, the call itself and
  * what comes behind it stand in one order, also among threads. Before it, on its own stream, what
  * skipped layers would have read is given back, and the stream waits for what the call needs, if
- * this stream has not yet; behind it what no later layer reads is given back. The CPU never waits.
+ * this stream has not yet. What no later layer reads is given back before the next call that names
+ * weights and does not read there: the calls between often seem to name the layer's weights again,
+ * as old addresses lie in the holes of their parameters. The CPU never waits.
  *
  * What cannot go with the stream (order.h) reads the arena from the start again if that is where it
  * begins, else it gets private copies of its extents; both wait for the GPU first. A call without
@@ -83,15 +85,17 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
     if (need->streamed && call->unloaded) {
         load_code(call);
     }
-    int result = tl_gates_give_back(stream, arena, need->keeps);
+    uint32_t over = tl_gates.over;
+    bool reads_there = need->streamed && need->lowest < over;
+    uint32_t keeps = !reads_there && over > need->keeps ? over : need->keeps;
+    int result = tl_gates_give_back(stream, arena, keeps);
     if (need->streamed && result == ABI_SUCCESS) {
         result = tl_stream_wait(stream, arena->on_device.published, need->needs);
         tl_stream_reads(stream, need->lowest);
     }
     tl_gates.cursor.layer = layer;
-    tl_gates.behind.stream = stream;
-    tl_gates.behind.consumed = arena->on_device.consumed;
-    tl_gates.behind.releases = need->releases;
+    tl_gates.over = need->releases > over ? need->releases : over;
+    tl_gates.at_driver = stream;
     return result;
 }
 
@@ -199,7 +203,7 @@ static int lease(struct tierline_call *call) {
     }
     if (call->held == 0) {
         tl_lock_acquire(&tl_gates.lock);
-        tl_gates.behind.stream = NULL;
+        tl_gates.at_driver = NULL;
         call->held = LOCKED;
     }
     struct named named[TIERLINE_MAX_ARENAS];
@@ -239,14 +243,8 @@ static void end(struct tierline_call *call) {
     if (call->held == PASSING) {
         atomic_fetch_sub(&tl_gates.passing, 1);
     } else {
-        /* A failure here costs room in the ring, and shows at the next call. */
-        if (tl_gates.behind.stream != NULL) {
-            if (tl_gates.behind.releases > tl_gates.cursor.consumed &&
-                tl_stream_give_back(tl_gates.behind.stream, tl_gates.behind.consumed,
-                                    tl_gates.behind.releases) == ABI_SUCCESS) {
-                tl_gates.cursor.consumed = tl_gates.behind.releases;
-            }
-            tl_stream_after(tl_gates.behind.stream);
+        if (tl_gates.at_driver != NULL) {
+            tl_stream_after(tl_gates.at_driver); /* a failure shows at the next call */
         }
         tl_lock_release(&tl_gates.lock);
     }

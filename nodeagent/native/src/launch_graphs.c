@@ -108,8 +108,7 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
     }
     if (result == ABI_SUCCESS) {
         tl_stream_reads(stream, plan->lowest);
-        tl_gates.behind.stream = stream;
-        tl_gates.behind.releases = 0;
+        tl_gates.at_driver = stream;
         tl_stream_waited(stream, plan->needs);
         tl_gates.cursor.layer = plan->layer;
         tl_gates.cursor.consumed =

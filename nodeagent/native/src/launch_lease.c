@@ -63,6 +63,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_gates.arena = arena;
     tl_gates.implicit = false;
     tl_gates.cursor = (struct tl_cursor){0};
+    tl_gates.over = 0;
     tl_gates.streamed = 0;
     atomic_store(&tl_gates.highest, 0);
     atomic_store(&tl_gates.orphaned, false);
@@ -174,6 +175,8 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
         uint64_t deadline_ns = client->terms.deadline_ns;
         struct tlp_job_begin asked = {
             .arena = wanted, /* what names no weights has nothing streamed for it */
+            /* A program that says its jobs has no others: what it does between them is no job. */
+            .flags = tl_gates.says_jobs ? TIERLINE_JOB_WARMUP : 0,
             .release_ns = now_ns,
             .deadline_ns = deadline_ns == 0 ? LATEST_NS : now_ns + deadline_ns};
         tl_lock_acquire(&client->lock);
@@ -209,6 +212,7 @@ int tl_gates_go_back(tierline_client *client) {
     }
     tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
     tl_gates.cursor = (struct tl_cursor){0};
+    tl_gates.over = 0;
     tl_streams_restart();
     return arena->on_device.private_count >= arena->ring_slots ? drop_copies(arena) : 0;
 }
@@ -297,6 +301,7 @@ int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *aske
         return code;
     }
     tl_lock_acquire(&tl_gates.lock);
+    tl_gates.says_jobs = true;
     code = tl_gates.job == *job ? 0 : take_job(client, *job, asked->arena);
     tl_lock_release(&tl_gates.lock);
     return code;

@@ -31,12 +31,10 @@ struct tl_gates {
     uint32_t arena; /* the one that streams, or TIERLINE_NO_ARENA */
     bool implicit;
     struct tl_cursor cursor;
-    struct { /* what the call that is at the driver gives back when it is there */
-        struct tl_stream *stream;
-        uint64_t consumed; /* address */
-        uint32_t releases;
-    } behind;
-    uint64_t streamed; /* extents, in passes that were rewound */
+    uint32_t over;               /* streamed extents that the layers so far were the last to read */
+    struct tl_stream *at_driver; /* of the call that is there, if it goes with the stream */
+    bool says_jobs;              /* the program begins jobs itself */
+    uint64_t streamed;           /* extents, in passes that were rewound */
 
     /* The monitor's. */
     bool watching;
