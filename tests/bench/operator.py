@@ -4,8 +4,9 @@
 
 MemNodes are objects without agents, pods are gated objects without a kubelet, and each has its
 claim as kube-controller-manager would make it. First everything is created, then an operator is
-started on it: the time until every pod has its device is the time of its work. Then nothing happens
-for a while, and every request of the operator in that while is counted.
+started on it: the time until every task is admitted in its status, and every pod has its device, is
+the time of its work. With `--pods 0` it is that of the verdicts alone. Then nothing happens for a
+while, and every request of the operator in that while is counted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,18 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from tests.bench.machine import describe, print_head
 from tests.integration.conftest import install_crds
-from tests.integration.operator.running import Nursery, Operator, User, placed, prepare, until
+from tests.integration.operator.running import (
+    Nursery,
+    Operator,
+    User,
+    conditions,
+    placed,
+    prepare,
+    until,
+)
 from tests.unit.placement.fleets import node, profile, task
 
+from tierline_cluster.api import Manifest
 from tierline_cluster.build import built
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import free_port
@@ -77,6 +87,11 @@ def opted_in(user: User, of: str, name: str) -> None:
     )
 
 
+def is_admitted(task: Manifest) -> bool:
+    """Whether a task's status says that it is admitted."""
+    return bool(conditions(task).get("Admitted", {}).get("status") == "True")
+
+
 def requests_of(port: int) -> float:
     """Requests that the operator has made of its own accord (watches are not among them)."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -120,10 +135,17 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             until("it leads", operator.leads, 120)
             led = time.monotonic()
 
+            def all_admitted() -> bool:
+                time.sleep(1)
+                found = plane.api.list("tierline.io/v1alpha1", "MemTask", user.namespace)
+                return all(is_admitted(one) for one in found)
+
             def all_out() -> bool:
                 time.sleep(1)
                 return all(placed(claim) for claim in user.claims())
 
+            until("every task is admitted", all_admitted, 3600)
+            admitted_s = time.monotonic() - led
             until("every pod has its device", all_out, 3600)
             busy_s = time.monotonic() - led
             time.sleep(10)
@@ -133,7 +155,9 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             idle = requests_of(port) - worked
             idle_watches = watches_of(plane) - watched
             assert operator.pid is not None
-            memory = psutil.Process(operator.pid).memory_info().rss
+            process = psutil.Process(operator.pid)
+            memory = process.memory_info().rss
+            processor_s = sum(process.cpu_times()[:2])
         finally:
             operator.stop()
             nursery.close()
@@ -142,9 +166,12 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "tasks": options.tasks,
         "pods": count,
         "start_s": round(led - begun, 1),
+        "admitted_s": round(admitted_s, 1),
+        "tasks_per_s": round(options.tasks / admitted_s, 1),
         "placed_s": round(busy_s, 1),
         "pods_per_s": round(count / busy_s, 1),
-        "requests_per_pod": round(worked / count, 2),
+        "requests_per_task": round(worked / options.tasks, 2),
+        "processor_s": round(processor_s, 1),
         "idle_requests_per_minute": round(idle * 60 / options.idle, 1),
         "idle_watches_per_minute": round(idle_watches * 60 / options.idle, 1),
         "memory_mib": round(memory / 2**20),
