@@ -1,10 +1,7 @@
 """Where task sets come from: the families of the realtime theory notes, or real models' shapes.
 
 The product's profiler measures real shapes: zoo.py on `cpu`, one picture or sentence a job, and
-tests.gpu.shapes on a GPU, captured graphs, mostly eight a job. Until an H200's are there, some are
-*derived*, except for three anchors whose weights and graph times were measured on one: a layer
-list is made of equal blocks, and a time is the anchor's, scaled by the floating-point operations of
-a job (per weight and token for transformers, as published for convolutional networks).
+tests.gpu.shapes on an H200, captured graphs, mostly eight a job.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 from tests.bench.preemption import drawn
-from tests.simulation.tasksets import EXTENT_BYTES, PERIODS_S, device_for, uunifast
+from tests.simulation.tasksets import PERIODS_S, device_for, uunifast
 
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_operator.planning.pipeline import LinkRate
@@ -87,40 +84,12 @@ def _measured(
     )
 
 
-def derived_h200(_: Path) -> Source:
-    """Published architectures with times derived from what was measured on an H200."""
-    shapes = [_blocks(*row) for row in H200]
-    return Source(
-        f"{len(shapes)} models, times DERIVED (three anchors measured), 32 MiB extents, 55 GB/s",
-        partial(from_shapes, shapes, EXTENT_BYTES, 1.0),
-        device_for,
-    )
-
-
 SOURCES: Final[Mapping[str, Callable[[Path], Source]]] = {
     "families": families,
     "cpu": on_cpu,
-    "real": on_h200,
-    "h200-derived": derived_h200,
+    "h200": on_h200,
 }
 """By name; each is given the folder of the benchmarks' results."""
-
-H200: Final = (
-    # name, weights MiB, blocks, shares of first and last layer, job ms, workspace MiB; the job
-    ("resnet-152", 115, 50, (0.0, 0.04), 3.80, 160),  # batch 8; measured
-    ("vit-giant", 1931, 40, (0.01, 0.0), 9.5, 512),  # batch 8; measured
-    ("llama-7b", 12853, 32, (0.02, 0.02), 16.2, 512),  # 512 tokens; measured
-    ("resnet-50", 49, 16, (0.0, 0.08), 1.36, 120),  # batch 8: 4.1 of 11.5 GFLOP
-    ("efficientnet-b7", 127, 55, (0.0, 0.04), 12.2, 320),  # batch 8: 37 of 11.5 GFLOP
-    ("vit-base", 165, 12, (0.01, 0.0), 0.62, 120),  # batch 8, 197 of 257 tokens
-    ("vit-large", 580, 24, (0.01, 0.0), 2.19, 200),  # the same
-    ("bert-large", 639, 24, (0.09, 0.0), 6.4, 256),  # 8 x 512 tokens, by Llama's rate
-    ("whisper-large", 2944, 64, (0.02, 0.04), 11.0, 512),  # 1,500 tokens, by Llama's rate
-    ("gpt2-xl", 2975, 48, (0.05, 0.0), 3.75, 256),  # 512 tokens
-    ("sdxl-unet", 4900, 70, (0.01, 0.01), 27.8, 1500),  # one guided step: 12 TFLOP at 430 TFLOP/s
-    ("llama-3b", 6130, 28, (0.06, 0.06), 7.7, 384),  # 512 tokens
-    ("llama-13b", 24830, 40, (0.01, 0.01), 31.3, 768),  # 512 tokens
-)
 
 
 def from_shapes(
@@ -177,24 +146,3 @@ def _device(link: LinkRate, tasks: list[TaskDemand], memory_ratio: float) -> Dev
     weights = sum(task.layout.weight_bytes for task in tasks)
     need = weights + max(task.workspace_bytes for task in tasks)
     return DeviceCapacity(int(need / memory_ratio), {"dram": TierCapacity(1 << 45, link)})
-
-
-def _blocks(
-    name: str,
-    weights_mib: float,
-    blocks: int,
-    ends: tuple[float, float],
-    job_ms: float,
-    workspace_mib: float,
-) -> Shape:
-    """A first and a last layer with these shares of the weights, and equal blocks between them."""
-    first, last = ends
-    weights, compute_s = weights_mib * MIB, job_ms / 1e3
-    inner = weights * (1 - first - last) / blocks
-    layers = [(int(inner), compute_s * 0.97 / blocks, False)] * blocks
-    layers = [
-        (int(weights * first), compute_s * 0.01, False),
-        *layers,
-        (int(weights * last), compute_s * 0.02, False),
-    ]
-    return Shape(name, tuple(layers), int(workspace_mib * MIB))
