@@ -27,6 +27,7 @@ FILES = {
     "tierline/tierline_agent": REPOSITORY / "nodeagent/tierline_agent",
     "tierline/tierline_client": REPOSITORY / "nodeagent/tierline_client",
     "tierline/tierline_api": REPOSITORY / "crds/tierline_api",
+    "tierline/tierline_kube": REPOSITORY / "crds/tierline_kube",
     "tierline/libtierline.so": library_path(),
     f"tierline/{metadata().parent.name}/METADATA": metadata(),
 }
