@@ -47,10 +47,14 @@ class Proof:
 
 
 def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted | Infeasible:
-    """Ask the planner, with names made to differ."""
+    """Ask the planner, with names made to differ.
+
+    Half of what nobody holds is left for those to come where that is enough. A device that has
+    become smaller than what is held has none to leave.
+    """
     held = _held_bytes(demands)
-    free = max(0, device.fast_bytes - held)
-    return plan(_named(demands), device, within_bytes=held + free // 2)
+    within = (held + device.fast_bytes) // 2 if held < device.fast_bytes else None
+    return plan(_named(demands), device, within_bytes=within)
 
 
 def _held_bytes(demands: Sequence[TaskDemand]) -> int:

@@ -138,6 +138,19 @@ def test_a_slower_link_demotes_and_leaves_the_plan() -> None:
     assert said(seen, "old")[0] == "True", "memory that was added serves the next pod"
 
 
+def test_a_device_that_became_smaller_than_what_its_pod_holds_promises_nothing() -> None:
+    seen = one_that_runs()
+    old = run(seen, "old")
+
+    feed(seen, node("a", fast_mib=24))
+    settle(seen)
+
+    seat = seen.seat_of(old.key)
+    assert seat is not None
+    assert seat.standing is Standing.LOST
+    assert not seen.devices()[A0].planned
+
+
 def test_a_restart_reads_from_the_claims_what_is_held() -> None:
     before = one_that_runs()
     old = run(before, "old")
