@@ -30,7 +30,7 @@ _KUBELET_SETS: Final = (
     *("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"),
 )
 _OWN: Final = frozenset(
-    {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "logs", "node"}
+    {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "kubectl", "logs", "node"}
 )
 """What a cluster has in its folder."""
 _DEEPEST: Final = "node/kubelet/plugins_registry/gpu.tierline.io-reg.sock"
