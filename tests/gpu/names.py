@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 from tests.gpu.models import make
-from tests.gpu.streaming import agent, learned, observed, plan_for, under_agent
+from tests.gpu.streaming import agent, learned, observed, plan_for, registered
 
 _GIB = 1 << 30
 _JOBS_BEFORE = 3
 _MOST_LINES = 60
-_LONG_NS = 10**11
 
 
 def again(reads: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
@@ -80,17 +79,11 @@ def main() -> None:
     extent_bytes = arguments.extent_mib << 20
     alone, layers = observed(arguments.model, arguments.mode, _JOBS_BEFORE)
     plan = plan_for(layers, extent_bytes, arguments.share, alone["workspace_bytes"])
-    with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
-        admin.call(
-            "register",
-            name="named",
-            domain="bench",
-            period_ns=_LONG_NS,
-            deadline_ns=_LONG_NS,
-            plan=plan.to_api(),
-        )
-        environment = under_agent(local.task_socket("named"))
-        environment |= learned(arguments.model, arguments.mode)
+    with (
+        agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin),
+        registered(local, admin, "named", plan) as known,
+    ):
+        environment = known | learned(arguments.model, arguments.mode)
         command = [sys.executable, "-m", "tests.gpu.names", "--task"]
         command += ["--model", arguments.model, "--mode", arguments.mode]
         subprocess.run(command, check=True, env={**os.environ, **environment})

@@ -23,15 +23,12 @@ from typing import Any
 
 import torch
 from tests.bench.machine import describe, print_head
-from tests.gpu.streaming import agent, learned, observed, plan_for, under_agent
+from tests.gpu.paced import Paced
+from tests.gpu.streaming import agent, learned, observed, plan_for, registered
 
-from tierline_api.plan import Plan
-from tierline_cli.admin_client import AdminClient
-from tierline_cli.local_agent import LocalAgent
 from tierline_client.library import library_path
 
 _GIB = 1 << 30
-_TASK = "resident"
 _WAYS = ("without", "preloaded", "resident")
 
 _ALLOCATIONS = """
@@ -68,57 +65,18 @@ def allocations(environment: dict[str, str]) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
-def registered(local: LocalAgent, admin: AdminClient, plan: Plan) -> Path:
-    """The socket of a task that the agent has been told of."""
-    long_ns = 10**11
-    admin.call(
-        "register",
-        name=_TASK,
-        domain="bench",
-        period_ns=long_ns,
-        deadline_ns=long_ns,
-        plan=plan.to_api(),
-    )
-    return local.task_socket(_TASK)
-
-
-def alternately(
-    ways: dict[str, dict[str, str]], task: list[str], rounds: int
-) -> dict[str, list[float]]:
-    """Median seconds of a job in each round, of one process for each environment in turn."""
-    command = [sys.executable, "-m", "tests.gpu.task", *task, "--paced"]
-    times: dict[str, list[float]] = {way: [] for way in ways}
+def alternately(processes: dict[str, Paced], rounds: int) -> dict[str, list[float]]:
+    """Median seconds of a job in each round, of each process in turn; ends them."""
+    times: dict[str, list[float]] = {way: [] for way in processes}
     with ExitStack() as running:
-        processes = {
-            way: running.enter_context(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, **environment},
-                )
-            )
-            for way, environment in ways.items()
-        }
         for process in processes.values():
-            answer(process)
+            running.callback(process.end)
+        for process in processes.values():
+            process.ready()
         for _ in range(rounds):
             for way, process in processes.items():
-                if process.stdin is None:
-                    raise TypeError("a paced task has a pipe")
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                times[way].append(statistics.median(json.loads(answer(process))))
+                times[way].append(statistics.median(process.round()))
     return times
-
-
-def answer(process: subprocess.Popen[str]) -> str:
-    """The next line that a paced task prints."""
-    line = process.stdout.readline() if process.stdout is not None else ""
-    if not line:
-        raise SystemExit(f"{process.args!r} ended")
-    return line
 
 
 def main() -> None:
@@ -142,17 +100,19 @@ def main() -> None:
             for mode in arguments.mode:
                 alone, layers = observed(model, mode, 6)
                 plan = plan_for(layers, extent_bytes, 1.0, alone["workspace_bytes"])
-                times = alternately(
-                    {
+                with registered(local, admin, "resident", plan) as resident:
+                    ways = {
                         "without": {},
                         "preloaded": preload,
-                        "resident": under_agent(registered(local, admin, plan))
-                        | learned(model, mode),
-                    },
-                    [model, "--mode", mode, "--jobs", str(arguments.jobs)],
-                    arguments.rounds,
-                )
-                admin.call("remove", name=_TASK)
+                        "resident": resident | learned(model, mode),
+                    }
+                    times = alternately(
+                        {
+                            way: Paced(model, mode, arguments.jobs, environment)
+                            for way, environment in ways.items()
+                        },
+                        arguments.rounds,
+                    )
                 median = {way: statistics.median(times[way]) for way in _WAYS}
                 cost = median["resident"] / median["without"] - 1
                 rows.append({"model": model, "mode": mode, "rounds_s": times, "cost": cost})

@@ -21,20 +21,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.bench.machine import describe, print_head
 from tests.gpu.many import task
-from tests.gpu.streaming import Progress, agent, learned, observed, plan_for, under_agent
+from tests.gpu.paced import Paced
+from tests.gpu.streaming import Progress, agent, learned, observed, plan_for, registered
 
 from tierline_api.layout import LayerShape
 from tierline_api.memnode import MemNode
@@ -158,64 +155,13 @@ def as_shape(seen: profiling.Observation) -> dict[str, Any]:
     }
 
 
-class Paced:
-    """A process with the model, loaded; it runs jobs when it is told to."""
-
-    def __init__(self, model: str, environment: dict[str, str]) -> None:
-        self._model = model
-        command = [sys.executable, "-m", "tests.gpu.task", model, "--mode", _MODE]
-        self._process = subprocess.Popen(
-            [*command, "--jobs", str(_ROUND), "--paced"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
-
-    def ready(self) -> None:
-        """Wait until it has loaded the model."""
-        self._line()
-
-    def run(self, seconds: float) -> list[float]:
-        """Run jobs for so long, but not more than enough; seconds of each."""
-        pipe = self._process.stdin
-        if pipe is None:
-            raise TypeError("a paced task has a pipe")
-        times: list[float] = []
-        until = time.monotonic() + seconds
-        while len(times) < _MOST_JOBS and time.monotonic() < until:
-            pipe.write("go\n")
-            pipe.flush()
-            times += json.loads(self._line())
-        return times
-
-    def end(self) -> None:
-        """Let it end by itself."""
-        self._process.communicate()
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if not line:
-            raise SystemExit(f"the process with {self._model} ended")
-        return line
-
-
-@contextmanager
-def registered(admin: AdminClient, name: str, plan: Plan) -> Iterator[None]:
-    """A task that the agent has been told of, for as long as this lasts."""
-    long_ns = round(_LONG_S * 1e9)
-    admin.call(
-        "register",
-        name=name,
-        domain="bench",
-        period_ns=long_ns,
-        deadline_ns=long_ns,
-        plan=plan.to_api(),
-    )
-    try:
-        yield
-    finally:
-        admin.call("remove", name=name)
+def run_for(process: Paced, seconds: float) -> list[float]:
+    """Run jobs for so long, but not more than enough; seconds of each."""
+    times: list[float] = []
+    until = time.monotonic() + seconds
+    while len(times) < _MOST_JOBS and time.monotonic() < until:
+        times += process.round()
+    return times
 
 
 def compared(
@@ -231,9 +177,8 @@ def compared(
         for share in SHARES:
             name = f"{at.name}-{round(100 * share)}"
             plan = plan_for(shapes, extent_bytes, share, seen.workspace_bytes)
-            running.enter_context(registered(admin, name, plan))
-            environment = under_agent(local.task_socket(name)) | learned(at.name, _MODE)
-            process = Paced(at.name, environment)
+            environment = running.enter_context(registered(local, admin, name, plan))
+            process = Paced(at.name, _MODE, _ROUND, environment | learned(at.name, _MODE))
             running.callback(process.end)
             loaded.append((share, name, plan, process))
             if not together:
@@ -243,7 +188,7 @@ def compared(
                 process.ready()
         for share, name, plan, process in loaded:
             cursor = admin.call("jobs", since=_NO_JOB_YET)["cursor"]
-            by_program = process.run(seconds)
+            by_program = run_for(process, seconds)
             jobs = records(admin, cursor, name, len(by_program))
             times = sorted(
                 (job["end_ns"] - job["granted_ns"] - job["parked_ns"]) / 1e9 for job in jobs

@@ -39,6 +39,7 @@ from tierline_client.library import library_path
 _COPY_BYTES = 1 << 30
 _GIB = 1 << 30
 _OBSERVED_JOBS = 6
+_LONG_NS = 10**11
 _OBSERVATIONS = tempfile.TemporaryDirectory(prefix="tierline-observed-")
 _PATIENCE_S = 120.0
 _JOB_PATIENCE_S = 1.0
@@ -199,26 +200,32 @@ def under_agent(socket: Path) -> dict[str, str]:
     }
 
 
-def managed(
-    local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
-) -> dict[str, Any]:
-    """A run under the agent with this plan: what it reports, and what the agent says of it."""
+@contextmanager
+def registered(local: LocalAgent, admin: Any, name: str, plan: Plan) -> Iterator[dict[str, str]]:
+    """A task that the agent knows for as long as this lasts; its program's environment."""
     admin.call(
         "register",
         name=name,
         domain="bench",
-        period_ns=10_000_000_000,
-        deadline_ns=10_000_000_000,
+        period_ns=_LONG_NS,
+        deadline_ns=_LONG_NS,
         plan=plan.to_api(),
     )
     try:
-        environment = under_agent(local.task_socket(name)) | learned(model, mode)
-        report = run_task(model, mode, jobs, environment)
+        yield under_agent(local.task_socket(name))
+    finally:
+        admin.call("remove", name=name)
+
+
+def managed(
+    local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
+) -> dict[str, Any]:
+    """A run under the agent with this plan: what it reports, and what the agent says of it."""
+    with registered(local, admin, name, plan) as environment:
+        report = run_task(model, mode, jobs, environment | learned(model, mode))
         tasks = admin.call("snapshot")["snapshot"]["tasks"]
         (report["snapshot"],) = (one for one in tasks if one["name"] == name)
         return report
-    finally:
-        admin.call("remove", name=name)
 
 
 def main() -> None:
