@@ -81,10 +81,9 @@ class Standing:
             return None
         known_s = displacement_s(self.device, chain.from_iterable(homes[:-1]), size)
         displaced_s = displacement_s(self.device, chain.from_iterable(homes), size)
-        preempts = bool(self.lean.penalties)
-        if preempts and displaced_s > known_s:
+        if displaced_s > known_s and any(plan.streamed_bytes for plan in self.plans):
             return None  # the others' streams would wait longer for its, too
-        task = Task(demand, homes[-1], self.device, displaced_s=displaced_s if preempts else 0.0)
+        task = Task(demand, homes[-1], self.device, displaced_s=displaced_s)
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
         workspace = max(other.workspace_bytes for other in (*self.demands, demand))
         room = (self.device.fast_bytes - workspace) // size - self.lean.extents
@@ -145,7 +144,6 @@ class Standing:
         rings = dict(lean.rings)
         rings[demand.domain] = rings.get(demand.domain, 0) + more_ring
         granted = task_plan(task, option, rings[demand.domain], demand.deadline_s)
-        granted = replace(granted, job_time_s=granted.job_time_s + task.later_ns(option) / NS)
         return Standing(
             self.device,
             self.scheduling,

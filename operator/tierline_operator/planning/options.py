@@ -53,8 +53,8 @@ class Task:
     ) -> None:
         """`homes` names the tier of each extent; `turn_s` is writeback.py's share of a dispatch.
 
-        `displaced_s` is how long any stream of the set may still be under way after it was told to
-        stop (`displacement_s`).
+        `displaced_s` is how long any copy of the set may still be under way when one of its jobs is
+        dispatched (`displacement_s`).
         """
         self.demand = demand
         self.homes = tuple(homes)
@@ -75,7 +75,8 @@ class Task:
         size = demand.layout.extent_bytes
         busy_s = displacement_s(device, homes, size)
         self.displaced_ns = cost_ns(max(0.0, displaced_s - busy_s))
-        """How much later its stream may begin where it displaces one that comes from elsewhere."""
+        """How much later its stream may begin behind another task's copy that comes from elsewhere:
+        of a stream that it displaces, or of one extent for that task's next job."""
 
         def pipeline(times: Sequence[float]) -> Pipeline:
             scaled = [seconds * device.margins.compute + device.gate_s for seconds in times]
@@ -155,7 +156,13 @@ class Task:
         return self._penalties[key]
 
     def later_ns(self, option: Option) -> int:
-        """How much longer a job with that plan may take among jobs that can be preempted."""
+        """How much longer a job with that plan may take beside the other tasks of the set.
+
+        Also where nobody is preempted: behind a job's own stream and between jobs an agent goes on
+        with the first extents of that task's next job, one at a time, until another job comes. The
+        one that is under way then cannot be called back (rule P4 of the realtime theory notes), and
+        it may come from a slower tier than any of this task's.
+        """
         return self.displaced_ns if option.point.streamed_extents else 0
 
     def planned(self, option: Option, *, preemptible: bool) -> PlannedJob:
@@ -190,7 +197,9 @@ def displacement_s(device: DeviceCapacity, homes: Iterable[str], size_bytes: int
     """How long links from these tiers may go on with what they have begun, seconds.
 
     A job that streams is dispatched behind all of it: an agent begins no stream before the one that
-    it displaces has ended on every link (P3, for each link of the set).
+    it displaces has ended on every link (P3, for each link of the set). That is also the most for
+    which an extent copied ahead for another task's next job can hold it up: a link never serves
+    more at a time than `in_flight`, whatever it is for.
     """
     links = [device.tiers[name].link for name in set(homes)]
     slowed = [_slowed(link, device.margins.bandwidth) for link in links]

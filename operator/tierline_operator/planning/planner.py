@@ -362,9 +362,6 @@ class _Planner:
             zip(self.tasks, _picked(search, outcome.chosen), responses, strict=True)
         ):
             granted = task_plan(task, option, rings[task.demand.domain], response_s)
-            if outcome.preemptible:
-                later_s = task.later_ns(option) / NS
-                granted = replace(granted, job_time_s=granted.job_time_s + later_s)
             if index in outcome.preemptible:
                 granted = replace(
                     granted,
@@ -402,7 +399,7 @@ def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -
         ring_extents=min(_slots(task, option, ring), option.point.streamed_extents),
         workspace_bytes=demand.workspace_bytes,
         homes=runs(task.homes),
-        job_time_s=option.job_time_s,
+        job_time_s=option.job_time_s + task.later_ns(option) / NS,
         compute_s=task.compute_s,
         streamed_bytes=sum(size for extent, size in enumerate(sizes) if extent not in held),
         response_s=response_s,

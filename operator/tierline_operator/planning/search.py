@@ -125,10 +125,9 @@ class Search:
         self, chosen: Sequence[int], preemptible: Collection[int] = NOBODY
     ) -> tuple[list[int], list[int]]:
         """Costs and sections of all tasks for the demand test, nanoseconds."""
-        if not preemptible:
-            picked = [options[at] for options, at in zip(self.options, chosen, strict=True)]
-            return [o.cost_ns for o in picked], [o.section_ns for o in picked]
         jobs = [self._job(index, at, index in preemptible) for index, at in enumerate(chosen)]
+        if not preemptible:
+            return [job.cost_ns for job in jobs], [job.section_ns for job in jobs]
         return charge(jobs, preemptible, self.scheduling, self._resume_ns)
 
     def _job(self, index: int, at: int, preemptible: bool) -> PlannedJob:
