@@ -9,14 +9,12 @@ from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_operator.planning import from_api, planner
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.overheads import OVERHEADS
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
 
 DEFAULT_MARGIN = 1.3
 """On a CPU the agent's copies slow the layers and the layers slow the copies, but both are measured
 by themselves; beside each other neither lost more than a fifth on the machines tried."""
-
-_DISPATCH_S = 0.005
-_GATE_S = 0.000_05
 
 
 def device_for(node: MemNode, kind: str) -> Device:
@@ -83,10 +81,11 @@ def question_of(
         CommandError: the question makes no sense as it stands.
     """
     device = device_for(node, task.spec.device.kind.value)
+    own = OVERHEADS[device.kind]
     capacity = from_api.capacity_of(
         *(node, device, Margins(margin, margin)),
-        dispatch_s=_DISPATCH_S,
-        gate_s=_GATE_S,
+        dispatch_s=own.dispatch_s,
+        gate_s=own.gate_s,
         supports=from_api.supports_of(device),
     )
     try:

@@ -1,7 +1,7 @@
-"""What an administrator sets: safety margins and the run time's own costs, by kind of device.
+"""What an administrator sets: safety margins, beside the run time's own costs, by kind of device.
 
-Pure values. The defaults of `cpu` are those of `tierline run`: there the agent's copies and the
-layers slow each other. On a GPU copies have engines of their own.
+Pure values. The margin of `cpu` is that of `tierline run`: there the agent's copies and the layers
+slow each other. On a GPU copies have engines of their own.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tierline_api.device import DeviceKind
+from tierline_operator.planning.overheads import OVERHEADS
 from tierline_operator.planning.request import Margins
 
 
@@ -18,15 +19,18 @@ class KindRules:
 
     margins: Margins
     dispatch_s: float
-    """From a free device to the start of the next job's copies."""
+    """What a job costs beside its layers and copies (planning/overheads.py)."""
     gate_s: float
     """What a gate adds to a layer."""
 
 
+_MARGINS = {DeviceKind.CPU: Margins(1.3, 1.3), DeviceKind.CUDA: Margins(1.1, 1.1)}
+
+
 def _by_kind() -> dict[DeviceKind, KindRules]:
     return {
-        DeviceKind.CPU: KindRules(Margins(1.3, 1.3), dispatch_s=0.005, gate_s=0.000_05),
-        DeviceKind.CUDA: KindRules(Margins(1.1, 1.1), dispatch_s=0.001, gate_s=0.000_01),
+        kind: KindRules(_MARGINS[kind], own.dispatch_s, own.gate_s)
+        for kind, own in OVERHEADS.items()
     }
 
 
