@@ -55,9 +55,7 @@ gpu_option = click.option(
 scheduling_option = click.option(
     "--scheduling",
     type=click.Choice([way.value for way in Scheduling]),
-    default=Scheduling.NON_PREEMPTIVE.value,
-    callback=lambda _context, _option, value: Scheduling(value),
-    show_default=True,
-    help="When a job gives the device away; `tierline explain` says what the agent would run.",
+    callback=lambda _context, _option, value: None if value is None else Scheduling(value),
+    help="When jobs give the device away, supported or not; as admission chooses if absent.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -85,7 +85,7 @@ class _Play:
 def command(
     files: tuple[Path, ...],
     node: Path | None,
-    scheduling: Scheduling,
+    scheduling: Scheduling | None,
     duration: float,
     releases: str,
     seed: int,
@@ -97,6 +97,7 @@ def command(
 ) -> None:
     """Play the MemTasks in FILES on a simulated device, with the plans that admission grants.
 
+    Jobs give the device away as admission chose it for the node, unless `--scheduling` says how.
     A refused set is played with the plans that came nearest, so that its misses can be seen; then
     the exit status is 3. FILES hold MemTasks and their MemProfiles, and a MemNode.
     """
@@ -110,7 +111,7 @@ def command(
         Console(stderr=True).print(f"[bold red]not admitted[/]: {answer.sentence}")
     if plans:
         play = _Play(duration, releases, seed, shortest)
-        seen = _simulate(demands, plans, device, answer, scheduling, play)
+        seen = _simulate(demands, plans, device, answer, play)
         names = [demand.name for demand in demands]
         links = list(device.tiers)
         if png is not None:
@@ -118,9 +119,9 @@ def command(
         if trace is not None:
             trace.write_text(json.dumps(perfetto(seen, names, links)) + "\n")
         if as_json:
-            click.echo(json.dumps(_as_json(seen, demands, plans, answer.ok)))
+            click.echo(json.dumps(_as_json(seen, demands, plans, answer)))
         else:
-            Console().print(_table(seen, demands, plans))
+            Console().print(_table(seen, demands, plans, answer))
     if not answer.ok:
         raise SystemExit(EXIT_INFEASIBLE)
 
@@ -130,7 +131,6 @@ def _simulate(
     plans: Sequence[TaskPlan],
     device: DeviceCapacity,
     answer: Admitted | Infeasible,
-    scheduling: Scheduling,
     play: _Play,
 ) -> Seen:
     random = Random(play.seed)  # noqa: S311 - a simulation that can be repeated
@@ -152,7 +152,7 @@ def _simulate(
 
     return simulate(
         models_of(demands, plans, device),
-        machine_of(plans, device, scheduling),
+        machine_of(plans, device, answer.scheduling),
         Arrivals([demand.period_s for demand in demands], pattern, random.random),
         AgentPolicy(),
         Noise(share, share) if play.shortest < 1 else None,
@@ -184,10 +184,14 @@ def _use(seen: Seen) -> float:
 
 
 def _as_json(
-    seen: Seen, demands: Sequence[TaskDemand], plans: Sequence[TaskPlan], admitted: bool
+    seen: Seen,
+    demands: Sequence[TaskDemand],
+    plans: Sequence[TaskPlan],
+    answer: Admitted | Infeasible,
 ) -> dict[str, Any]:
     return {
-        "admitted": admitted,
+        "admitted": answer.ok,
+        "scheduling": answer.scheduling.value,
         "simulated_s": seen.end_s,
         "device_use": _use(seen),
         "preemptions": seen.preemptions,
@@ -196,10 +200,16 @@ def _as_json(
     }
 
 
-def _table(seen: Seen, demands: Sequence[TaskDemand], plans: Sequence[TaskPlan]) -> Table:
+def _table(
+    seen: Seen,
+    demands: Sequence[TaskDemand],
+    plans: Sequence[TaskPlan],
+    answer: Admitted | Infeasible,
+) -> Table:
     table = Table(
-        title=f"{seen.end_s:.1f} s simulated: device computes {_use(seen):.0%} of the time, "
-        f"{seen.preemptions} preemptions, {seen.rings_lost} of them cost the ring",
+        title=f"{seen.end_s:.1f} s simulated, {answer.scheduling.value}: device computes "
+        f"{_use(seen):.0%} of the time, {seen.preemptions} preemptions, {seen.rings_lost} of them "
+        "cost the ring",
         title_justify="left",
         header_style="bold",
     )

@@ -99,6 +99,8 @@ class Infeasible:
     """Memory that would be enough; None if no memory helps."""
     nearest: tuple[TaskPlan, ...] = ()
     """The plans that came nearest, with the memory that there is; empty if none fits."""
+    scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
+    """The way of scheduling that came nearest."""
 
     @property
     def ok(self) -> bool:

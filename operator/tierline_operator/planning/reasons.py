@@ -155,6 +155,7 @@ def deadline_missed(
         shortfall_s=outcome.late_ns / NS if late else math.inf,
         missing_bytes=missing_bytes,
         nearest=nearest,
+        scheduling=search.scheduling,
     )
 
 

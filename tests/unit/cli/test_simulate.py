@@ -93,8 +93,18 @@ def test_a_device_whose_jobs_keep_it_refuses_what_only_preemption_admits(manifes
     assert run("admit", manifest, "--margin", "1").exit_code == 3
 
 
-def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:
+def test_a_set_is_played_by_the_scheduling_that_admission_chose(manifest: Path) -> None:
     result = run("simulate", manifest, "--margin", "1", "--duration", "2", "--json")
+    assert result.exit_code == 0
+    played = json.loads(result.stdout)
+    assert played["scheduling"] == "ring-keeping"
+    assert played["preemptions"] > 0
+    assert [task["misses"] for task in played["tasks"]] == [0, 0]
+
+
+def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:
+    way = ("--scheduling", "non-preemptive", "--duration", "2", "--margin", "1")
+    result = run("simulate", manifest, *way, "--json")
     assert result.exit_code == 3
     played = json.loads(result.stdout)
     assert [task["misses"] > 0 for task in played["tasks"]] == [True, False]
