@@ -45,6 +45,8 @@ class Execution:
         self._cursor = 0
         self._end_ns: int | None = None
         self.log = JobLog()
+        self.cut_short: frozenset[str] = frozenset()
+        """Tasks whose programs had not ended by themselves when the run did."""
 
     def start(self, on_state: Callable[[Mapping[str, Any]], None]) -> None:
         """Start every program and wait until each has loaded and checked its model.
@@ -116,6 +118,9 @@ class Execution:
         Their last jobs are in the log then: the agent learns of them, and of their outputs, when it
         reads the connections to their ends, a moment after the programs are gone.
         """
+        self.cut_short = frozenset(
+            program.spec.task for program in self._programs if program.poll() is None
+        )
         self.close()
         deadline = time.monotonic() + _END_TIMEOUT_S
         while any(task["clients"] for task in self.snapshot()["tasks"]):

@@ -137,11 +137,16 @@ def unreferenced_inputs(jobs: Sequence[JobRecord], reference: Mapping[str, str])
     return {job.input_digest for job in jobs if job.input_digest} - set(reference)
 
 
-def outputs_identical(jobs: Sequence[JobRecord], reference: Mapping[str, str]) -> bool | None:
+def outputs_identical(
+    jobs: Sequence[JobRecord], reference: Mapping[str, str], *, cut_short: bool = False
+) -> bool | None:
     """Whether every job's output equals the one without Tierline; None without a single job.
 
-    A job whose output was not recorded, or whose input has no reference, counts as different.
+    A job whose output was not recorded, or whose input has no reference, counts as different; but
+    not the last one of a program that was ended (`cut_short`): that was between the two.
     """
+    if cut_short and jobs and jobs[-1].output_digest is None:
+        jobs = jobs[:-1]
     if not jobs:
         return None
     return all(

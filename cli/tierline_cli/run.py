@@ -113,7 +113,7 @@ def command(
         click.echo(json.dumps(report))
     if report.get("admitted") is False:
         raise SystemExit(EXIT_INFEASIBLE)
-    if any(task["misses"] or not task["outputs_identical"] for task in report["tasks"]):
+    if any(task["misses"] or task["outputs_identical"] is False for task in report["tasks"]):
         raise SystemExit(EXIT_BROKEN_PROMISE)
 
 
@@ -196,4 +196,5 @@ def _watch(run: LocalRun, duration: float | None, where: Console) -> None:
             for snapshot in run.release(duration).watch(_REFRESH_S):
                 live.update(screen(run.results(final=False), snapshot, "running"))
     except KeyboardInterrupt:
+        run.interrupt()
         where.print("ending")

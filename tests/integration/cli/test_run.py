@@ -209,7 +209,7 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
         assert said[-1], "".join(said)
     (admin_path,) = runs.folder.glob("tierline-*/run/admin.sock")
     with AdminClient(admin_path) as admin:
-        # A job whose program is ended before it has told the output counts as different.
+        # So that each task has an output to compare.
         while sum(job["output_digest"] is not None for job in told(admin)) < 2:
             assert process.poll() is None
     process.send_signal(signal.SIGINT)

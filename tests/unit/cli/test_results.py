@@ -102,6 +102,21 @@ def test_outputs_identical(
     assert outputs_identical([job(0, 40), job(1, 40, **changes)], reference) is expected
 
 
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        pytest.param([job(0, 40), job(1, 40, output_digest=None)], True, id="the last one"),
+        pytest.param([job(0, 40, output_digest=None), job(1, 40)], False, id="an earlier one"),
+        pytest.param([job(0, 40), job(1, 40, output_digest="bad")], False, id="one that was told"),
+        pytest.param([job(0, 40, output_digest=None)], None, id="the only one"),
+    ],
+)
+def test_a_program_that_is_ended_may_leave_its_last_output_untold(
+    records: list[JobRecord], expected: bool | None
+) -> None:
+    assert outputs_identical(records, {"in": "out"}, cut_short=True) is expected
+
+
 def test_without_jobs_nothing_was_compared() -> None:
     assert outputs_identical([], {"in": "out"}) is None
 
