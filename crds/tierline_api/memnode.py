@@ -102,11 +102,13 @@ class Link(ApiModel):
     device: Text
     """The device at its end."""
     bandwidth: PositiveCount
-    """The worst measured bandwidth in bytes per second; plans are made with it."""
+    """The worst measured bandwidth in bytes per second, also with all devices; plans use it."""
     typical_bandwidth: PositiveCount | None = None
     """The median of the measured bandwidth in bytes per second."""
     overhead_s: Seconds
     """Fixed time of one transfer, beside its bytes."""
+    devices: Annotated[PositiveCount, Field(le=64)] = 1
+    """How many devices read through it in turns: each is promised its part of the bandwidth."""
     health: Health = Health.HEALTHY
     """Degraded when it is slower than what plans were made with."""
     measured: AwareDatetime | None = None

@@ -1,15 +1,19 @@
-"""A link: one direction of one tier, two worker threads, a queue by deadline.
+"""A link: one direction of one tier, two worker threads, a queue by deadline for each device.
 
 A transfer is a function that moves bytes and says how many; what it reads and writes is the
 caller's. The link decides when it runs, and measures. It knows neither tiers nor extents.
+
+A storage tier has one link for all devices of the node. They take turns (`policy.turns`), so a
+device gets its part of the link however much the others ask for; inside a device, deadlines count.
 
 A GPU copies by itself from memory that it has pinned. What it moved so is only counted here, by
 `account`. A transfer of which only a part is the link's own work says so: it is not `metered`, and
 calls `measure` for that part.
 
-Invariant: at most `IN_FLIGHT` transfers run at once, and the next one is always the most urgent
-that waits. `done` is called exactly once for a transfer that was not cancelled in time, in the
-worker's thread.
+Invariants: at most `IN_FLIGHT` transfers run at once; the next one is always the most urgent that
+waits of the device whose turn it is; between two transfers of a device for which a job waits, no
+other device begins more than one. `done` is called exactly once for a transfer that was not
+cancelled in time, in the worker's thread.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from dataclasses import dataclass, field
 from tierline_agent.errors import LinkClosed
 from tierline_agent.link_meter import LinkMeter, LinkRate
 from tierline_agent.policy.transfers import IN_FLIGHT, urgency
+from tierline_agent.policy.turns import next_device
 
 Work = Callable[[], int]
 """Moves bytes, returns how many."""
@@ -47,15 +52,21 @@ class Link:
     """One direction of a tier."""
 
     def __init__(self, name: str, queue_limit: int = 16384, device: str = "") -> None:
-        """`device` is the name of the one at its end, empty if it serves them all."""
+        """`device` is the name of the one at its end, empty if it serves them all.
+
+        `queue_limit` is how many transfers of one device may wait.
+        """
         self.name = name
         self.device = device
         self.meter = LinkMeter()
         self.on_drift: Callable[[Link], None] | None = None
         """Called in a worker's thread when the link becomes slower than planned."""
         self._queue_limit = queue_limit
-        self._queue: list[Transfer] = []
+        self._queues: dict[str, list[Transfer]] = {}
+        """What waits, by device."""
         self._arrivals = 0
+        self._turns = 0
+        self._last_turn: dict[str, int] = {}
         self._began_ns = time.monotonic_ns()
         self._closed = False
         self._changed = threading.Condition()
@@ -69,8 +80,12 @@ class Link:
     def __str__(self) -> str:
         return f"{self.name} of {self.device}" if self.device else self.name
 
-    def submit(self, deadline_ns: int, work: Work, done: Done, *, metered: bool = True) -> Transfer:
-        """Queue a transfer; one that is not `metered` is not counted as the link's work.
+    def submit(
+        self, deadline_ns: int, work: Work, done: Done, *, metered: bool = True, device: str = ""
+    ) -> Transfer:
+        """Queue a transfer of `device`, or of none: they count as one more device.
+
+        One that is not `metered` is not counted as the link's work.
 
         Raises:
             LinkClosed: the link is shut down or its queue is full.
@@ -78,13 +93,14 @@ class Link:
         with self._changed:
             if self._closed:
                 raise LinkClosed(f"cannot transfer on {self.name}: the link is shut down")
-            if len(self._queue) >= self._queue_limit:
+            queue = self._queues.setdefault(device, [])
+            if len(queue) >= self._queue_limit:
                 raise LinkClosed(
                     f"cannot transfer on {self.name}: {self._queue_limit} transfers wait already"
                 )
             self._arrivals += 1
             transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done, metered)
-            heapq.heappush(self._queue, transfer)
+            heapq.heappush(queue, transfer)
             self._changed.notify()
         return transfer
 
@@ -96,8 +112,12 @@ class Link:
             transfer.cancelled = True
             return True
 
-    async def run(self, deadline_ns: int, work: Work, *, metered: bool = True) -> int:
-        """Run a transfer and wait for it; returns the bytes moved. Raises what `work` raises.
+    async def run(
+        self, deadline_ns: int, work: Work, *, metered: bool = True, device: str = ""
+    ) -> int:
+        """Run a transfer as `submit` would and wait for it; returns the bytes moved.
+
+        Raises what `submit` and `work` raise.
 
         Cancelling the wait takes the transfer out of the queue; one that has begun is waited for,
         because it still writes to its destination.
@@ -116,7 +136,7 @@ class Link:
         def done(moved: int, failure: BaseException | None) -> None:
             loop.call_soon_threadsafe(settle, moved, failure)
 
-        transfer = self.submit(deadline_ns, work, done, metered=metered)
+        transfer = self.submit(deadline_ns, work, done, metered=metered, device=device)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -167,7 +187,8 @@ class Link:
         """Drop what waits, finish what runs, end the threads."""
         with self._changed:
             self._closed = True
-            dropped, self._queue = self._queue, []
+            dropped = [transfer for queue in self._queues.values() for transfer in queue]
+            self._queues.clear()
             self._changed.notify_all()
         for worker in self._workers:
             worker.join()
@@ -186,13 +207,24 @@ class Link:
             transfer.done(moved, failure)
 
     def _next(self) -> Transfer | None:
+        """Wait for the next transfer and begin it; None when the link is closed."""
         with self._changed:
-            while True:
-                while self._queue:
-                    transfer = heapq.heappop(self._queue)
-                    if not transfer.cancelled:
-                        transfer.begun = True
-                        return transfer
+            while (transfer := self._pop()) is None:
                 if self._closed:
                     return None
                 self._changed.wait()
+            transfer.begun = True
+            return transfer
+
+    def _pop(self) -> Transfer | None:
+        """Take out what is next; None if nothing waits. Locked."""
+        for queue in self._queues.values():
+            while queue and queue[0].cancelled:
+                heapq.heappop(queue)
+        waiting = {device: queue[0].sort_key[0] for device, queue in self._queues.items() if queue}
+        if not waiting:
+            return None
+        device = next_device(waiting, self._last_turn)
+        self._turns += 1
+        self._last_turn[device] = self._turns
+        return heapq.heappop(self._queues[device])

@@ -6,8 +6,10 @@ flight as always, and more content than caches hold; content of next to nothing,
 other as a job has, gives the overhead of one transfer in a row. A GPU reads them by a stream, as
 for a job whose client has consumed everything beforehand.
 
-Devices that copy by themselves share what lies behind their links (a root port, the memory of the
-host): they are measured once more all at once, and the slower of both is planned with.
+Devices share links (a storage tier's), or what lies behind links of their own (a root port, the
+memory of the host). So every device is measured alone and then all of them at once; each link is
+planned with the slowest that it was, and with the largest overhead. The rate of a link that devices
+share is that of all they read together.
 
 The content is the same at every start, so that it is found again in the store rather than added;
 no reference is kept, so that it goes when its place is needed.
@@ -18,6 +20,7 @@ for the probe. Then, the rates of last time hold.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -60,6 +63,8 @@ async def measure(storage: Storage, devices: Mapping[str, Device]) -> None:
 
     A tier that is full keeps no rates. Raises TierError and OSError if a medium fails.
     """
+    for link in storage.links:
+        link.meter.planned = None
     with ExitStack() as lent:
         probes = [
             _Probe(storage, name, device, lent.enter_context(_extents(device)))
@@ -67,12 +72,9 @@ async def measure(storage: Storage, devices: Mapping[str, Device]) -> None:
         ]
         for tier in storage.tiers.values():
             for probe in probes:
-                # where it has a rate it is another device's link too, and was measured for that
-                if tier.reads[probe.name].rate() is None:
-                    await _measure_tier(tier, tier.reads[probe.name], probe)
-            alone = [one for one in probes if tier.reads[one.name].device]
-            if len(alone) > 1:
-                await _measure_together(tier, alone)
+                await _measure_alone(tier, probe)
+            if len(probes) > 1:
+                await _measure_together(tier, probes)
 
 
 @contextmanager
@@ -122,9 +124,11 @@ def _by_links(
 
         return work
 
+    async def run(wanted: Source) -> None:
+        await wanted.link.run(BACKGROUND_NS, load(wanted), device=wanted.device)
+
     async def read(digests: Sequence[bytes]) -> None:
-        sources = [source(digest) for digest in digests]
-        await gather_all(_ran(one.link, load(one)) for one in sources)
+        await gather_all(run(source(digest)) for digest in digests)
 
     return read
 
@@ -159,14 +163,18 @@ def _by_stream(
     return read
 
 
-async def _measure_tier(tier: Tier, link: Link, probe: _Probe) -> None:
+async def _measure_alone(tier: Tier, probe: _Probe) -> None:
     small = _content(0, _SMALL_BYTES)
-    read = probe.reads(tier)
-    with _Contents(tier, probe.device.extent_bytes) as contents:
+    read, link = probe.reads(tier), tier.reads[probe.name]
+    with (
+        _Measured(tier.write) as stored,
+        _Measured(link) as loaded,
+        _Contents(tier, probe.device.extent_bytes) as contents,
+    ):
         try:
-            tier.write.meter.restart()
+            stored.restart()
             await contents.store()
-            _plan(tier.write, await _time(contents.put(small)))
+            stored.overhead_s = await _time(contents.put(small))
         except NoSpace:
             return
         *full, tiny = contents.digests
@@ -175,33 +183,26 @@ async def _measure_tier(tier: Tier, link: Link, probe: _Probe) -> None:
             for _ in range(_SMALL_ROUNDS)
         ]
         await read(full)
-        link.meter.restart()
+        loaded.restart()
         await _read_for_a_while(read, full)
-        _plan(link, statistics.median(overheads))
+        loaded.overhead_s = statistics.median(overheads)
 
 
 async def _measure_together(tier: Tier, probes: Sequence[_Probe]) -> None:
-    """Plan with what each link does while all of them are busy, where that is less."""
-    meters = [tier.reads[probe.name].meter for probe in probes]
-    with _Contents(tier, probes[0].device.extent_bytes) as contents:
+    """Let all devices read at once."""
+    with ExitStack() as measured, _Contents(tier, probes[0].device.extent_bytes) as contents:
         try:
             await contents.store()
         except NoSpace:
             return
-        alone = [meter.planned for meter in meters]
-        for meter in meters:
-            meter.restart()
-            meter.planned = None  # else the others would make it look as if it had drifted
-        await gather_all(_read_for_a_while(probe.reads(tier), contents.digests) for probe in probes)
-    for meter, before in zip(meters, alone, strict=True):
-        meter.planned = before
-        median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
-        if before is not None and median is not None and worst is not None:
-            meter.planned = LinkRate(
-                min(before.bandwidth_bytes_per_s, median),
-                min(before.worst_bytes_per_s, worst),
-                before.overhead_s,
-            )
+        for link in dict.fromkeys(tier.reads.values()):
+            measured.enter_context(_Measured(link)).restart()
+        # each begins elsewhere: else what one reads would be in a cache for the others
+        apart = len(contents.digests) / len(probes)
+        await gather_all(
+            _read_for_a_while(probe.reads(tier), _from(round(at * apart), contents.digests))
+            for at, probe in enumerate(probes)
+        )
 
 
 async def _read_for_a_while(read: Reads, digests: Sequence[bytes]) -> None:
@@ -210,6 +211,38 @@ async def _read_for_a_while(read: Reads, digests: Sequence[bytes]) -> None:
         await read(digests)
         if time.monotonic() - began > _LONGEST_S:
             return
+
+
+class _Measured:
+    """A link while it is measured; then it is planned with that, or with before if it was slower.
+
+    Meanwhile nothing is planned: what is measured is no drift.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._meter = link.meter
+        self._before = link.meter.planned
+        self.overhead_s: float | None = None
+        """None: as before."""
+
+    def __enter__(self) -> Self:
+        self._meter.planned = None
+        return self
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._meter.restart()
+
+    def __exit__(self, *_: object) -> None:
+        meter, before = self._meter, self._before
+        median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
+        overhead_s = self.overhead_s
+        if before is not None:
+            median = min(median or math.inf, before.bandwidth_bytes_per_s)
+            worst = min(worst or math.inf, before.worst_bytes_per_s)
+            overhead_s = max(overhead_s or 0.0, before.overhead_s)
+        if median is not None and worst is not None and overhead_s is not None:
+            meter.planned = LinkRate(median, worst, overhead_s)
 
 
 class _Contents:
@@ -240,11 +273,7 @@ class _Contents:
             self.digests.append(self._tier.store.put(self._key, content))
             return len(content)
 
-        await _ran(self._tier.write, work)
-
-
-async def _ran(link: Link, work: Callable[[], int]) -> None:
-    await link.run(BACKGROUND_NS, work)
+        await self._tier.write.run(BACKGROUND_NS, work)
 
 
 async def _time(work: Awaitable[None]) -> float:
@@ -254,11 +283,8 @@ async def _time(work: Awaitable[None]) -> float:
     return time.monotonic() - began
 
 
-def _plan(link: Link, overhead_s: float) -> None:
-    meter = link.meter
-    median, worst = meter.median_bytes_per_s, meter.worst_bytes_per_s
-    if median is not None and worst is not None:
-        meter.planned = LinkRate(median, worst, overhead_s)
+def _from(first: int, digests: Sequence[bytes]) -> list[bytes]:
+    return [*digests[first:], *digests[:first]]
 
 
 def _content_count(tier: Tier, extent_bytes: int) -> int:

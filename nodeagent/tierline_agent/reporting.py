@@ -44,8 +44,8 @@ def describe_node(node: Node, name: str) -> MemNode:
     links = tuple(
         described
         for name in node.units
-        for link in node.storage.links_of(name)
-        if (described := describe_link(link, name)) is not None
+        for link, sharing in node.storage.links_of(name)
+        if (described := describe_link(link, name, sharing)) is not None
     )
     parts = [
         *(device.health for device in devices),
@@ -97,8 +97,11 @@ def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
     )
 
 
-def describe_link(link: Link, device: str) -> NodeLink | None:
-    """A link to `device` with what plans can count on now; None before it was measured."""
+def describe_link(link: Link, device: str, devices: int) -> NodeLink | None:
+    """A link to `device` with what plans can count on now; None before it was measured.
+
+    `devices` is how many take turns on it.
+    """
     rate, offered = link.rate(), link.meter.offered_bytes_per_s
     if rate is None or offered is None:
         return None
@@ -108,6 +111,7 @@ def describe_link(link: Link, device: str) -> NodeLink | None:
         bandwidth=max(1, int(offered)),
         typical_bandwidth=max(1, int(rate.bandwidth_bytes_per_s)),
         overhead_s=rate.overhead_s,
+        devices=devices,
         health=Health.DEGRADED if link.meter.drifted else Health.HEALTHY,
     )
 

@@ -64,3 +64,5 @@ class Source:
     """For messages."""
     lender: Lender | None = None
     """Set if the device is to copy the extent by itself."""
+    device: str = ""
+    """Whose turn on the link a read takes."""

@@ -1,7 +1,7 @@
 """The tiers of this node: each a store and the links to it.
 
-A tier that is read by threads has one link for all devices. From one that is memory each GPU copies
-by itself, so it has a link of its own there.
+A tier that is read by threads has one link for all devices, which take turns on it. From one that
+is memory each GPU copies by itself, so it has a link of its own there.
 
 It joins stores with links and with trust domains; which extent goes to which tier the plan says.
 Clients share memory with the agent, so what comes from a client is copied before it is looked at,
@@ -56,6 +56,10 @@ class Tier:
         """Each of them once."""
         return [*dict.fromkeys(self.reads.values()), self.write]
 
+    def devices_on(self, link: Link) -> int:
+        """How many devices take turns on a link when they read; 1 for the one that writes."""
+        return max(1, sum(link is one for one in self.reads.values()))
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -105,9 +109,13 @@ class Storage:
         """All links."""
         return [link for tier in self.tiers.values() for link in tier.links]
 
-    def links_of(self, device: str) -> list[Link]:
-        """The links that a device uses."""
-        return [link for tier in self.tiers.values() for link in (tier.reads[device], tier.write)]
+    def links_of(self, device: str) -> list[tuple[Link, int]]:
+        """The links that a device uses, each with how many devices take turns on it."""
+        return [
+            (link, tier.devices_on(link))
+            for tier in self.tiers.values()
+            for link in (tier.reads[device], tier.write)
+        ]
 
     def slots(self) -> dict[str, int]:
         """How many extents each tier can hold."""
@@ -149,6 +157,7 @@ class Storage:
             BACKGROUND_NS,
             lambda: target.load(extent, source),
             metered=not target.copies_itself,
+            device=device,
         )
 
     async def fetch(
@@ -174,7 +183,8 @@ class Storage:
                 return length
 
         # where the device itself is the link, a copy between two places of the host says nothing
-        return await source.link.run(deadline_ns, work, metered=source.lender is None)
+        metered = source.lender is None
+        return await source.link.run(deadline_ns, work, metered=metered, device=device)
 
     def source(self, device: str, domain: str, stored: Stored, name: str) -> Source:
         """Where a device reads an extent from."""
@@ -186,6 +196,7 @@ class Storage:
             lambda target: store.read_into(digest, key, target),
             name,
             None if medium is None else Lender(store, medium, digest, key),
+            device,
         )
 
     def mapped_media(self) -> dict[MappedMedium, int]:

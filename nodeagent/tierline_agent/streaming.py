@@ -163,7 +163,9 @@ class Stream:
         with self._lock:
             if self._cancelled:
                 return
-            self._waiting[number] = source.link.submit(self._deadline_ns, work, done)
+            self._waiting[number] = source.link.submit(
+                self._deadline_ns, work, done, device=source.device
+            )
             self._open += 1
 
     def _transferred(self, number: int, moved: int, failure: BaseException | None) -> None:

@@ -117,5 +117,5 @@ def _basis(node: MemNode) -> object:
         status.health == Health.FAILED,
         [device.model_copy(update={"used_bytes": 0}) for device in status.devices],
         [(t.name, t.capacity_bytes, t.health == Health.FAILED) for t in status.tiers],
-        [(k.name, k.device, k.bandwidth, k.overhead_s) for k in status.links],
+        [(k.name, k.device, k.bandwidth, k.overhead_s, k.devices) for k in status.links],
     )

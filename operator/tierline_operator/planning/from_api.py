@@ -98,6 +98,8 @@ def capacity_of(
 ) -> DeviceCapacity:
     """What `device` of `node` offers: its fast memory, and each tier that has a measured link.
 
+    Where other devices use the link too, whatever they are granted, it offers the device's turns.
+
     `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer;
     `supports` is what its agent and its programs do.
     """
@@ -107,7 +109,11 @@ def capacity_of(
         if link is not None:
             tiers[tier.name.value] = TierCapacity(
                 tier.capacity_bytes - tier.used_bytes,
-                LinkRate(float(link.bandwidth), link.overhead_s, _IN_FLIGHT),
+                LinkRate(
+                    *(float(link.bandwidth), link.overhead_s, _IN_FLIGHT),
+                    devices=link.devices,
+                    turn_bytes=device.extent_bytes,
+                ),
             )
     return DeviceCapacity(
         device.fast_bytes - device.used_bytes,

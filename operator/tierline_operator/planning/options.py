@@ -10,7 +10,7 @@ a Soft task with mean times, whose `section_ns` still is not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierline_api.layout import ArenaLayout
 from tierline_api.realtime import Criticality
@@ -253,4 +253,4 @@ def _widest(layout: ArenaLayout) -> tuple[int, int]:
 
 
 def _slowed(link: LinkRate, margin: float) -> LinkRate:
-    return LinkRate(link.bandwidth_bytes_per_s / margin, link.overhead_s, link.in_flight)
+    return replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / margin)

@@ -22,6 +22,26 @@ One-extent-blocked variant (P3): `start_delay_s` starts every copy chain that mu
 that may be busy with an extent of something else at dispatch: with as many as it serves at a time,
 for none of them can be called back. A fully resident job is not delayed.
 
+Theorem (fair turns). n devices read through one link that serves two extents at a time, takes the
+devices in turns (none begins more than one extent between two of a device that waits) and never
+lets an extent be overtaken by more than one that began after it. With B its measured total rate and
+S the full extent, the recursion above bounds each device's jobs whatever the others do, if one copy
+counts size_j / B + (n-1) S / B + n overheads (`LinkRate.devices`): at least a part of 1/n each.
+Proof, in units of S / B: let i be the last extent up to j at whose arrival r_i none of the device
+waits. From then until j begins at s_j the link is never idle, and does no more than what was on its
+way at r_i (two extents), the device's own i .. j-1, and at most n-1 others before each of i .. j;
+so with w_j the work of the other extent on its way at s_j,
+
+    s_j + w_j + size_j <= r_i + 2 + size_i + .. + size_j + (n-1)(j-i+1) <= x_j + n - 1  for n >= 3.
+
+For n = 2 one extent less has to be found. If nothing of the device is on its way at r_i, the other
+one began its last extent after it and has no turn before i. If i-1 is, then the same holds, or
+the extent beside i-1 began before it and is in s_{i-1} + w_{i-1}, by induction at most
+x_{i-1} + 1 - size_{i-1}. If i-2 is as well, x_{i-1} is not before its end, up to which two were
+served. Then f_j <= s_j + w_j + size_j + 1 is at most x_j + n, and a copy's lateness (`late_s`)
+is n for a full extent. At dispatch no more than two extents and n-1 turns go first, fewer than
+`flight_s` has.
+
 Several arenas: each one is a job root of its own, so its ring starts empty when its first layer may
 run, not before; the job time of a task is the sum over its arenas.
 
@@ -59,15 +79,20 @@ class LinkRate:
 
     `in_flight` > 1: the link serves so many extents at a time at the same total rate. An extent
     may then share it with the in_flight - 1 after it, so it is ready up to so many copies later.
+    `devices` > 1: it serves so many in turns, and the rate is of all they read together.
     """
 
     bandwidth_bytes_per_s: float
     overhead_s: float = 0.0
     in_flight: int = 1
+    devices: int = 1
+    turn_bytes: int = 0
+    """The full extent, which each of the other devices may have before each one of this device."""
 
     def copy_s(self, size_bytes: int) -> float:
-        """Seconds that the link is busy with one extent of `size_bytes`."""
-        return size_bytes / self.bandwidth_bytes_per_s + self.overhead_s
+        """Seconds that the link is busy with one extent of `size_bytes`, others' turns included."""
+        moved_bytes = size_bytes + (self.devices - 1) * self.turn_bytes
+        return moved_bytes / self.bandwidth_bytes_per_s + self.devices * self.overhead_s
 
     def flight_s(self, size_bytes: int) -> float:
         """Seconds until all that it serves at a time has arrived, if that has just begun."""

@@ -24,7 +24,6 @@ from tests.simulation.tasksets import device_for
 
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import prepare
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
 from tierline_operator.simulation.device import Machine
@@ -119,7 +118,7 @@ def only_just(
 def slowed(machine: Machine, margins: Margins) -> Machine:
     """Links as slow as the margin allows."""
     links = [
-        LinkRate(link.bandwidth_bytes_per_s / margins.bandwidth, link.overhead_s, link.in_flight)
+        replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / margins.bandwidth)
         for link in machine.links
     ]
     return replace(machine, links=links)

@@ -159,13 +159,16 @@ def test_memory_of_a_living_process_is_not_given_away(agent: AgentProcess) -> No
 
 
 @pytest.fixture
-def two_gpus(tmp_path: Path, machine: Path) -> Iterator[AgentProcess]:
-    """An agent with two GPUs and a task on each, left and right."""
+def two_gpus(
+    tmp_path: Path, machine: Path, request: pytest.FixtureRequest
+) -> Iterator[AgentProcess]:
+    """An agent with two GPUs and a task on each, left and right; tiers as a test asks for."""
     size = {"fast_bytes": 8 * EXTENT_BYTES, "extent_bytes": EXTENT_BYTES}
     devices = [{"kind": "cuda", "index": index, **size} for index in range(2)]
     with gpu_agent(
         *(tmp_path, machine),
         gpu={"DEVICES": "2", "CONTEXT": "4Mi"},
+        tiers=getattr(request, "param", ("dram",)),
         device=None,
         devices=devices,
         metrics_port=0,
@@ -179,14 +182,16 @@ def on_gpu(agent: AgentProcess, index: int, task: str) -> TaskProcess:
     return agent.program(task, index, 9, GPU_PROGRAM)
 
 
+@pytest.mark.parametrize("two_gpus", [("dram", "nvme")], indirect=True, ids=["one disk"])
 def test_two_gpus_stream_at_once(two_gpus: AgentProcess) -> None:
     agent = two_gpus
     node = agent.call("node")["node"]
     uuids = [device["uuid"] for device in node["status"]["devices"]]
     assert [device["name"] for device in node["status"]["devices"]] == ["gpu-0", "gpu-1"]
     assert [device["preemption"] for device in node["status"]["devices"]] == [[], []]
-    assert agent.register("left", gpu_plan(9, ring=3), device="gpu-0")["ok"]
-    assert agent.register("right", gpu_plan(9, ring=3), device=uuids[1])["ok"]
+    homes = (("nvme", 6), ("dram", 3))
+    assert agent.register("left", gpu_plan(9, ring=3, homes=homes), device="gpu-0")["ok"]
+    assert agent.register("right", gpu_plan(9, ring=3, homes=homes), device=uuids[1])["ok"]
     left, right = on_gpu(agent, 0, "left"), on_gpu(agent, 1, "right")
     assert left.do("half") == "half"  # the lease of one is not that of the other
     assert right.do("job") == right.expected
@@ -197,8 +202,12 @@ def test_two_gpus_stream_at_once(two_gpus: AgentProcess) -> None:
         assert left.answer() == left.expected
         assert right.answer() == right.expected
     listed = agent.call("node")["node"]["status"]["links"]
-    links = {(link["name"], link["device"]) for link in listed}
-    assert {("h2d", "gpu-0"), ("h2d", "gpu-1")} <= links
+    sharing = {(link["name"], link["device"]): link["devices"] for link in listed}
+    gpus = ("gpu-0", "gpu-1")
+    assert {sharing["h2d", gpu] for gpu in gpus} == {1}
+    assert {sharing["nvme-read", gpu] for gpu in gpus} == {2}
+    rates = {link["bandwidth"] for link in listed if link["name"] == "nvme-read"}
+    assert len(rates) == 1  # of all that both read together
 
 
 def test_a_lost_gpu_costs_only_its_own_tasks(two_gpus: AgentProcess, machine: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent.errors import LinkClosed
-from tierline_agent.links import Link
-from tierline_agent.policy.transfers import IN_FLIGHT
+from tierline_agent.links import Link, Transfer
+from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 
 TIMEOUT_S = 60.0
 
@@ -67,6 +67,37 @@ def test_no_more_than_two_are_in_flight_and_the_most_urgent_is_next(link: Link) 
     gates[1].go.set()
 
 
+def test_devices_take_turns_and_their_own_deadlines_count(link: Link) -> None:
+    gates = block(link)
+    order: list[str] = []
+    all_done = threading.Event()
+
+    def work(name: str) -> int:
+        order.append(name)
+        return 1
+
+    def done(_moved: int, _failure: BaseException | None) -> None:
+        if len(order) == 11:
+            all_done.set()
+
+    def submit(device: str, number: int, deadline: int) -> Transfer:
+        name = f"{device}{number}"
+        return link.submit(deadline, functools.partial(work, name), done, device=device)
+
+    for number in range(5):  # everything of a is more urgent than anything of b and c
+        submit("a", number, 10 - number)
+    withdrawn = [submit("b", number, 100) for number in range(3)]
+    submit("b", 3, 90)
+    submit("c", 0, 80)
+    assert link.cancel(withdrawn[1])
+    for number in range(2):
+        submit("d", number, BACKGROUND_NS)
+    gates[0].go.set()
+    assert all_done.wait(TIMEOUT_S)
+    assert order == ["a4", "b3", "c0", "a3", "b0", "a2", "b2", "a1", "a0", "d0", "d1"]
+    gates[1].go.set()
+
+
 def test_a_cancelled_transfer_does_not_run_and_one_that_began_does(link: Link) -> None:
     gates = block(link)
     waiting = Gate()
@@ -87,12 +118,13 @@ def test_a_full_or_closed_link_refuses(link: Link) -> None:
         link.submit(1, lambda: 1, lambda _m, failure: failures.append(failure))
     with pytest.raises(LinkClosed, match="wait already"):
         link.submit(1, lambda: 1, lambda _m, _f: None)
+    link.submit(1, lambda: 1, lambda _m, failure: failures.append(failure), device="another")
     closing = threading.Thread(target=link.close)
     closing.start()
     for gate in gates:
         gate.go.set()
     closing.join(TIMEOUT_S)
-    assert len(failures) == 8
+    assert len(failures) == 9
     with pytest.raises(LinkClosed, match="shut down"):
         link.submit(1, lambda: 1, lambda _m, _f: None)
 

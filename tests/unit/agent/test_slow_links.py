@@ -38,9 +38,12 @@ def copies(link: Link, share: float) -> None:
         link.account(10**6, took_ns)
 
 
-def offered(link: Link) -> tuple[Health, DeviceCapacity]:
-    """The health of the link in its MemNode, and what the planner makes of that."""
-    described = describe_link(link, "cpu")
+def offered(link: Link, devices: int = 1) -> tuple[Health, DeviceCapacity]:
+    """The health of the link in its MemNode, and what the planner makes of that.
+
+    `devices` take turns on it.
+    """
+    described = describe_link(link, "cpu", devices)
     assert described is not None
     status = MemNodeStatus(
         devices=(
@@ -74,3 +77,16 @@ def test_admission_is_asked_again_with_what_a_slow_link_does_now(link: Link) -> 
     copies(link, 1.0)
     assert offered(link) == (Health.HEALTHY, before)
     assert told == [link]
+
+
+def test_the_turns_of_other_devices_are_not_offered(link: Link) -> None:
+    _, alone = offered(link)
+    _, shared = offered(link, devices=3)
+    full, small = 1 << 20, 1000
+    copy_s = alone.tiers["dram"].link.copy_s
+    assert shared.tiers["dram"].link.copy_s(full) == pytest.approx(3 * copy_s(full))
+    # a small extent waits for full ones of the others
+    assert shared.tiers["dram"].link.copy_s(small) == pytest.approx(copy_s(2 * full + small))
+    streamed = [replace(task("streams", 200, 190, 20), tiers=("dram",))]
+    assert plan(streamed, alone).ok
+    assert not plan(streamed, shared).ok

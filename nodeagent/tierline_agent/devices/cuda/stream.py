@@ -254,7 +254,9 @@ class CudaStream:
 
         try:
             prepared.transfer = source.link.submit(
-                self._order.deadline_ns, work, done, metered=buffer is not None
+                *(self._order.deadline_ns, work, done),
+                metered=buffer is not None,
+                device=source.device,
             )
         except LinkClosed as error:
             self._forget(number)
