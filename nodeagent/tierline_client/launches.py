@@ -35,6 +35,8 @@ class Launches:
         self._library = library.load()
         self._library.tierline_observer_time.argtypes = (ctypes.c_bool,)
         self._library.tierline_observer_time.restype = None
+        self._library.tierline_stack_clear.argtypes = ()
+        self._library.tierline_stack_clear.restype = None
 
     @property
     def active(self) -> bool:
@@ -79,6 +81,10 @@ class Launches:
         found = (_Time * count)()
         count = min(count, self._library.tierline_observer_times(found, count))
         return [(one.launch, one.end_ns / 1e9) for one in found[:count]]
+
+    def clear_stack(self) -> None:
+        """Clear what earlier calls left on this thread's stack: a launch names nothing by it."""
+        self._library.tierline_stack_clear()
 
     def _check(self, result: int) -> None:
         if result != 0:

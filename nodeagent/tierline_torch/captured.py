@@ -21,6 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tierline_torch import arena
+from tierline_torch.clean_launches import clean_launches
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 16
@@ -118,7 +119,7 @@ def _captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
+    with torch.cuda.graph(graph, stream=stream), clean_launches():
         result = call()
     return graph, result
 

@@ -16,6 +16,7 @@ import torch
 
 from tierline_client.launches import Launches
 from tierline_torch.calls import plain
+from tierline_torch.clean_launches import clean_launches
 from tierline_torch.contents import Contents
 from tierline_torch.errors import TierlineError
 from tierline_torch.launch_order import Reads, explains, select_by_launches
@@ -66,7 +67,7 @@ class LaunchSurvey:
         peak_bytes = 0
         ranges = _ranges(weights)
         for _ in range(_RUNS):
-            with lease(), self._launches.watching(ranges):
+            with lease(), self._launches.watching(ranges), clean_launches():
                 standing = _reset_peak()
                 replay.run(lambda *call: through(plain, *call))
                 torch.cuda.synchronize()

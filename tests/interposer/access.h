@@ -86,6 +86,7 @@
     X(tierline_interposer_on_change)                                                               \
     X(tierline_observer_watch)                                                                     \
     X(tierline_observer_restart)                                                                   \
+    X(tierline_stack_clear)                                                                        \
     X(tierline_observer_order)                                                                     \
     X(tierline_observer_reads)                                                                     \
     X(tierline_observer_totals)                                                                    \

@@ -1,4 +1,5 @@
-/* What the observer and the gate see. One scenario, named by the argument, a process. */
+/* What the observer and the gate see. One scenario, named by the argument, a
+ * process. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -130,7 +131,8 @@ static void every_launch(void) {
     OK(D(cuStreamSynchronize)(NULL));
 }
 
-/* What lies between parameters is nobody's, and an address there names nothing. */
+/* What lies between parameters is nobody's, and an address there names nothing.
+ */
 static void gaps(void) {
     prepare();
     watch();
@@ -174,7 +176,8 @@ static void copies(void) {
     OK(D(cuMemcpyDtoH)(host, weights[3] + 100, 64));
     OK(D(cuMemcpyDtoDAsync)(scratch, weights[1] - 16, 32, stream)); /* the end of 2 as well */
     OK(D(cuMemcpyHtoD)(scratch, host, 64));
-    /* Described by structures: rows of the weight 0, and of 4; the other way round is no read. */
+    /* Described by structures: rows of the weight 0, and of 4; the other way
+     * round is no read. */
     CUDA_MEMCPY2D flat = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
                           .srcDevice = weights[0],
                           .srcPitch = 32,
@@ -338,7 +341,8 @@ static void allocation_in_capture(void) {
     EQUAL(held.charged_bytes, charged);
     EQUAL(held.bytes[TIERLINE_HELD_POOL], 0);
     EQUAL(held.graph_bytes, answer == CUDA_SUCCESS ? PIECE : 0);
-    /* The interposer's questions left the capture valid, whatever the driver thinks of the call. */
+    /* The interposer's questions left the capture valid, whatever the driver
+     * thinks of the call. */
     CUresult end = D(cuStreamEndCapture)(stream, &graph);
     CHECK(end == CUDA_SUCCESS || answer != CUDA_SUCCESS);
     if (end == CUDA_SUCCESS) {
@@ -484,6 +488,38 @@ static void many_threads(void) {
     EQUAL(totals().reads, ROUNDS + 2 * ROUNDS / 20);
 }
 
+enum { STALE_WORDS = 1024 };
+
+/* Leaves addresses of a weight on the stack. */
+__attribute__((noinline)) static void leave_addresses(void) {
+    uint64_t words[STALE_WORDS];
+    for (int i = 0; i < STALE_WORDS; i++) {
+        words[i] = weights[0];
+    }
+    __asm__ volatile("" : : "r"(words) : "memory");
+}
+
+/* How many such addresses a structure that nobody writes holds. */
+__attribute__((noinline)) static int stale_addresses(void) {
+    uint64_t words[STALE_WORDS];
+    uint64_t *seen = words;
+    __asm__ volatile("" : "+r"(seen) : : "memory");
+    int count = 0;
+    for (int i = 0; i < STALE_WORDS; i++) {
+        count += seen[i] == weights[0];
+    }
+    return count;
+}
+
+static void stale_stack(void) {
+    prepare();
+    leave_addresses();
+    CHECK(stale_addresses() > STALE_WORDS / 2);
+    leave_addresses();
+    D(tierline_stack_clear)();
+    CHECK(stale_addresses() < STALE_WORDS / 16); /* a sanitizer may have put its own there */
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"every_launch", every_launch},
@@ -496,6 +532,7 @@ int main(int argc, char **argv) {
         {"allocation_in_capture", allocation_in_capture},
         {"gated", gated},
         {"many_threads", many_threads},
+        {"stale_stack", stale_stack},
     };
     return access_run(argc, argv, scenarios, sizeof scenarios / sizeof *scenarios);
 }

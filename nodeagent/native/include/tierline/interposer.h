@@ -110,6 +110,11 @@ uint32_t tierline_observer_reads(tierline_read *out, uint32_t capacity);
 
 void tierline_observer_totals(tierline_observed *out);
 
+/* Clears what earlier calls of this thread left on its stack, 256 KiB below the caller. Structures
+ * that are built there afterwards hold no old addresses in their holes, by which a launch would
+ * seem to name weights that it does not read. Does nothing on a stack too small for it. */
+void tierline_stack_clear(void);
+
 /* When a launch, or copy, ended that was the first to read some weight. */
 typedef struct {
     uint64_t launch; /* as in tierline_read */

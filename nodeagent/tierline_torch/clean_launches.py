@@ -1,0 +1,58 @@
+"""Lets launches name what they read, and nothing else, while a job is looked at or captured.
+
+PyTorch builds a launch's parameters in structures on the stack and leaves their holes as they are:
+an old address there names a weight that the kernel does not read. A few of these in a captured
+graph cost each of its jobs a fetch. So the stack is cleared before each operator. That takes some
+microseconds of Python and is for jobs that are not timed.
+
+What it does not see: structures on the heap, operators of other threads, and compiled code, whose
+launchers have no holes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tierline_client.launches import Launches
+
+
+class _Cleared(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch else loads its compiler at the first operator, 5 s, to exempt this class from it.
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled code stay compiled."""
+        return True
+
+    def __init__(self, clear: Callable[[], None]) -> None:
+        super().__init__()
+        self._clear = clear
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Clear the stack and let the operator run."""
+        self._clear()
+        return func(*args, **(kwargs or {}))
+
+
+def clean_launches() -> AbstractContextManager[object]:
+    """Within it operators find a clean stack; nothing where the library is not preloaded."""
+    try:
+        launches = Launches()
+    except OSError:
+        return nullcontext()
+    return _Cleared(launches.clear_stack) if launches.active else nullcontext()
