@@ -34,7 +34,7 @@ class _Cleared(TorchDispatchMode):
         return True
 
     def __init__(self, clear: Callable[[], None]) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self._clear = clear
 
     def __torch_dispatch__(
