@@ -33,6 +33,9 @@ class ProgramFolders:
 
     kubernetes: Path
     containerd: Path
+    """containerd's own, and on a machine without that package runc."""
+    networks: Path = Path("/usr/lib/cni")
+    """The CNI plugins; by default where Debian's package containernetworking-plugins puts them."""
 
 
 def programs(build: Build, jobs: int | None = None) -> Path:

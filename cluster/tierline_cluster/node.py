@@ -28,8 +28,7 @@ _IN_MEMORY: Final = "/run/tierline"
 FIXED: Final = (*_ON_DISK, _IN_MEMORY)
 """Folders whose names are built into containerd, the CNI library, the kubelet, and the pods of
 Tierline's agents."""
-_CNI_PLUGINS: Final = "/usr/lib/cni"
-"""Where Debian's package containernetworking-plugins puts them."""
+_PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class Node:
@@ -59,10 +58,11 @@ class Node:
     def start(self) -> None:
         """Start containerd and the kubelet; returns when the node is Ready."""
         for tool in ("runc", "unshare", "nsenter", "mount"):
-            if shutil.which(tool) is None:
+            if shutil.which(tool, path=self._path) is None:
                 raise ClusterError(f"cannot start a node: there is no {tool}; run: make cluster")
-        if not Path(_CNI_PLUGINS, "bridge").exists():
-            raise ClusterError(f"cannot start a node: no CNI plugins in {_CNI_PLUGINS}")
+        networks = self._programs.networks
+        if not (networks / "bridge").exists():
+            raise ClusterError(f"cannot start a node: no CNI plugins in {networks}")
         containerd = self._start_containerd()
         wait_until("containerd does not answer", self._containerd_answers, [containerd])
         pause = Image(PAUSE, {"/pause": self._programs.kubernetes / "pause"}, entrypoint=["/pause"])
@@ -92,6 +92,11 @@ class Node:
             what = " ".join(arguments)
             raise ClusterError(f"ctr {what}: {failed.stderr.strip()}") from failed
 
+    @property
+    def _path(self) -> str:
+        """Where containerd and its shims find programs."""
+        return f"{self._programs.containerd}:{_PATH}"
+
     def _containerd_answers(self) -> bool:
         try:
             self.ctr("version")
@@ -117,7 +122,7 @@ class Node:
                 *(str(programs / "containerd"), "--config", str(config)),
             ],
             self.plane.logs,
-            environment={"PATH": f"{programs}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"},
+            environment={"PATH": self._path},
             outlives_us=True,
         )
 
@@ -179,7 +184,7 @@ state = "{self.folder}/state"
   # Without CAP_SYS_RESOURCE, as in a virtual machine's container, scores cannot be lowered.
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["{_CNI_PLUGINS}"]
+    bin_dirs = ["{self._programs.networks}"]
     conf_dir = "{self.folder}/cni/conf"
   [plugins."io.containerd.cri.v1.runtime".containerd]
     default_runtime_name = "runc"
