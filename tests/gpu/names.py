@@ -56,7 +56,8 @@ def watch(name: str, mode: str) -> None:
         model(*shape.inputs)
         torch.cuda.synchronize()
         reads = launches.reads()[before:]
-    print(f"{name}, {mode}: {len(named)} weights, {len(reads)} reads")
+    first = named[0][1].data_ptr()
+    print(f"{name}, {mode}: {len(named)} weights from {first:#x} on, {len(reads)} reads")
     found = again(reads)
     size = sum(named[weight][1].nbytes for weight in {row[0] for row in found})
     print(f"named again out of turn: {len(found)} times, {size / 2**20:.0f} MiB of weights")

@@ -26,10 +26,19 @@ struct slab {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slab *slabs;
 
+/* Whether the process may use addresses from there on: ThreadSanitizer ends it at others. */
+static bool is_usable(uint64_t wish) {
+#ifdef __SANITIZE_THREAD__
+    return wish >= UINT64_C(0x7e8000000000);
+#else
+    return wish != 0;
+#endif
+}
+
 uint64_t address_reserve(uint64_t bytes, uint64_t alignment, uint64_t wish) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     void *wished = (void *)(uintptr_t)wish;
-    if (wish != 0 && wish % alignment == 0) {
+    if (is_usable(wish) && wish % alignment == 0) {
         void *there = mmap(wished, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == wished) {
             return wish;
