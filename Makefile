@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two clean
+.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -108,6 +108,21 @@ gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 gpu-bench-two: ## on a machine with two GPUs: streaming on both at once
 	mkdir -p build
 	tests/gpu/site.sh $(PYTHON) -m tests.gpu.two_gpus --json build/gpu-two.json
+
+# The second needs root, a GPU with its driver, and a Python with PyTorch for CUDA and transformers (PYTHON); no
+# network, no container runtime. Between the two .cache/gpu-e2e travels. What the run said is in GPU_E2E_OUT.
+GPU_E2E_OUT ?= build/gpu-e2e/out
+gpu-e2e-archive: kubernetes images ## pack the cluster and both images for a machine without a network
+	tests/packages.sh runc containernetworking-plugins xz-utils
+	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
+	PYTHONPATH=cluster $(BIN)/python -m tests.gpu_e2e.carried pack .cache/gpu-e2e
+
+gpu-e2e: ## on that machine, with a GPU: Helm, MemTasks of PyTorch models in unprivileged pods, the agent restarted (root)
+	PYTHON=$(PYTHON) tests/gpu_e2e/run.sh $(GPU_E2E_OUT)
+
+gpu-e2e-pictures: $(STAMP) ## draw the dashboards from what that run kept
+	tests/packages.sh prometheus
+	PYTHONPATH=cluster $(BIN)/python -m tests.gpu_e2e.pictures $(GPU_E2E_OUT) docs/benchmarks
 
 clean: ## remove what was built (not the virtual environment)
 	rm -rf build .cache

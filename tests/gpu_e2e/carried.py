@@ -1,0 +1,198 @@
+"""What a machine without a network is given: the programs of a cluster, Helm, and both images.
+
+    python -m tests.gpu_e2e.carried pack FOLDER
+
+writes one archive, in pieces FOLDER/archive.tar.xz.00, .01, … of at most PIECE: Kubernetes and
+etcd, containerd, runc with the library that it needs, the CNI plugins, Helm, the chart, and the
+images of operator and agent as `make images` built them, their layers without compression, so that
+what they share is stored once. Unpacked it is a `Carried`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+from tests.e2e.busybox import libraries
+
+from tierline_cluster.build import ProgramFolders, built
+from tierline_cluster.versions import CONTAINERD_BUILD, HELM_BUILD, KUBERNETES_BUILD, REPOSITORY
+
+PIECE: Final = "56M"
+"""For what carries no large files."""
+_SQUEEZE: Final = "xz --threads=1 --x86 --lzma2=preset=3,dict=256MiB"
+"""A dictionary as large as the images: what they share lies far apart."""
+_NETWORKS: Final = ("bridge", "host-local", "loopback")
+_GZIP: Final = b"\x1f\x8b"
+_BLOBS: Final = "blobs/sha256"
+_PLUGIN: Final = re.compile(r"opt/tierline/[^/]+/python/")
+"""Where the agent's image has what pods get."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The folder that the archives were unpacked into."""
+
+    folder: Path
+
+    @property
+    def programs(self) -> ProgramFolders:
+        """The programs of a node."""
+        parts = (self.folder / name for name in ("kubernetes", "containerd", "networks"))
+        return ProgramFolders(*parts)
+
+    @property
+    def helm(self) -> Path:
+        """Helm."""
+        return self.folder / "helm" / "helm"
+
+    @property
+    def chart(self) -> Path:
+        """The chart, as it was when the images were built."""
+        return self.folder / "chart"
+
+    @property
+    def images(self) -> Path:
+        """One OCI archive with both images."""
+        return self.folder / "images.tar"
+
+    def plugin(self, into: Path) -> Path:
+        """Unpack what the agent's image gives to pods; returns the folder of its Python packages.
+
+        Raises SystemExit if no image has it.
+        """
+        with tarfile.open(self.images) as archive:
+            for member in archive:
+                blob = archive.extractfile(member)
+                if blob is None or member.size < 1 << 16:
+                    continue
+                with tarfile.open(fileobj=blob) as layer:
+                    found = [one for one in layer if _PLUGIN.match(one.name)]
+                    if found:
+                        layer.extractall(into, found, filter="data")
+                        (python,) = into.glob("opt/tierline/*/python")
+                        return python
+        raise SystemExit(f"no image in {self.images} has a plugin for pods")
+
+
+def lay_out(folder: Path) -> Carried:
+    """Put into `folder` what the archives hold."""
+    carried = Carried(folder)
+    folders = (built(KUBERNETES_BUILD), built(CONTAINERD_BUILD))
+    for source, target in zip(folders, ("kubernetes", "containerd"), strict=True):
+        shutil.copytree(source, folder / target, symlinks=True)
+    for target, sources in {
+        "networks": [Path("/usr/lib/cni", name) for name in _NETWORKS],
+        "containerd": [_found("runc")],
+        "libraries": [one for one in libraries(_found("runc")) if "seccomp" in one.name],
+        "helm": [built(HELM_BUILD) / "helm"],
+    }.items():
+        (folder / target).mkdir(exist_ok=True)
+        for source in sources:
+            shutil.copy(source, folder / target)
+    shutil.copytree(REPOSITORY / "charts" / "tierline", carried.chart)
+    _join_images(carried.images)
+    return carried
+
+
+def pack(folder: Path) -> None:
+    """Write the archive, in place of an earlier one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = folder / "archive.tar.xz"
+    for old in folder.glob(f"{name.name}.*"):
+        old.unlink()
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        lay_out(Path(made))
+        command = f"tar -C '{made}' --owner=0 --group=0 -c . | {_SQUEEZE} | "
+        command += f"split --bytes={PIECE} --numeric-suffixes - '{name}.'"
+        subprocess.run(["bash", "-o", "pipefail", "-c", command], check=True)
+    for piece in sorted(folder.glob(f"{name.name}.*")):
+        print(f"{piece}: {piece.stat().st_size / 2**20:.1f} MiB")
+
+
+def _found(program: str) -> Path:
+    path = shutil.which(program)
+    if path is None:
+        raise SystemExit(f"there is no {program} on this machine; run: make gpu-e2e-archive")
+    return Path(path).resolve()
+
+
+def _join_images(archive: Path) -> None:
+    """Write both images into one OCI archive, each layer once and without compression."""
+    blobs: dict[str, bytes] = {}
+    manifests = []
+    for name in ("operator", "agent"):
+        source = REPOSITORY / "build" / "images" / f"tierline-{name}.tar"
+        if not source.exists():
+            raise SystemExit(f"there is no {source}; run: make images")
+        with tarfile.open(source) as image:
+            index = _read(image, "index.json")
+            for entry in index["manifests"]:
+                manifest = _read(image, _blob(entry["digest"]))
+                config = _bytes(image, _blob(manifest["config"]["digest"]))
+                manifest["config"] |= _put(blobs, config)
+                manifest["layers"] = [
+                    {
+                        "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                        **_put(blobs, _plain(_bytes(image, _blob(layer["digest"])))),
+                    }
+                    for layer in manifest["layers"]
+                ]
+                manifests.append(entry | _put(blobs, json.dumps(manifest).encode()))
+    with tarfile.open(archive, "w") as joined:
+        for path, content in _files(blobs, manifests):
+            entry = tarfile.TarInfo(path)
+            entry.size = len(content)
+            joined.addfile(entry, BytesIO(content))
+
+
+def _files(blobs: dict[str, bytes], manifests: list[Any]) -> Iterator[tuple[str, bytes]]:
+    yield "oci-layout", b'{"imageLayoutVersion": "1.0.0"}'
+    yield "index.json", json.dumps({"schemaVersion": 2, "manifests": manifests}).encode()
+    for digest, content in blobs.items():
+        yield _blob(digest), content
+
+
+def _put(blobs: dict[str, bytes], content: bytes) -> dict[str, Any]:
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    blobs[digest] = content
+    return {"digest": digest, "size": len(content)}
+
+
+def _plain(layer: bytes) -> bytes:
+    return gzip.decompress(layer) if layer.startswith(_GZIP) else layer
+
+
+def _blob(digest: str) -> str:
+    return f"{_BLOBS}/{digest.removeprefix('sha256:')}"
+
+
+def _read(image: tarfile.TarFile, path: str) -> dict[str, Any]:
+    return json.loads(_bytes(image, path))
+
+
+def _bytes(image: tarfile.TarFile, path: str) -> bytes:
+    file = image.extractfile(path)
+    assert file is not None, path
+    return file.read()
+
+
+if __name__ == "__main__":
+    _, verb, where = sys.argv
+    assert verb in {"pack", "lay-out"}, __doc__
+    if verb == "pack":
+        pack(Path(where))
+    else:
+        lay_out(Path(where))
