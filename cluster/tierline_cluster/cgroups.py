@@ -14,6 +14,8 @@ from typing import Final
 from .errors import ClusterError
 
 _ROOT: Final = Path("/sys/fs/cgroup")
+_NEEDED: Final = frozenset({"cpu", "cpuset", "memory", "pids"})
+"""Controllers of v2 that a kubelet must have; a kernel may refuse to hand down others."""
 
 
 def create(name: str) -> None:
@@ -34,14 +36,16 @@ def _hand_down(*groups: Path) -> None:
     """Let what lies below `groups` use their controllers, as v2 asks."""
     controllers = (groups[0] / "cgroup.controllers").read_text(encoding="ascii").split()
     for group in groups:
-        try:
-            control = group / "cgroup.subtree_control"
-            control.write_text(" ".join(f"+{word}" for word in controllers), encoding="ascii")
-        except OSError as error:
-            raise ClusterError(
-                f"cannot use the control groups below {group}: {error}; run it on the machine"
-                " itself, not in a container"
-            ) from error
+        control = group / "cgroup.subtree_control"
+        for word in controllers:
+            try:
+                control.write_text(f"+{word}", encoding="ascii")
+            except OSError as error:
+                if word in _NEEDED:
+                    raise ClusterError(
+                        f"cannot use the control groups below {group}: {error}; run it on the"
+                        " machine itself, not in a container"
+                    ) from error
 
 
 def entering(name: str) -> list[str]:
