@@ -35,6 +35,8 @@ class Layer(ApiModel):
     """Bytes of weights that this layer reads and no earlier one, padding included."""
     compute_time_s: Seconds
     """The worst measured compute time of the layer with its weights in fast memory."""
+    mean_compute_time_s: Seconds | None = None
+    """The mean of it, by which Soft tasks are admitted."""
     pinned: Flag = False
     """Whether the weights must stay resident."""
     arena: Annotated[Count, Field(le=MAX_ARENAS - 1)] = 0

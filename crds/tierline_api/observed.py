@@ -28,6 +28,8 @@ class ObservedLayer:
     compute_s: float
     pinned: bool
     arena: int
+    mean_compute_s: float | None = None
+    """None if it was not measured often enough to have one."""
 
 
 @dataclass
@@ -77,6 +79,7 @@ class ObservedProfile:
                 name=layer.name,
                 bytes=layer.bytes,
                 compute_time_s=layer.compute_s,
+                mean_compute_time_s=layer.mean_compute_s,
                 pinned=layer.pinned,
                 arena=layer.arena,
             )
@@ -101,4 +104,5 @@ def _layer(seen: Mapping[str, Any]) -> ObservedLayer:
         compute_s=seen["compute_s"],
         pinned=seen["pinned"],
         arena=seen["arena"],
+        mean_compute_s=seen.get("mean_compute_s"),
     )

@@ -76,9 +76,11 @@ class Plan(ApiModel):
     homes: Annotated[tuple[Home, ...], Field(max_length=1024)] = ()
     """The home tiers of extents 0, 1, …, run by run."""
     predicted_job_time_s: Seconds
-    """The worst time of one job that runs alone, streaming included."""
+    """The worst time of one job that runs alone, streaming included; by the mean of a Soft task
+    that gives the device away, behind which a job has no rank any more."""
     predicted_response_time_s: Seconds | None = None
-    """The worst time from release to end among all admitted tasks; absent for BestEffort."""
+    """The worst time from release to end among all admitted tasks; absent where none
+    is guaranteed: BestEffort, and Soft by its mean."""
     preemption: Preemption | None = None
     """How its jobs give the device away in the middle; absent if they keep it to their end."""
 

@@ -6,9 +6,10 @@ in bytes, the digest of the weights, and each job's time. Layers and their order
 managed run lays out, because both come from the same lesson.
 
 On `cpu` the compute times of an arena's layers are the medians over the counted jobs, scaled so
-that their sum is the worst job's time. The worst of each layer alone would add up disturbances of
-all jobs as if one job could suffer them all: on a busy machine, several times the worst job ever
-seen. On `cuda` they are those of the lesson, scaled to the worst job.
+that their sum is the worst job's time, and once more so that it is the mean of all jobs. The worst
+of each layer alone would add up disturbances of all jobs as if one job could suffer them all: on a
+busy machine, several times the worst job ever seen. On `cuda` they are those of the lesson, scaled
+in the same ways.
 
 Inside a `tierline.periodic` loop jobs count once it has warmed up; without one, from each site's
 third job on.
@@ -27,7 +28,7 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -67,14 +68,15 @@ class _Measured:
             return spread(*watch.layer_times_s(), self.entries)
         return tuple(one * watch.total_s / learned_s for one in self.lesson_s)
 
-    def compute_s(self) -> list[float]:
-        """The time of each entry, as the profile gives it."""
+    def compute_s(self) -> list[tuple[float, float | None]]:
+        """The worst and the mean time of each entry, as the profile gives them."""
         if not self.jobs_s:
-            return list(self.lesson_s)
+            return [(one, None) for one in self.lesson_s]
         typical = [median(times) for times in zip(*self.jobs_s, strict=True)]
-        worst = max(sum(times) for times in self.jobs_s)
-        total = sum(typical)
-        return [one * worst / total for one in typical] if total else typical
+        jobs_s = [sum(times) for times in self.jobs_s]
+        total = sum(typical) or 1.0
+        worst, usual = max(jobs_s) / total, fmean(jobs_s) / total
+        return [(one * worst, one * usual) for one in typical]
 
 
 class Observer:
@@ -183,12 +185,13 @@ class Observer:
             {
                 "name": entry.name,
                 "bytes": entry.size_bytes,
-                "compute_s": seconds,
+                "compute_s": worst_s,
+                "mean_compute_s": mean_s,
                 "pinned": entry.pinned,
                 "arena": number,
             }
             for number, arena in enumerate(self._arenas)
-            for entry, seconds in zip(arena.entries, arena.compute_s(), strict=True)
+            for entry, (worst_s, mean_s) in zip(arena.entries, arena.compute_s(), strict=True)
         ]
         self._write(
             {

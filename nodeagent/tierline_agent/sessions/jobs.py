@@ -89,6 +89,12 @@ class Jobs:
         self._unclaimed: Output | None = None
         self._held: JobRecord | None = None
         self._grace: asyncio.TimerHandle | None = None
+        self._ended_ns = 0
+        """When its last job ended."""
+        self._release_ns = 0
+        """The release that its jobs are for; a program may run several for one."""
+        self._behind = False
+        """Whether that was before the end of the jobs for the one before it."""
         self.returned = False
         """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
 
@@ -167,7 +173,7 @@ class Jobs:
             process=client.process,
             domain=client.domain,
             deadline_ns=job.deadline_ns,
-            rank=Rank.WARMUP if job.warmup else task.registration.rank,
+            rank=self._rank(job),
             # one in extents is counted with them
             workspace_bytes=0
             if self._workspace.lent
@@ -178,6 +184,20 @@ class Jobs:
             prepare=prepare,
             yielding=self._yielding(job),
         )
+
+    def _rank(self, job: Job) -> Rank:
+        """How the job stands among others.
+
+        A Soft task that yields is admitted by its mean, one job a period. After a long job the next
+        ones come late and in a row: until they are on time again, they run in what others leave.
+        """
+        registration = self._client.task.registration
+        if job.warmup:
+            return Rank.WARMUP
+        if job.release_ns != self._release_ns:
+            self._release_ns, self._behind = job.release_ns, job.release_ns < self._ended_ns
+        by_mean = registration.criticality == "Soft" and registration.preemption is not None
+        return Rank.BEST_EFFORT if by_mean and self._behind else registration.rank
 
     def _yielding(self, job: Job) -> Yielding | None:
         """How the job gives the device away, if its plan says so and its client can."""
@@ -340,6 +360,7 @@ class Jobs:
         if workspace_bytes > task.plan.workspace_bytes and not self._workspace.lent:
             self._client.unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
+        self._ended_ns = end_ns
         record = JobRecord(
             task=task.name,
             job=job.number,

@@ -22,6 +22,16 @@ job with a shorter deadline takes over.
 Memory (trap T13): what a preempted job computed so far stays parked, so the activations of *every*
 preemptible task count, all at once, beside residents, ring and the largest workspace.
 
+Soft tasks by their mean (derived here). Job j has its rank for a budget b_j, made of its mean, and
+goes on without one: from its next gate on it runs when no job with a rank waits, and gives way to
+any at every gate. So whatever its jobs really take, the others' deadlines hold if the test accepts
+with C_j = b_j + its longest layer, and with that layer as blocking at every t: in a window each job
+of j has the device with its rank, or on the way to the gate behind its budget, for no longer than
+C_j; without a rank it is there only if its layer began before the window. What it does again
+after a preemption is charged to the one that preempts it as long as it has its rank, and delays
+nobody but itself afterwards. A job that keeps the device to its end cannot be held to a budget: it
+counts with its worst, unless nobody's deadline on the device is hard.
+
 Assumptions: those of demand.py; C_i contains what may be under way on the links (P3) when a
 streamed job is dispatched, that of a stream which it displaces included, penalty_j the same of its
 own links once more, and nothing else is copied while a job streams; a layer once begun
@@ -63,6 +73,8 @@ class PlannedJob:
     penalty_ns: int
     """What one preemption makes it do again."""
     streams: bool
+    by_mean: bool = False
+    """Whether `cost_ns` is not its worst, but what a Soft task is held to."""
 
 
 def charge(

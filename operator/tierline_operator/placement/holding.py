@@ -15,6 +15,7 @@ from dataclasses import replace
 from tierline_api.layout import ArenaLayout
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.plan import Plan
+from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy, WorkspacePolicy
 from tierline_operator.placement.rules import KindRules
 from tierline_operator.planning.answer import HomeRun
@@ -62,6 +63,11 @@ def beside(asked: TaskDemand, held: Held) -> TaskDemand:
 def by_its_plan(task: MemTask, spec: MemTaskSpec, held: Held, rules: KindRules) -> TaskDemand:
     """The demand of a running pod of which nothing is known but its plan and its spec."""
     compute_s = (held.job_time_s - rules.dispatch_s - rules.gate_s) / rules.margins.compute
+    mean_s: tuple[float, ...] | None = None
+    worst_s = max(0.0, compute_s)
+    if spec.realtime.criticality is Criticality.SOFT and held.yielding is not None:
+        # Its plan may be by its mean, and says nothing of its worst then.
+        mean_s, worst_s = (worst_s,), max(worst_s, spec.realtime.deadline_s)
     whole = spec.swap.policy is SwapPolicy.SWAP and not held.extent_count
     preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
     return TaskDemand(
@@ -70,7 +76,8 @@ def by_its_plan(task: MemTask, spec: MemTaskSpec, held: Held, rules: KindRules) 
         period_s=spec.realtime.period_s,
         deadline_s=spec.realtime.deadline_s,
         layout=_without_layers(held),
-        compute_s=(max(0.0, compute_s),),
+        compute_s=(worst_s,),
+        mean_compute_s=mean_s,
         workspace_bytes=held.workspace_bytes,
         tiers=tuple(dict.fromkeys(held.home_of_extent)),
         criticality=spec.realtime.criticality,

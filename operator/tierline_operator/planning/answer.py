@@ -37,13 +37,15 @@ class TaskPlan:
     homes: tuple[HomeRun, ...]
     """Home tier of extents 0, 1, …, run by run."""
     job_time_s: float
-    """Worst time of a job that has the device, margins included."""
+    """Worst time of a job that has the device, margins included. Of a Soft task that yields and is
+    admitted by its mean: what its jobs are held to."""
     compute_s: float
     """What it would take with all weights resident, margins included."""
     streamed_bytes: int
     """Bytes copied in each job."""
     response_s: float | None
-    """Worst time from release to end; None where nothing is guaranteed (BestEffort)."""
+    """Worst time from release to end; None where nothing is guaranteed (BestEffort, and Soft by its
+    mean)."""
     preemptible: bool = False
     """Whether its jobs give the device away where a layer ends."""
     parked_bytes: int = 0

@@ -7,18 +7,19 @@ question meaningless (`QuestionError`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import ceil
 from typing import Any
 
 from tierline_api import preemption
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
-from tierline_api.memprofile import MemProfile
+from tierline_api.memprofile import Layer, MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Home, Plan, Tier
 from tierline_api.preemption import Preemption
 from tierline_api.quantities import format_quantity
+from tierline_api.realtime import Criticality
 from tierline_api.swap import OverBudget, SwapPolicy, WorkspacePolicy
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
@@ -70,13 +71,15 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
         scale = spec.realtime.execution_time_s / profile.spec.compute_s
+    times = [layer.compute_time_s * scale for layer in layers]
     return TaskDemand(
         name=task.name,
         domain=task.domain,
         period_s=spec.realtime.period_s,
         deadline_s=spec.realtime.deadline_s,
         layout=lay_out(shapes, extent_bytes),
-        compute_s=fold_compute(shapes, [layer.compute_time_s * scale for layer in layers]),
+        compute_s=fold_compute(shapes, times),
+        mean_compute_s=_mean_compute_s(spec.realtime.criticality, layers, shapes, scale),
         workspace_bytes=workspace_bytes,
         tiers=tuple(tier.value for tier in spec.swap.tiers),
         policy=spec.swap.policy,
@@ -85,6 +88,18 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         preserved_bytes=workspace_bytes if preserves else 0,
         weights_digest=profile.spec.digest or "",
     )
+
+
+def _mean_compute_s(
+    criticality: Criticality, layers: Sequence[Layer], shapes: Sequence[LayerShape], scale: float
+) -> Sequence[float] | None:
+    """What a Soft task is admitted by; a layer without a mean, or a larger one, has its worst."""
+    means = [layer.mean_compute_time_s for layer in layers]
+    if criticality is not Criticality.SOFT or all(mean is None for mean in means):
+        return None
+    worst = [layer.compute_time_s for layer in layers]
+    typical = [w if m is None else min(m, w) for m, w in zip(means, worst, strict=True)]
+    return fold_compute(shapes, [seconds * scale for seconds in typical])
 
 
 def capacity_of(

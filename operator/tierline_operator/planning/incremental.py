@@ -15,8 +15,8 @@ Anytime: the answer is good at once, with the deadline as the bound of every res
 proof gives for nothing; `responses_s` computes the exact bounds when somebody wants them. Memory
 that no deadline needs stays free for the next task, until planner.plan gives it away.
 
-What the quick way leaves to `settle`: BestEffort tasks, Soft ones with mean times, policy Swap,
-preserved workspaces, reserved memory that the deadlines do not need.
+What the quick way leaves to `settle`: BestEffort tasks, sets with Soft ones by mean times, policy
+Swap, preserved workspaces, reserved memory that the deadlines do not need.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class Standing:
     def with_task(self, demand: TaskDemand) -> Standing | None:
         """The same with one task more, or None if that takes a plan of everybody anew."""
         quick = demand.criticality is not Criticality.BEST_EFFORT
-        quick = quick and demand.mean_compute_s is None and demand.policy is not SwapPolicy.SWAP
+        quick = quick and demand.policy is not SwapPolicy.SWAP
+        everyone = (*self.demands, demand)
+        quick = quick and all(other.mean_compute_s is None for other in everyone)
         known = {other.name for other in self.demands}
-        moved = any(other.preserved_bytes for other in (*self.demands, demand))
+        moved = any(other.preserved_bytes for other in everyone)
         if self.curve is None or not quick or moved or demand.name in known:
             return None
         homes = place_homes([*self.demands, demand], self.device.tiers)
@@ -85,7 +87,7 @@ class Standing:
             return None  # the others' streams would wait longer for its, too
         task = Task(demand, homes[-1], self.device, displaced_s=displaced_s)
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
-        workspace = max(other.workspace_bytes for other in (*self.demands, demand))
+        workspace = max(other.workspace_bytes for other in everyone)
         room = (self.device.fast_bytes - workspace) // size - self.lean.extents
         fits: list[tuple[int, Option, int, int]] = []
         for option, more_ring in self._choices(task, most_ns, room):

@@ -3,8 +3,8 @@
 A Task ties a demand to a device: homes become links, margins and overheads become part of the
 times, and curves are made once per ring. Costs are whole nanoseconds, rounded up.
 
-Invariant: `cost_ns` of a point is never below the worst job time of that plan under P3, except for
-a Soft task with mean times, whose `section_ns` still is not.
+Invariant: `cost_ns` of a point is never below the worst job time of that plan under P3; what a Soft
+task is charged by its mean is `planned`'s business.
 """
 
 from __future__ import annotations
@@ -165,29 +165,50 @@ class Task:
         """
         return self.displaced_ns if option.point.streamed_extents else 0
 
-    def planned(self, option: Option, *, preemptible: bool) -> PlannedJob:
-        """The task with that plan, as admission's charges see it."""
+    def budget_ns(self, option: Option) -> int | None:
+        """How long a job of a Soft task with that plan has its rank, by its mean times.
+
+        None without mean times, and where holding its jobs to that would gain nothing. Of a running
+        pod it is what its agent holds them to: each job by itself, of which a task with several
+        arenas has several a period.
+        """
+        if self.mean is None or self.demand.layout.arena_count > 1:
+            return None
         later_ns = self.later_ns(option)
+        mean_s = self.mean.total_s(option.point.resident, option.ring_extents) + self.dispatch_s
+        budget_ns = cost_ns(mean_s) + later_ns
+        if self.held is not None and self.held.yielding is not None:
+            budget_ns = cost_ns(self.held.job_time_s)
+        return budget_ns if budget_ns + self.layer_ns < option.cost_ns + later_ns else None
+
+    def planned(self, option: Option, *, preemptible: bool, hard: bool = True) -> PlannedJob:
+        """The task with that plan, as admission's charges see it.
+
+        `hard`: deadlines of the device are hard, so only a job that yields may count by its mean.
+        """
+        later_ns = self.later_ns(option)
+        demand_ns = option.cost_ns + later_ns if self.guaranteed else 0
+        budget_ns = self.budget_ns(option) if preemptible or not hard else None
+        if budget_ns is not None:
+            demand_ns = budget_ns + (self.layer_ns if preemptible else 0)
         return PlannedJob(
             deadline_ns=self.deadline_ns if self.guaranteed else None,
-            cost_ns=option.cost_ns + later_ns if self.guaranteed else 0,
+            cost_ns=demand_ns,
             section_ns=option.section_ns + later_ns,
             layer_ns=self.layer_ns,
             penalty_ns=self.penalty_ns(option) if preemptible else 0,
             streams=option.point.streamed_extents > 0,
+            by_mean=budget_ns is not None,
         )
 
     def option(self, point: Point, ring: int) -> Option:
         """A point of the curve of that ring with its costs."""
         worst_s = point.total_s + self.dispatch_s
-        demand_s = worst_s
-        if self.mean is not None:
-            demand_s = self.mean.total_s(point.resident, ring) + self.dispatch_s
         return Option(
             point=point,
             extents=point.resident_extents,
             job_time_s=worst_s,
-            cost_ns=cost_ns(demand_s) if self.guaranteed else 0,
+            cost_ns=cost_ns(worst_s) if self.guaranteed else 0,
             section_ns=cost_ns(worst_s),
             ring_extents=ring,
         )

@@ -15,9 +15,11 @@ Theorem behind the answer (P2, P3): a job holds device and copy engine together 
 end, with an empty ring at first, so non-preemptive EDF with the job times of the recursion as costs
 is exact; with the start delay of P3 it stays safe when a link still moves one extent of something
 else. Assumptions: leases by absolute deadline, one job at a time, times and bandwidths no worse
-than given after margins. Soft tasks with mean times demand their mean and block with their worst:
-others are guaranteed as long as soft jobs keep to that mean. Best-effort tasks have no deadline and
-must be dispatched only when nobody else waits; their whole job counts as blocking.
+than given after margins. Soft tasks with mean times are admitted by them where their jobs yield:
+the planned job time is then a budget, behind which a job has no rank any more, so others are
+guaranteed whatever it takes (admission/preemption.py); and where no task of the device is Hard.
+Best-effort tasks have no deadline and must be dispatched only when nobody else waits; their whole
+job counts as blocking.
 
 Where jobs may be preempted at layer boundaries, costs and sections are those of
 admission/preemption.py, and the activations of all preemptible tasks are part of the constraint:
@@ -356,7 +358,8 @@ class _Planner:
     def _plans(
         self, search: Search, outcome: Outcome, rings: dict[str, int]
     ) -> tuple[TaskPlan, ...]:
-        responses = worst_responses(sporadic_tasks(search, outcome))
+        responses = self._responses(search, outcome)
+        contained = search.contained(outcome.chosen, outcome.preemptible)
         plans = []
         for index, (task, option, response_s) in enumerate(
             zip(self.tasks, _picked(search, outcome.chosen), responses, strict=True)
@@ -369,8 +372,24 @@ class _Planner:
                     parked_bytes=task.parked_extents * self.extent_bytes,
                     penalty_s=task.penalty_ns(option) / NS,
                 )
+            budget_ns = task.budget_ns(option) if index in contained else None
+            if budget_ns is not None:
+                granted = replace(granted, job_time_s=budget_ns / NS)
             plans.append(granted)
         return tuple(plans)
+
+    def _responses(self, search: Search, outcome: Outcome) -> list[float | None]:
+        """Bounds of response times, seconds; None for tasks that have none or count by their mean.
+
+        What lost its rank is to the others like a task without a deadline.
+        """
+        rows = sporadic_tasks(search, outcome)
+        contained = search.contained(outcome.chosen, outcome.preemptible)
+        behind = [replace(rows[index], deadline_s=None) for index in contained]
+        bounds = worst_responses([*rows, *behind])[: len(rows)]
+        for index in search.by_mean(outcome.chosen, outcome.preemptible):
+            bounds[index] = None
+        return bounds
 
 
 def _holds(search: Search, limit: int) -> bool:

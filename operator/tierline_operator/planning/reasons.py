@@ -131,7 +131,10 @@ def deadline_missed(
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
     # A preemptible task with a longer deadline would charge others more: that proves nothing.
     may_wait = [index for index in victims if index not in outcome.preemptible]
-    remedy = None if missing_bytes is not None else find_remedy(sporadic, may_wait, outcome.blocker)
+    remedy = None
+    # Nor does what it knows nothing of: jobs that run on without their rank.
+    if missing_bytes is None and not search.contained(outcome.chosen, outcome.preemptible):
+        remedy = find_remedy(sporadic, may_wait, outcome.blocker)
     load = sum(task.cost_s / task.period_s for task in sporadic)
     if late:
         what = _late(search.test, sporadic, outcome, victims, search.due)

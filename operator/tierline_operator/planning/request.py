@@ -37,7 +37,8 @@ class TaskDemand:
     everything that can be streamed."""
     criticality: Criticality = Criticality.HARD
     mean_compute_s: Sequence[float] | None = None
-    """Mean times, used as the demand of a Soft task (its blocking of others stays worst-case)."""
+    """Mean times: what a Soft task is admitted by where its jobs can be held to that, or where no
+    task of the device is Hard (admission/preemption.py)."""
     reserved_bytes: int = 0
     """Fast memory that the task keeps whatever the plan needs, workspace included."""
     activation_bytes: int | None = None

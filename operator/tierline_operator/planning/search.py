@@ -9,7 +9,8 @@ misses: filling by gain in utilisation first, and making the m shortest deadline
 (where jobs can be preempted, also the m smallest products of weights and period).
 
 Where jobs may be preempted, the blocker of the failing window is first made preemptible, alone or
-with those of its deadline and longer ones or with all, if that helps and its activations fit.
+with those of its deadline and longer ones or with all, if that helps and its activations fit; or
+the Soft tasks that then count by their mean.
 
 A heuristic finds, it does not prove: whatever it returns as holding has passed the test.
 Invariant: `used` never exceeds `limit`, in extents, activations of preemptible tasks included.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from tierline_api.realtime import Criticality
 from tierline_operator.admission.demand import DemandTest, Kind
 from tierline_operator.admission.preemption import PlannedJob, Scheduling, charge
 from tierline_operator.planning.options import Option, Task
@@ -79,6 +81,7 @@ class Search:
         )
         self.due = [index for index, task in enumerate(tasks) if task.guaranteed]
         self.idle = [index for index, task in enumerate(tasks) if not task.guaranteed]
+        self._hard = any(task.demand.criticality is Criticality.HARD for task in tasks)
         self._jobs: dict[tuple[int, int, bool], PlannedJob] = {}
         self._resume_ns = max((task.resume_ns for task in tasks), default=0)
 
@@ -110,7 +113,8 @@ class Search:
         if preemptible is None:
             preemptible = self.yield_already
         costs, sections = self.charged(chosen, preemptible)
-        lower = max(self.idle, key=lambda index: sections[index], default=None)
+        without_rank = [*self.idle, *self.contained(chosen, preemptible)]
+        lower = max(without_rank, key=lambda index: sections[index], default=None)
         kind, late, critical, blocker = self.test.worst(
             [costs[index] for index in self.due],
             [sections[index] for index in self.due],
@@ -120,6 +124,15 @@ class Search:
             blocker = lower if blocker < 0 else self.due[blocker]
         used = self._used(chosen) + self._parked(preemptible)
         return Outcome(chosen, preemptible, used, kind, late, critical, blocker)
+
+    def by_mean(self, chosen: Sequence[int], preemptible: Collection[int]) -> list[int]:
+        """Soft tasks that these costs count by their mean."""
+        rows = enumerate(chosen)
+        return [i for i, at in rows if self._job(i, at, i in preemptible).by_mean]
+
+    def contained(self, chosen: Sequence[int], preemptible: Collection[int]) -> list[int]:
+        """Those of them whose jobs lose their rank when they take longer."""
+        return [index for index in self.by_mean(chosen, preemptible) if index in preemptible]
 
     def charged(
         self, chosen: Sequence[int], preemptible: Collection[int] = NOBODY
@@ -134,7 +147,9 @@ class Search:
         key = (index, at, preemptible)
         if key not in self._jobs:
             option = self.options[index][at]
-            self._jobs[key] = self.tasks[index].planned(option, preemptible=preemptible)
+            self._jobs[key] = self.tasks[index].planned(
+                option, preemptible=preemptible, hard=self._hard
+            )
         return self._jobs[key]
 
     def fill(
@@ -220,18 +235,22 @@ class Search:
         return full if full.ok or full.late_ns < outcome.late_ns else outcome
 
     def _let_yield(self, outcome: Outcome, limit: int) -> Outcome | None:
-        """The same with the blocker of the failing window preemptible, if that helps."""
-        blocker = outcome.blocker
-        if (
-            self.scheduling is Scheduling.NON_PREEMPTIVE
-            or blocker is None
-            or blocker in outcome.preemptible
-        ):
+        """The same with the blocker of the failing window preemptible, if that helps.
+
+        Or with the Soft tasks that then count by their mean.
+        """
+        if self.scheduling is Scheduling.NON_PREEMPTIVE:
             return None
-        everyone = self.may_yield
-        later = {i for i in everyone if self._patience(i) >= self._patience(blocker)}
+        blocker, everyone = outcome.blocker, self.may_yield
+        ways: list[frozenset[int] | set[int]] = []
+        if blocker is not None and blocker not in outcome.preemptible:
+            later = {i for i in everyone if self._patience(i) >= self._patience(blocker)}
+            ways = [everyone & {blocker}, later, everyone]
+        soft = set(self.contained(outcome.chosen, everyone)) - outcome.preemptible
+        if soft:
+            ways.append(soft)
         best: Outcome | None = None
-        for added in ({blocker} & everyone, later, everyone):
+        for added in ways:
             tried = self.judge(outcome.chosen, outcome.preemptible | added)
             if tried.used <= limit and tried.late_ns < (best or outcome).late_ns:
                 best = tried

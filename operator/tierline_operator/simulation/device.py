@@ -4,7 +4,8 @@ It does what the analysis assumes and what the agent will do, event by event: jo
 the agent's own lease policy (given as `Policy`); a job may yield where a layer ends, while it waits
 for data and when its dispatch ends; who streams takes the ring of its domain, and with
 `ring-keeping` a fully resident job leaves it alone and the copies for the interrupted job go on.
-A copy that is under way when its job loses the ring ends all the same, and arrives nowhere.
+A copy that is under way when its job loses the ring ends all the same, and arrives nowhere. A job
+with a budget loses its rank when it has had the device for so long.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
 many extents of something else as it serves at a time when a streaming job starts, or starts again,
@@ -206,6 +207,7 @@ class _Run:
                 self.seen.preemptions += 1
                 self.waiting[job.key] = job
                 self.holder = None
+                job.held_s += self.now - job.since_s
                 if self.machine.scheduling is Scheduling.LAYER_PREEMPTIVE:
                     self._lose_ring(job)
                 continue
@@ -222,13 +224,27 @@ class _Run:
 
     def _dispatch(self) -> None:
         key = self.policy.first([_claim(job) for job in self.waiting.values()])
-        self.holder = self.waiting.pop(key)
+        self.holder = job = self.waiting.pop(key)
+        self._limit(job)
         if self.machine.dispatch_s:
             self.phase = "dispatch"
-            job = self.holder
             self._at(self.now + self.machine.dispatch_s, lambda: self._begin(job))
         else:
-            self._begin(self.holder)
+            self._begin(job)
+
+    def _limit(self, job: Job) -> None:
+        """A job takes its rank no further than its budget."""
+        job.since_s, model = self.now, job.model
+        if model.budget_s is None or job.contained:
+            return
+        left_s = model.budget_s + job.rings_lost * model.penalty_s - job.held_s
+        held_s = job.held_s
+
+        def contain() -> None:
+            if job is self.holder and job.held_s == held_s:
+                job.contained = True
+
+        self._at(self.now + max(0.0, left_s), contain)
 
     def _begin(self, job: Job) -> None:
         self.phase = "gate"
@@ -255,6 +271,7 @@ class _Run:
             del self.rings[job.model.domain]
         if not job.done and job.published > job.consumed:
             self.seen.rings_lost += 1
+            job.rings_lost += 1
         if not job.done:
             job.lose_ring()
 
@@ -340,6 +357,6 @@ def _arrival(job: Job, position: int) -> Callable[[], None]:
 
 
 def _claim(job: Job) -> Waiting:
-    guaranteed = job.deadline_s < math.inf
+    guaranteed = job.deadline_s < math.inf and not job.contained
     deadline_ns = round(job.deadline_s * 1e9) if guaranteed else (1 << 63) - 1
     return Waiting(job.key, deadline_ns, job.key, guaranteed)

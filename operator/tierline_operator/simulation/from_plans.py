@@ -49,4 +49,6 @@ def _model(demand: TaskDemand, plan: TaskPlan, device: DeviceCapacity) -> TaskMo
         link_of_extent=[names.index(name) for name in homes],
         domain=demand.domain,
         preemptible=plan.preemptible,
+        budget_s=plan.job_time_s if plan.preemptible and demand.mean_compute_s else None,
+        penalty_s=plan.penalty_s,
     )

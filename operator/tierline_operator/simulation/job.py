@@ -34,6 +34,10 @@ class TaskModel:
     domain: str = "default"
     """Jobs of one domain stream through the same ring."""
     preemptible: bool = False
+    budget_s: float | None = None
+    """How long a job has the device with its rank; None: to its end."""
+    penalty_s: float = 0.0
+    """How much longer for each ring that it loses."""
     parts: list[Part] = field(init=False, repr=False, compare=False)
     """One for each arena with layers; one without a stream for a task without layers."""
 
@@ -105,6 +109,12 @@ class Job:
         self.deadline_s = float("inf") if limit is None else arrival_s + limit
         self.part = 0
         self.layer = 0
+        self.held_s = 0.0
+        """How long it has had the device, up to `since_s` if it has it."""
+        self.since_s = 0.0
+        self.rings_lost = 0
+        self.contained = False
+        """Whether it has had its budget, and goes on without its rank."""
         self.epoch = 0
         """Rises when the ring is lost: copies begun before that arrive nowhere."""
         self.published = self.consumed = 0

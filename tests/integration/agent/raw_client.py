@@ -153,11 +153,17 @@ class RawClient:
         return self.ask(p.Seal(arena, layers), p.Sealed)
 
     def begin(
-        self, arena: int, *, deadline_s: float = DUE_S, warmup: bool = False, wait: bool = True
+        self,
+        arena: int,
+        *,
+        deadline_s: float = DUE_S,
+        release_ns: int | None = None,
+        warmup: bool = False,
+        wait: bool = True,
     ) -> int:
-        """Ask for a job; wait for the grant if asked to."""
+        """Ask for a job, released now if not said otherwise; wait for the grant if asked to."""
         job = next(self._jobs)
-        now_ns = time.monotonic_ns()
+        now_ns = time.monotonic_ns() if release_ns is None else release_ns
         self.send(
             p.JobBegin(
                 job,

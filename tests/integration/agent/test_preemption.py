@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,27 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
     greedy.end(job)
     assert shared_agent.task("greedy")["contained"] == 1
     assert counted_in_metrics(shared_agent, "greedy") == (1, 0, 1)
+
+
+def test_a_soft_job_that_comes_behind_the_one_before_it_has_no_rank(
+    shared_agent: AgentProcess, terms: dict[str, Any]
+) -> None:
+    unhurried = {**plan(4), "predictedJobTime": "1000s"}
+    shared_agent.register("soft", unhurried, preemption=terms, criticality="Soft")
+    shared_agent.register("later", plan(4))
+    soft, later = shared_agent.client("soft"), shared_agent.client("later")
+    arena = soft.load(content(1, 4))
+    due_ns = time.monotonic_ns()
+    soft.end(soft.begin(0, deadline_s=EARLY_S))
+    # Its release was before the end of the job before it.
+    job = soft.begin(0, deadline_s=EARLY_S, release_ns=due_ns)
+    later.begin(p.NO_ARENA, deadline_s=LATE_S, wait=False)
+    assert arena.wait_published(p.YIELD_BIT)  # its deadline is the earlier one
+    soft.send(p.Yield(job, 0, 0, 0, 0, p.JobFlags(0)))
+    later.end(later.expect(p.Grant).job)
+    assert soft.expect(p.Resumed).job == job
+    soft.end(job)
+    assert shared_agent.task("soft")["contained"] == 0
 
 
 @pytest.mark.parametrize(

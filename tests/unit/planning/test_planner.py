@@ -13,6 +13,7 @@ from tests.unit.planning.shapes import LINK, device, layout_of, task
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.pipeline import LinkRate, Pipeline, job_time
 from tierline_operator.planning.planner import plan
@@ -175,17 +176,36 @@ def test_margins_and_overheads_are_part_of_the_promise() -> None:
         Margins(compute=0.9)
 
 
-def test_a_soft_task_demands_its_mean_and_blocks_with_its_worst() -> None:
-    hard = task("hard", 100, 100, 20)
+def test_soft_tasks_are_admitted_by_their_means_where_nothing_is_hard() -> None:
     spiky = task("spiky", 100, 100, 85)
-    on = device(30)
+    soft = replace(spiky, criticality=Criticality.SOFT, mean_compute_s=(0.003,) * 10)
+    other = replace(soft, name="other")
+    answer = admitted([other, soft], device(30))
+    assert answer.utilisation == pytest.approx(0.6)
+    assert [plan.job_time_s for plan in answer.plans] == pytest.approx([0.085, 0.085])
+    assert [plan.response_s for plan in answer.plans] == [None, None]
+    # Nobody could hold its jobs to the mean, so beside a hard deadline the worst counts.
+    hard = task("hard", 100, 100, 20)
+    assert refused([hard, soft], device(30)).kind == "deadline"
+
+
+def test_a_soft_task_that_yields_is_held_to_its_mean() -> None:
+    on = replace(device(40), supports=frozenset(Scheduling))
+    hard = task("hard", 100, 60, 20)
+    spiky = task("spiky", 100, 100, 85)
     assert refused([hard, spiky], on).kind == "deadline"
     soft = replace(spiky, criticality=Criticality.SOFT, mean_compute_s=(0.003,) * 10)
     answer = admitted([hard, soft], on)
-    assert answer.utilisation == pytest.approx(0.5)
-    assert answer.plans[1].job_time_s == pytest.approx(0.085)
-    urgent = replace(hard, deadline_s=0.06)
-    assert refused([urgent, soft], on).blocker == "spiky"
+    # 30 ms with its rank, and 8.5 ms to the gate behind them.
+    assert answer.utilisation == pytest.approx(0.2 + 0.385)
+    assert answer.plans[1].job_time_s == pytest.approx(0.03)
+    assert [plan.preemptible for plan in answer.plans] == [False, True]
+    assert answer.plans[1].response_s is None
+    # Without its rank a job may be in a layer whoever comes, be its own deadline the shorter one.
+    first = replace(soft, deadline_s=0.065)
+    bound = admitted([replace(hard, deadline_s=0.09), first], on).plans[0].response_s
+    assert bound == pytest.approx(0.02 + 0.0385 + 0.0085)
+    assert not plan([replace(hard, deadline_s=0.0665), first], on).ok
 
 
 def test_best_effort_only_blocks() -> None:

@@ -105,9 +105,9 @@ def test_t3e_a_partially_resident_preemptor_is_not_free(monkeypatch: pytest.Monk
     assert not planned(demands, on, KEEPING).ok
     as_it_is = Task.planned
 
-    def naive(self: Task, option: Option, *, preemptible: bool) -> PlannedJob:
+    def naive(self: Task, option: Option, *, preemptible: bool, hard: bool) -> PlannedJob:
         partly = option.point.resident_extents > 0
-        job = as_it_is(self, option, preemptible=preemptible)
+        job = as_it_is(self, option, preemptible=preemptible, hard=hard)
         return replace(job, streams=job.streams and not partly)
 
     monkeypatch.setattr(Task, "planned", naive)

@@ -85,8 +85,10 @@ def test_times_are_typical_and_sum_to_the_worst_job() -> None:
     entries = (Entry("a", 64, pinned=False), Entry("b", 64, pinned=False))
     jobs: list[tuple[float, ...]] = [(1.0, 2.0), (5.0, 2.0), (1.0, 6.0)]
     measured = _Measured(entries, {}, (9.0, 9.0), jobs)
-    assert measured.compute_s() == pytest.approx([7 / 3, 14 / 3])
-    assert _Measured(entries, {}, (9.0, 8.0)).compute_s() == [9.0, 8.0]
+    worst, mean = zip(*measured.compute_s(), strict=True)
+    assert worst == pytest.approx([7 / 3, 14 / 3])
+    assert mean == pytest.approx([17 / 9, 34 / 9])
+    assert _Measured(entries, {}, (9.0, 8.0)).compute_s() == [(9.0, None), (8.0, None)]
 
 
 def test_a_file_that_cannot_be_written_is_told_once(
