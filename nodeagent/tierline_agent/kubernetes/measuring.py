@@ -66,6 +66,15 @@ class Measuring:
         self._kube = kube
         self._folders = folders
         self._done: set[str] = set()
+        self._said: dict[str, str] = {}
+
+    def awaits(self, grants: Iterable[Grant | None]) -> bool:
+        """Whether a pod has still to write its profile, for which other tasks may be waiting."""
+        return any(
+            grant.standing is Standing.PROFILING and grant.uid not in self._done
+            for grant in grants
+            if grant is not None
+        )
 
     async def look(self, grants: Iterable[Grant | None], devices: Iterable[Device]) -> None:
         """Create the profiles that pods have written. Raises KubeError."""
@@ -80,7 +89,9 @@ class Measuring:
                 text = _read(self._folders.path(grant.uid) / MEASURED / PROFILE)
                 profile = profile_of(text, grant, device)
             except (Unusable, OSError) as error:
-                _log.warning("cannot measure MemTask/%s: %s", grant.task, error)
+                if self._said.get(grant.uid) != str(error):
+                    _log.warning("cannot measure MemTask/%s: %s", grant.task, error)
+                self._said[grant.uid] = str(error)
                 continue
             if profile is not None:
                 await self._create(profile)

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
 _RESYNC_S: Final = 30.0
+_MEASURING_S: Final = 2.0
+"""How often a pod that is measured is looked at: nothing says when it has written its profile."""
 MANAGER: Final = "tierline-agent"
 """The field manager of everything that the agent applies."""
 
@@ -161,7 +163,7 @@ class Service:
             await self._attempt("report on claims", self._claim_reports.write(grants))
             profiles = self._measuring.look(grants.values(), self._node_report.devices)
             await self._attempt("write what was measured", profiles)
-            await self._pause()
+            await self._pause(measuring=self._measuring.awaits(grants.values()))
 
     @staticmethod
     async def _attempt(what: str, work: Awaitable[None]) -> None:
@@ -171,9 +173,10 @@ class Service:
         except (AgentError, KubeError, OSError) as error:
             _log.warning("cannot %s: %s", what, error)
 
-    async def _pause(self) -> None:
-        """Wait until something changed, or the next report is due."""
-        longest_s = min(_RESYNC_S, self._settings.report_period_s)
+    async def _pause(self, *, measuring: bool) -> None:
+        """Wait until something changed, or the next look is due."""
+        usual_s = min(_RESYNC_S, self._settings.report_period_s)
+        longest_s = min(_MEASURING_S, usual_s) if measuring else usual_s
         try:
             await asyncio.wait_for(self._changed.wait(), longest_s)
         except TimeoutError:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.dra.claims import NODE, claim, notes
+from tests.unit.agent.loops import in_loop
 from tests.unit.api.api_objects import node as inventory
 
+from tierline_agent.kubernetes.description import MEASURED, PROFILE
+from tierline_agent.kubernetes.folders import PodFolders
 from tierline_agent.kubernetes.grants import Grant, grant_of
-from tierline_agent.kubernetes.measuring import Unusable, profile_of
+from tierline_agent.kubernetes.measuring import Measuring, Unusable, profile_of
 from tierline_api.memnode import MemNode
+from tierline_kube.client import Kube
 
 DEVICE = MemNode.from_api(inventory()).status.devices[0]
 LAYER = {"name": "a", "bytes": 4096, "compute_s": 0.001, "pinned": False, "arena": 0}
@@ -60,3 +65,18 @@ def test_outputs_alone_are_no_profile_yet() -> None:
 def test_what_is_no_profile_is_refused(text: str) -> None:
     with pytest.raises(Unusable, match="wrote a profile that cannot be used"):
         profile_of(text, measured(), DEVICE)
+
+
+@in_loop
+async def test_who_is_measured_is_looked_at_often_and_scolded_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    measuring, grant = Measuring(Kube("test"), PodFolders(tmp_path)), measured()
+    assert not measuring.awaits([None, grant_of(claim(), NODE)])
+    wrote = tmp_path / grant.uid / MEASURED / PROFILE
+    wrote.parent.mkdir(parents=True)
+    wrote.write_text(written(layers=[]))
+    for _ in range(2):
+        assert measuring.awaits([None, grant])
+        await measuring.look([grant], [DEVICE])
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
