@@ -64,6 +64,7 @@ class Reason(StrEnum):
     NO_JOBS = "NoJobs"
     # Healthy
     ALL_WELL = "AllWell"
+    NOT_AS_CONFIGURED = "NotAsConfigured"
     LINK_DEGRADED = "LinkDegraded"
     TIER_FAILED = "TierFailed"
     DEVICE_FAILED = "DeviceFailed"

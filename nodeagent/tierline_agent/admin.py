@@ -72,7 +72,8 @@ class Admin:
             return _failure(f"the agent failed at {method}; its log says why")
 
     async def _describe(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"node": reporting.describe_node(self._node, self._name).to_api()}
+        described = reporting.describe_node(self._node, self._name)
+        return {"node": described.to_api(), "notes": self._node.notes}
 
     async def _tasks(self, _request: Mapping[str, Any]) -> dict[str, Any]:
         return {"tasks": [task.name for task in self._node.registry]}

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tierline_agent import admin, gauges, probe
 from tierline_agent.accounting import FastMemory, JobLog
-from tierline_agent.config import AgentConfig
+from tierline_agent.config import AgentConfig, TierSettings
 from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
 from tierline_agent.endpoint import Endpoint
@@ -48,11 +48,15 @@ from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
+from tierline_agent.tiers.resizing import Fitted, fit
 from tierline_agent.unit import Unit
 from tierline_agent.workspaces import Workspaces
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
+_CLIENTS = "clients.json"
+_TASKS = "tasks.json"
+_CONTENT = "content.json"
 
 
 async def run(config: AgentConfig) -> None:
@@ -70,12 +74,12 @@ async def run(config: AgentConfig) -> None:
         undo.enter_context(_sole_agent(state_dir, run_dir))
         _raise_descriptor_limit()
         devices = open_devices(config.all_devices)
-        storage = Storage.open(
-            config.tiers, devices, config.extent_bytes, config.limits.queued_transfers
-        )
+        tiers, notes = _fit_tiers(config)
+        storage = Storage.open(tiers, devices, config.extent_bytes, config.limits.queued_transfers)
         undo.callback(storage.close)
 
         node = await _assemble(config, devices, storage, undo)
+        node.notes = notes
         await _measure_links(node, state_dir / "links.json")
         for sentence in node.registry.load():
             _log.error("a task of before is dropped: %s", sentence)
@@ -83,6 +87,7 @@ async def run(config: AgentConfig) -> None:
 
         server = TaskServer(node, config.tasks_dir)
         undo.callback(server.close)
+        undo.callback(_note_content, node, server)
         for task in node.registry:
             server.open(task)
         name = config.node_name or os.environ.get("NODE_NAME") or socket.gethostname().lower()
@@ -118,6 +123,37 @@ async def run(config: AgentConfig) -> None:
         node.stopping = True
 
 
+def _fit_tiers(config: AgentConfig) -> tuple[list[TierSettings], tuple[str, ...]]:
+    """Tiers as they are to be opened, and what is not as it was configured. Raises TierError."""
+    content = Path(config.run_dir) / _CONTENT
+    noted = BootFile(content).read(lambda found: frozenset(map(bytes.fromhex, found)))
+    content.unlink(missing_ok=True)  # it says nothing of what comes from now on
+    living = ClientBook(Path(config.run_dir) / _CLIENTS).load()
+    planned = TaskRegistry.homes_of_before(Path(config.state_dir) / _TASKS)
+    tiers, notes = [], []
+    for tier in config.tiers:
+        fitted = Fitted(tier.size_bytes)
+        if tier.name == "dram":
+            fitted = fit(
+                *(Path(tier.path), tier.size_bytes, config.extent_bytes),
+                planned_extents=planned[tier.name],
+                needed=noted if living else (),
+            )
+        if fitted.objection:
+            _log.warning("%s", fitted.objection)
+            notes.append(fitted.objection)
+        tiers.append(tier.model_copy(update={"size_bytes": fitted.size_bytes}))
+    return tiers, tuple(notes)
+
+
+def _note_content(node: Node, server: TaskServer) -> None:
+    """Note what clients need of the tiers, for the next agent: it knows only when all are back."""
+    back = {session.client.token: session.client.kept for session in server.sessions()}
+    if all(back.get(record.token, -1) >= record.kept for record in node.clients.records):
+        needed = {d.hex() for tier in node.storage.tiers.values() for d in tier.store.needed()}
+        BootFile(Path(node.config.run_dir) / _CONTENT).write(sorted(needed))
+
+
 async def _assemble(
     config: AgentConfig, devices: Mapping[str, Device], storage: Storage, undo: ExitStack
 ) -> Node:
@@ -134,7 +170,7 @@ async def _assemble(
     }
     for link in storage.links:
         link.on_drift = _report_drift
-    book = ClientBook(run_dir / "clients.json")
+    book = ClientBook(run_dir / _CLIENTS)
     recovery = Recovery(
         book=book,
         devices=[(unit.mark, unit.leases) for unit in units.values()],
@@ -152,7 +188,7 @@ async def _assemble(
         readiness=readiness,
         units=units,
         storage=storage,
-        registry=TaskRegistry(Path(config.state_dir) / "tasks.json", capacity, config.limits.tasks),
+        registry=TaskRegistry(Path(config.state_dir) / _TASKS, capacity, config.limits.tasks),
         clients=book,
         recovery=recovery,
         watch=watch,

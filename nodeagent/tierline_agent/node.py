@@ -43,6 +43,8 @@ class Node:
     health: Health
     instance: str
     """Changes with every start of the agent: cursors and counters begin anew."""
+    notes: tuple[str, ...] = ()
+    """What is not as it was configured, a sentence each."""
     stopping: bool = False
     """The agent ends, its clients do not: what is on disk about them must stay."""
     _importers: dict[Process, int] = field(default_factory=dict)

@@ -59,6 +59,11 @@ class ClientBook:
         self._clients = {record.token: record for record in living}
         return living
 
+    @property
+    def records(self) -> list[ClientRecord]:
+        """Who is written down."""
+        return [*self._clients.values()]
+
     def note(self, record: ClientRecord) -> None:
         """Add or change a client."""
         if self._clients.get(record.token) != record:

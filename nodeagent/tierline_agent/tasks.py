@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -248,6 +249,16 @@ class TaskRegistry:
         if isinstance(start, dict) and held.get("boot") == state.boot_id():
             self.start = Start(start["epoch_ns"], start["until_ns"])
         return dropped
+
+    @staticmethod
+    def homes_of_before(path: Path) -> Counter[str]:
+        """Extents that the registrations in the file at `path` keep in each tier, fit or not."""
+        held = state.read_json(path)
+        registrations = []
+        for values in held.get("tasks", []) if isinstance(held, dict) else []:
+            with suppress(ConfigError):
+                registrations.append(parse_registration(values))
+        return _homes(registrations)
 
     def get(self, name: str) -> Task:
         """The task of this name. Raises NotAdmitted."""

@@ -19,6 +19,7 @@ from tierline_api.optin import DRIVER, FAST_MEMORY
 from tierline_kube.resource import NODE, Json
 
 _LONGEST_ATTRIBUTE: Final = 64
+_ALL_WELL: Final = "devices, tiers and links are as they were measured"
 
 
 def owned_by_node(node: Mapping[str, Any]) -> list[Json]:
@@ -60,8 +61,13 @@ def _device(device: Device) -> Json:
     }
 
 
-def with_condition(node: MemNode, before: Sequence[Condition], now: datetime) -> MemNode:
-    """A node with its condition Healthy; `before` are those that were written last."""
+def with_condition(
+    node: MemNode, before: Sequence[Condition], now: datetime, notes: Sequence[str] = ()
+) -> MemNode:
+    """A node with its condition Healthy; `before` are those that were written last.
+
+    `notes` say what is well, but not as it was configured.
+    """
     status = node.status
     faults = [
         *(
@@ -87,9 +93,8 @@ def with_condition(node: MemNode, before: Sequence[Condition], now: datetime) ->
         before,
         ConditionType.HEALTHY,
         ConditionStatus.FALSE if faults else ConditionStatus.TRUE,
-        faults[0][0] if faults else Reason.ALL_WELL,
-        "; ".join(fault for _, fault in faults)
-        or "devices, tiers and links are as they were measured",
+        faults[0][0] if faults else Reason.NOT_AS_CONFIGURED if notes else Reason.ALL_WELL,
+        "; ".join([fault for _, fault in faults] or [_ALL_WELL, *notes]),
         now=now,
     )
     update = {"status": status.model_copy(update={"conditions": tuple(conditions)})}

@@ -45,6 +45,7 @@ class NodeReport:
         self._node = node
         self._written: MemNode | None = None
         self._conditions: tuple[Condition, ...] = ()
+        self._notes: tuple[str, ...] = ()
         self._looked_at_s = -_LOOK_AGAIN_S
         self.devices: tuple[Device, ...] = ()
         """The node's devices as they were last."""
@@ -57,7 +58,9 @@ class NodeReport:
 
     async def read(self) -> MemNode:
         """The node as the agent describes it now. Raises AgentError, OSError."""
-        described = MemNode.from_api((await self._agent.ask("node"))["node"])
+        answer = await self._agent.ask("node")
+        described = MemNode.from_api(answer["node"])
+        self._notes = tuple(answer["notes"])
         self.devices = described.status.devices
         return described
 
@@ -69,7 +72,7 @@ class NodeReport:
         """
         described = await self.read()
         now = datetime.now(UTC).replace(microsecond=0)
-        node = objects.with_condition(described, self._conditions, now)
+        node = objects.with_condition(described, self._conditions, now, self._notes)
         since_s = time.monotonic() - self._looked_at_s
         changed = node != self._written and since_s > min(_NODE_PAUSE_S, self._period_s)
         if not (changed or look_again or since_s > _LOOK_AGAIN_S):

@@ -394,6 +394,11 @@ class Store:
         with self._changed:
             return [entry.digest for entry in self._catalogue.entries() if not entry.corrupt]
 
+    def needed(self) -> list[Digest]:
+        """All content that somebody refers to, in no order."""
+        with self._changed:
+            return [entry.digest for entry in self._catalogue.entries() if entry.references]
+
     def statistics(self) -> StoreStatistics:
         """A consistent snapshot."""
         with self._changed:

@@ -36,6 +36,11 @@ def test_the_condition_says_what_is_wrong_and_since_when() -> None:
     again = objects.with_condition(node, well.status.conditions, LATER)
     assert again.status.conditions == well.status.conditions
 
+    kept = objects.with_condition(well, (), NOW, ["the dram tier keeps its size"])
+    (condition,) = kept.status.conditions
+    assert (condition.status, condition.reason) == ("True", "NotAsConfigured")
+    assert condition.message.endswith("as they were measured; the dram tier keeps its size")
+
     link = node.status.links[0].model_copy(update={"health": Health.DEGRADED})
     slow = node.model_copy(update={"status": node.status.model_copy(update={"links": (link,)})})
     (condition,) = objects.with_condition(slow, well.status.conditions, LATER).status.conditions
