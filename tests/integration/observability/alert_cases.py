@@ -49,6 +49,7 @@ _HARD = f'tierline_task_info{{{TASK}, device="cpu", criticality="Hard"}}'
 _SOFT = f'tierline_task_info{{{TASK}, device="cpu", criticality="Soft"}}'
 _MISSES, _JOBS = _of_task("deadline_misses_total"), _of_task("jobs_total")
 _OVERRUNS, _REVOKED = _of_task("overrun_jobs_total"), _of_task("revoked_jobs_total")
+_LATE = _of_task("late_yields_total")
 _ERRORS = 'tierline_operator_api_requests_total{method="GET", outcome="error"}'
 _ANSWERS = 'tierline_operator_api_requests_total{method="GET", outcome="200"}'
 _REFUSED = 'tierline_operator_blocked_tasks{reason="NoLongerHolds"}'
@@ -102,10 +103,16 @@ CASES = (
     ),
     Case(
         "TierlineTaskOverruns",
-        {_OVERRUNS: "0+5x60", _JOBS: "0+100x60"},
-        {_OVERRUNS: "0+50x60", _JOBS: "0+100x60"},
+        {_OVERRUNS: "0+50x60", _JOBS: "0+100x60", _SOFT: "1x60"},
+        {_OVERRUNS: "0+50x60", _JOBS: "0+100x60", _HARD: "1x60"},
         _ON_TASK,
         value="50%",
+    ),
+    Case(
+        "TierlineLateYields",
+        {_LATE: "0+1x60", _JOBS: "0+200x60"},
+        {_LATE: "0+10x60", _JOBS: "0+200x60"},
+        _ON_TASK,
     ),
     Case("TierlineJobsRevoked", _steady(_REVOKED), {_REVOKED: "0x54 1x6"}, _ON_TASK),
     Case(
