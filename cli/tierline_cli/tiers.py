@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tierline_agent.tiers.format import smallest_medium
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Tier
@@ -33,7 +34,7 @@ def tiers_for(
         from_api.demand_of(task, profiles[task.name], extent_bytes).layout.extent_count
         for task in tasks
     )
-    size_bytes = (extents + _SPARE_EXTENTS * len(tasks)) * extent_bytes
+    size_bytes = smallest_medium(extent_bytes, extents + _SPARE_EXTENTS * len(tasks))
     made_up = {Tier.DRAM: _TMPFS / f"{work_dir.name}.dram", Tier.NVME: work_dir / "nvme.store"}
     tiers = []
     for tier in sorted(wanted):

@@ -102,11 +102,11 @@ def lay_out(extent_bytes: int, medium_bytes: int) -> Geometry | None:
     return None
 
 
-def smallest_medium(extent_bytes: int) -> int:
-    """Bytes a medium needs to hold one slot."""
+def smallest_medium(extent_bytes: int, slots: int = 1) -> int:
+    """Bytes a medium needs to hold so many slots."""
     alignment = min(extent_bytes, _MAX_ALIGNMENT)
-    data_offset = -(-(BLOCK_BYTES * (1 + RECORDS_PER_SLOT)) // alignment) * alignment
-    return data_offset + extent_bytes + BLOCK_BYTES
+    data_offset = -(-(BLOCK_BYTES * (1 + slots * RECORDS_PER_SLOT)) // alignment) * alignment
+    return data_offset + slots * extent_bytes + BLOCK_BYTES
 
 
 @dataclass(frozen=True)

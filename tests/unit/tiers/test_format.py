@@ -46,13 +46,14 @@ def test_everything_lies_inside_the_medium_and_apart(extent_bytes: int, medium_b
     assert wasted < extent_bytes + (2 << 20) + BLOCK_BYTES
 
 
-@given(extent_sizes)
-def test_the_smallest_medium_holds_exactly_one_slot(extent_bytes: int) -> None:
-    smallest = smallest_medium(extent_bytes)
+@given(extent_sizes, st.integers(1, 10_000))
+def test_the_smallest_medium_holds_exactly_so_many_slots(extent_bytes: int, slots: int) -> None:
+    smallest = smallest_medium(extent_bytes, slots)
     geometry = lay_out(extent_bytes, smallest)
     assert geometry is not None
-    assert geometry.slot_count == 1
-    assert lay_out(extent_bytes, smallest - BLOCK_BYTES) is None
+    assert geometry.slot_count == slots
+    smaller = lay_out(extent_bytes, smallest - BLOCK_BYTES)
+    assert (smaller.slot_count if smaller else 0) < slots
 
 
 @pytest.mark.parametrize("extent_bytes", [0, -1, 1, 3 << 20, 1 << 15, 1 << 31, (1 << 22) + 1])
