@@ -175,6 +175,14 @@ class Tasks:
                     raise SystemExit(f"the pod {name} cannot go on: {json.dumps(status)}")
         return True
 
+    def wait_jobs(self, name: str, count: int, timeout_s: float) -> None:
+        """Wait until the pod of a task has run so many jobs since it started."""
+        wait_for(
+            f"{name} has run {count} jobs",
+            lambda: self._sound() and len(self.jobs(name)) >= count,
+            timeout_s,
+        )
+
     def delete(self, name: str, timeout_s: float) -> None:
         """Delete a MemTask; it and its pods are gone when this returns."""
         self.api.delete(_named("MemTask", name), propagationPolicy="Foreground")
