@@ -140,6 +140,9 @@ class Run:
         self._measure(self.tasks)
         self._load(self.tasks, release)
         self._judge(self.tasks, {name: about["digest"] for name, about in abouts.items()})
+        self._gather()
+        for pod in release.pods():
+            self.texts[f"{pod['metadata']['name']}.log"] = release.log(pod)
         with self.step("uninstall"):
             for wanted in self.setting.tasks:
                 self.tasks.delete(wanted.name, self.patience_s)
@@ -295,9 +298,17 @@ class Run:
             self.steps[name] = round(time.monotonic() - began, 2)
             print(f"{' ' * 8} {name}: {self.steps[name]} s", file=sys.stderr, flush=True)
 
+    def _gather(self) -> None:
+        """Ask for what goes with the tasks' pods, unless that was done."""
+        if self.tasks is not None and "objects.json" not in self.texts:
+            self.texts["objects.json"] = _tried(self.tasks.describe)
+            for wanted in self.setting.tasks:
+                self.texts[f"{wanted.name}.log"] = _tried(self.tasks.log, wanted.name)
+
     def keep(self) -> None:
         """Write everything that was said."""
         self.out.mkdir(parents=True, exist_ok=True)
+        self._gather()
         if self.scraper is not None:
             self.scraper.stop()
             self.scraper.write(self.out / "samples.om.gz")
@@ -307,10 +318,6 @@ class Run:
                 archive.add(self.cluster.folder / "logs", "logs")
             for path in Path("/var/run/cdi").glob("tierline*"):
                 archive.add(path, f"cdi/{path.name}")
-            if self.tasks is not None:
-                self.texts["objects.json"] = _tried(self.tasks.describe)
-                for wanted in self.setting.tasks:
-                    self.texts[f"{wanted.name}.log"] = _tried(self.tasks.log, wanted.name)
             for name, text in self.texts.items():
                 _add(archive, name, text)
 
