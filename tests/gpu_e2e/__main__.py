@@ -142,7 +142,7 @@ class Run:
         self._judge(self.tasks, {name: about["digest"] for name, about in abouts.items()})
         self._gather()
         for pod in release.pods():
-            self.texts[f"{pod['metadata']['name']}.log"] = release.log(pod)
+            self.texts[f"{pod['metadata']['name']}.log"] = _tried(release.log, pod)
         with self.step("uninstall"):
             for wanted in self.setting.tasks:
                 self.tasks.delete(wanted.name, self.patience_s)
@@ -327,7 +327,7 @@ def _gaps(jobs: list[Job]) -> int:
     return sum(b.index - a.index - 1 for a, b in pairwise(jobs))
 
 
-def _tried(ask: Callable[..., str], *arguments: str) -> str:
+def _tried(ask: Callable[..., str], *arguments: object) -> str:
     try:
         return ask(*arguments)
     except Exception:  # what can be kept is kept, whatever the rest says
