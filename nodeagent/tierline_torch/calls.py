@@ -50,6 +50,8 @@ def invoking(invoke: Invoke | None) -> Iterator[None]:
 
 
 def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_dynamo_compiling():  # traced from a class's own `__call__`, by `super()`
+        return original(self, *args, **kwargs)
     invoke = current.invoke
     if invoke is not None:
         return invoke(self, args, kwargs)
