@@ -200,12 +200,12 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
 
 
 def test_a_soft_job_that_comes_behind_the_one_before_it_has_no_rank(
-    shared_agent: AgentProcess, terms: dict[str, Any]
+    agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
     unhurried = {**plan(4), "predictedJobTime": "1000s"}
-    shared_agent.register("soft", unhurried, preemption=terms, criticality="Soft")
-    shared_agent.register("later", plan(4))
-    soft, later = shared_agent.client("soft"), shared_agent.client("later")
+    agent.register("soft", unhurried, preemption=terms, criticality="Soft")
+    agent.register("later", plan(4))
+    soft, later = agent.client("soft"), agent.client("later")
     arena = soft.load(content(1, 4))
     due_ns = time.monotonic_ns()
     soft.end(soft.begin(0, deadline_s=EARLY_S))
@@ -217,7 +217,7 @@ def test_a_soft_job_that_comes_behind_the_one_before_it_has_no_rank(
     later.end(later.expect(p.Grant).job)
     assert soft.expect(p.Resumed).job == job
     soft.end(job)
-    assert shared_agent.task("soft")["contained"] == 0
+    assert agent.task("soft")["contained"] == 0
 
 
 @pytest.mark.parametrize(
