@@ -11,8 +11,15 @@ waits. It is *parked* then: it waits for the lease again, and `policy.preemption
 ring and its stream is left when it goes on. A stream that is displaced is cancelled and another one
 begun later, once the link has let go of the ring.
 
+When the stream of a job is complete and nobody else wants the device, the device goes on *ahead*,
+with the first extents of that task's next job (`policy.ahead` says when, and what is left of them);
+also when the job is over. It is told to stop as soon as anybody else asks for the device. If the
+next job that takes the ring is the same arena's, it begins with what has arrived, and a stream that
+is still under way becomes its own. Nothing of it is published before that job is granted, so to the
+client it is as if these extents had arrived at once.
+
 Invariant: at most one stream writes to fast memory: the lease holder's, or, beside a holder that
-streams nothing, that of the parked job whose ring it leaves alone.
+streams nothing, that of the parked job whose ring it leaves alone, or one that goes ahead.
 """
 
 from __future__ import annotations
@@ -20,17 +27,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tierline_agent.accounting import FastMemory
-from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
+from tierline_agent.devices.base import Ahead, Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
 from tierline_agent.leases import LeaseManager
+from tierline_agent.policy.ahead import Aheads, Lying, Situation, may_go_ahead, reach
 from tierline_agent.policy.preemption import Rings, budget_ns, goes_on_at
+from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.state import LeaseMark
 from tierline_agent.work import Execution, Job, Yielding
 
 _DRAINING = "the last job's copies"
 _PREPARING = "the next job's workspace"
+
+
+@dataclass(eq=False)
+class _GoingAhead:
+    """A stream without a job."""
+
+    behind: Execution
+    """The job that streamed the arena last."""
+    stream: Stream
+    before: Lying
+    """What lay in the ring when it began."""
+    stopped: bool = False
+    """It was told to stop."""
+    lost: bool = False
+    """Its ring was taken by a job."""
 
 
 class Executor:
@@ -61,6 +86,10 @@ class Executor:
         self._opening: Execution | None = None
         """Its stream begins when those before it have ended."""
         self._preparing: set[asyncio.Task[None]] = set()
+        self._aheads = Aheads()
+        self._ahead: _GoingAhead | None = None
+        self._streamed_last: Execution | None = None
+        """Whose next job the device goes ahead for."""
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
@@ -69,6 +98,8 @@ class Executor:
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
+        if self._ahead is not None and execution.job.words is not self._ahead.stream.words:
+            self._stop_ahead(self._ahead)
         self._leases.request(
             execution.ticket, lambda now_ns: self._start(execution, now_ns, granted)
         )
@@ -84,7 +115,7 @@ class Executor:
         if published > len(job.sources) or not self._leases.resume(execution.ticket):
             return False
         self._occupy(execution)
-        self._take_ring(execution)
+        self._take_ring(execution, anew=False)
         self._stream(execution, published)
         return True
 
@@ -106,10 +137,11 @@ class Executor:
                 return False
             execution.drop_stream()
             execution.position = 0
-            job.words.reset()
+            first = self._find_in_ring(execution)
+            job.words.reset(first)
             if execution.asked and job.yielding is not None:
                 job.yielding.words.ask()
-            self._stream(execution, 0)
+            self._stream(execution, first)
         finally:
             execution.rewinding = False
         return True
@@ -138,6 +170,7 @@ class Executor:
         self._memory.set_workspace(0)
         self._wait_parked(execution, yielding)
         key, domain = execution.ticket.claim.key, execution.job.domain
+        self._forget_ahead(execution)
         if self._rings.yields(domain, key, yielding.terms.scheduling):
             self._lose_ring(execution)
         if execution is self._opening:
@@ -155,6 +188,8 @@ class Executor:
         execution.position = execution.first = position
         execution.halted = execution.lost = True
         self._wait_parked(execution, yielding)
+        if self._ahead is not None:
+            self._stop_ahead(self._ahead)
         self._leases.request(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
 
     def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
@@ -169,7 +204,7 @@ class Executor:
             raise ValueError("only a parked job goes on")
         self._leave_parking(execution)
         self._occupy(execution)
-        self._take_ring(execution)
+        self._take_ring(execution, anew=False)
         halted, lost = execution.halted, execution.lost
         execution.halted = execution.lost = False
         first = execution.in_place
@@ -188,10 +223,19 @@ class Executor:
         self._parked.pop(execution.ticket.claim.key, None)
         self._memory.unpark(execution.job.token)
 
-    def _take_ring(self, execution: Execution) -> None:
-        """The job has the device: if it streams, others' streams stop, and one loses its ring."""
-        if not execution.job.streams:
+    def _take_ring(self, execution: Execution, *, anew: bool) -> None:
+        """The job has the device: if it streams, others' streams stop, and one loses its ring.
+
+        `anew`: it streams from its start, so what lies there for its arena is of use.
+        """
+        job = execution.job
+        if not job.streams:
             return
+        self._aheads.overwritten(job.domain, by=job.words if anew else None)
+        ahead = self._ahead
+        if ahead is not None and not (anew and ahead.stream.words is job.words):
+            ahead.lost = ahead.lost or ahead.behind.job.domain == job.domain
+            self._stop_ahead(ahead)
         loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
         for key, other in self._parked.items():
             if key == loser:
@@ -268,15 +312,29 @@ class Executor:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
                 stream.cancel()
+            if self._ahead is not None and self._ahead.behind is execution:
+                self._ahead.stream.ring_is_free()
         self._leases.release(ticket)
+        self._go_ahead()
+
+    def forget(self, words: Words) -> None:
+        """The arena of these flag words has no next job."""
+        self._aheads.gone(words)
+        if self._streamed_last is not None and self._streamed_last.job.words is words:
+            self._streamed_last = None
+        if self._ahead is not None and self._ahead.stream.words is words:
+            self._ahead.lost = True
+            self._stop_ahead(self._ahead)
 
     async def quiet(self, words: Words) -> None:
-        """Wait until no stream touches these flag words any more."""
+        """Wait until no stream touches these flag words any more; no job will use them again."""
+        self.forget(words)
         for stream in [stream for stream in self._streams if stream.words is words]:
             await asyncio.shield(stream.finished)
 
     def close(self) -> None:
         """Stop the stream so that the next agent can go on with it, and end the runner."""
+        self._streamed_last = None
         for stream in self._streams:
             stream.cancel(resumable=True)
         self._device.close()
@@ -286,7 +344,7 @@ class Executor:
     def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
         self._occupy(execution)
-        self._take_ring(execution)
+        self._take_ring(execution, anew=True)
         if job.prepare is None:
             self._grant(execution, now_ns, granted)
             return
@@ -306,11 +364,12 @@ class Executor:
 
     def _grant(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
+        first = self._find_in_ring(execution)
         if job.words is not None:
-            job.words.reset()
+            job.words.reset(first)
         granted(now_ns)
         if not execution.ended:  # the client may be found dead by telling it
-            self._stream(execution, 0)
+            self._stream(execution, first)
 
     def _occupy(self, execution: Execution) -> None:
         job = execution.job
@@ -321,7 +380,11 @@ class Executor:
 
     def _stream(self, execution: Execution, first: int) -> None:
         execution.first = first
-        if first == len(execution.job.sources):
+        if not execution.job.streams:
+            return
+        self._streamed_last = execution
+        if first == len(execution.job.sources) and self._ahead is None:
+            self._go_ahead()
             return
         self._opening = execution
         self._open_next()
@@ -329,33 +392,114 @@ class Executor:
     def _open_next(self) -> None:
         """Begin the stream that waits, if no other one writes to fast memory any more."""
         execution = self._opening
-        if execution is None or self._streams:
+        if execution is None or execution.job.words is None:
             return
-        self._opening = None
-        job = execution.job
-        if job.words is None:
-            return
-        execution.stream = self._device.open_stream(
-            StreamOrder(
-                sources=job.sources,
-                ring=job.ring,
-                words=job.words,
-                deadline_ns=job.deadline_ns,
-                published=execution.first,
-                on_finished=self._stream_finished,
-                on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
-                on_placed=self._on_placed,
-            )
+        job, words = execution.job, execution.job.words
+        order = StreamOrder(
+            sources=job.sources,
+            ring=job.ring,
+            words=words,
+            deadline_ns=job.deadline_ns,
+            published=execution.first,
+            on_finished=self._stream_finished,
+            on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
+            on_placed=self._on_placed,
         )
-        self._streams.add(execution.stream)
+        ahead = self._ahead
+        if ahead is not None and ahead.stream.words is words and ahead.stream.go(order):
+            self._ahead, execution.stream = None, ahead.stream
+        elif self._streams:
+            return
+        else:
+            execution.stream = self._device.open_stream(order)
+            self._streams.add(execution.stream)
+        self._opening = None
 
     def _stream_failed(self, execution: Execution, failure: StreamFailed) -> None:
+        if self._streamed_last is execution:
+            self._streamed_last = None
         if not execution.ended:
             execution.failed(failure)
 
     def _stream_finished(self, stream: Stream) -> None:
         self._streams.discard(stream)
         self._draining.discard(stream)
+        if self._ahead is not None and self._ahead.stream is stream:
+            self._ahead_ended(self._ahead)
         self._open_next()
         if not self._draining:
             self._leases.unblock(_DRAINING)
+        self._go_ahead()
+
+    # -- ahead of the next job
+
+    def _go_ahead(self) -> None:
+        """Begin to copy for the next job of the arena that was streamed last, if that may be."""
+        execution = self._streamed_last
+        if execution is None or execution.job.words is None or self._ahead is not None:
+            return
+        job, words, holder = execution.job, execution.job.words, self._leases.holder
+        situation = Situation(
+            waiting=self._leases.waiting,
+            parked=len(self._parked),
+            streaming=bool(self._streams) or self._opening is not None,
+            blocked=self._leases.blocked,
+            others_hold=execution.rewinding or holder not in (None, execution.ticket),
+        )
+        within = reach(len(job.sources), len(job.ring))
+        if not may_go_ahead(situation) or self._aheads.reaches(job.domain, words) == within:
+            return
+        before = self._aheads.take(job.domain, words)
+        stream = self._device.open_stream(
+            StreamOrder(
+                sources=job.sources,
+                ring=job.ring,
+                words=words,
+                deadline_ns=BACKGROUND_NS,
+                published=before.extents,
+                on_finished=self._stream_finished,
+                on_failure=lambda _stream, _failure: self._forget_ahead(execution),
+                on_placed=self._on_placed,
+                ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.BEHIND_A_JOB,
+            )
+        )
+        self._streams.add(stream)
+        self._ahead = _GoingAhead(execution, stream, before)
+
+    def _stop_ahead(self, ahead: _GoingAhead) -> None:
+        ahead.stopped = True
+        ahead.stream.cancel()
+
+    def _forget_ahead(self, execution: Execution) -> None:
+        """The job's ring is not what its next one finds: it was parked, or a copy ahead failed.
+
+        What is wrong with an extent is then found by the job that needs it, in its turn.
+        """
+        self._aheads.overwritten(execution.job.domain)
+        if self._streamed_last is execution:
+            self._streamed_last = None
+        if self._ahead is not None and self._ahead.behind is execution:
+            self._ahead.lost = True
+            self._stop_ahead(self._ahead)
+
+    def _ahead_ended(self, ahead: _GoingAhead) -> None:
+        self._ahead = None
+        if not ahead.lost:
+            stream, before = ahead.stream, ahead.before
+            size_bytes = before.size_bytes + stream.streamed_bytes
+            self._aheads.lies(
+                ahead.behind.job.domain, Lying(stream.words, stream.in_place, size_bytes)
+            )
+
+    def _find_in_ring(self, execution: Execution) -> int:
+        """How many first extents lie in the ring for a job that streams from its start."""
+        job, ahead = execution.job, self._ahead
+        if not job.streams:
+            return 0
+        lying = self._aheads.take(job.domain, job.words)
+        if ahead is not None and ahead.stream.words is job.words:
+            ahead.lost = True
+            execution.earlier_bytes += ahead.before.size_bytes
+            return ahead.before.extents if ahead.stopped else ahead.stream.in_place
+        execution.earlier_bytes += lying.size_bytes
+        return lying.extents

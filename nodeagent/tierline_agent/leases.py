@@ -62,6 +62,11 @@ class LeaseManager:
         """How many wait."""
         return len(self._waiting)
 
+    @property
+    def blocked(self) -> bool:
+        """Whether nobody would be granted it."""
+        return bool(self._blocked)
+
     def ticket(
         self, deadline_ns: int, rank: Rank, asked: Callable[[], None] | None = None
     ) -> Ticket:

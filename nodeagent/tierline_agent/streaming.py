@@ -10,6 +10,11 @@ link.
 A read that fails, or whose bytes do not match their digest, ends the stream: what was published
 stays right, nothing after it is published, and the job is revoked.
 
+A stream that begins ahead of its job walks over what the ring has room for, one extent at a time
+and behind all transfers for which somebody waits. The words are still those of the job before, if
+one runs: it reads there what that job has consumed, and changes nothing. One that is its job's from
+`go` on has published what arrived before.
+
 Invariants:
 
 * a slot is written only while the client cannot be reading it (`policy.transfers.consumed_needed`),
@@ -26,15 +31,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tierline_agent.devices.base import Extent, Words
+from tierline_agent.devices.base import Ahead, Extent, StreamOrder, Words
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links import Transfer
+from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.transfers import consumed_needed, slot_of
 from tierline_agent.sources import Source
 from tierline_agent.tiers.errors import CorruptExtent
 
 _WAIT_SLICE_S = 0.1
 """Longest uninterrupted wait for the client: a bound, not a period; `cancel` wakes the wait."""
+_AHEAD_SLICE_S = 0.001
+"""The same behind a job that runs, whose word must not be touched to wake the wait."""
 
 
 class HostWords(Words, Protocol):
@@ -72,6 +80,7 @@ class Stream:
         on_finished: Callable[[Stream], None],
         on_failure: Callable[[Stream, StreamFailed], None],
         on_placed: Callable[[int, float], None] | None = None,
+        ahead: Ahead | None = None,
     ) -> None:
         """Stream `sources` from number `published` on. The callbacks run in this event loop.
 
@@ -84,11 +93,13 @@ class Stream:
         self.words = words
         self._deadline_ns = deadline_ns
         self._first = published
+        self._ahead = ahead
         self._on_finished = on_finished
         self._on_failure = on_failure
         self._on_placed = on_placed
         self._loop = asyncio.get_running_loop()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        """Notified when a stream without a job may go on, or is over."""
         self._published = published
         self._arrived: set[int] = set()
         self._waiting: dict[int, Transfer] = {}
@@ -115,25 +126,76 @@ class Stream:
             if self._cancelled or self._open == 0:
                 return
             self._cancelled = True
-            waiting = list(self._waiting.items())
-            if not resumable:
+            if not resumable and self._ahead is None:
                 self.words.interrupt()
-        for number, transfer in waiting:
-            link = self._sources[number].link
-            if link.cancel(transfer):
-                self._close_one()
+            self._lock.notify_all()
+        for _ in self._withdraw():
+            self._close_one()
+
+    def ring_is_free(self) -> None:
+        """All slots may be used: the job before is over. For the event loop's thread."""
+        with self._lock:
+            if self._ahead is not None:
+                self._ahead = Ahead.BETWEEN_JOBS
+                self._lock.notify_all()
+
+    def go(self, order: StreamOrder) -> bool:
+        """Become the stream of a job. For the event loop's thread."""
+        with self._lock:
+            if self._ahead is None or self._cancelled or self._failed:
+                return False
+            self._ahead = None
+            self._deadline_ns = order.deadline_ns
+            self._on_finished, self._on_failure = order.on_finished, order.on_failure
+            if self._published > order.published:
+                self.words.publish(self._published)
+            self._lock.notify_all()
+        for number in self._withdraw():  # to queue again by its deadline
+            try:
+                self._submit(number)
+            except LinkClosed as error:
+                self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+            self._close_one()
+        return True
+
+    def _withdraw(self) -> list[int]:
+        """Take back what no link has begun; each still counts as open."""
+        with self._lock:
+            waiting = list(self._waiting.items())
+        return [
+            number for number, transfer in waiting if self._sources[number].link.cancel(transfer)
+        ]
 
     def run(self) -> None:
         """Walk over the extents; the runner's thread."""
         try:
             for number in range(self._first, len(self._sources)):
-                if not self._wait_for_slot(number):
+                if not (self._wait_ahead(number) and self._wait_for_slot(number)):
                     break
                 self._submit(number)
+            else:
+                self._wait_ahead(len(self._sources))
         except (LinkClosed, OSError) as error:
             self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
         finally:
             self._close_one()
+
+    def _wait_ahead(self, number: int) -> bool:
+        """Wait until this one's turn without a job has come, or a job; False when it is over."""
+        extents, slots = len(self._sources), len(self._ring)
+        while True:
+            with self._lock:
+                if self._cancelled or self._failed:
+                    return False
+                if self._ahead is None:
+                    return True
+                if self._open > 1 or number >= reach(extents, slots):
+                    self._lock.wait()
+                    continue
+                if self._ahead is Ahead.BETWEEN_JOBS:
+                    return True
+            if self.words.wait_consumed(freed_by(number, extents, slots), _AHEAD_SLICE_S):
+                return not self._stopped()
 
     def _wait_for_slot(self, number: int) -> bool:
         needed = consumed_needed(number, len(self._ring))
@@ -177,6 +239,7 @@ class Stream:
                 self._arrived.add(number)
                 self.streamed_bytes += moved
                 self._publish()
+                self._lock.notify_all()
         self._close_one()
 
     def _publish(self) -> None:
@@ -190,7 +253,7 @@ class Stream:
             count += 1
         if count != self._published:
             self._published = count
-            if not self._cancelled:
+            if not self._cancelled and self._ahead is None:
                 self.words.publish(count)
 
     def _fail(self, failure: StreamFailed) -> None:
@@ -198,11 +261,13 @@ class Stream:
             if self._failed or self._cancelled:
                 return
             self._failed = True
+            self._lock.notify_all()
         self._loop.call_soon_threadsafe(self._on_failure, self, failure)
 
     def _close_one(self) -> None:
         with self._lock:
             self._open -= 1
+            self._lock.notify_all()
             if self._open:
                 return
         self._loop.call_soon_threadsafe(self._finish)

@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol, runtime_checkable
 
 from tierline_agent.errors import StreamFailed
@@ -81,8 +82,8 @@ class Words(Protocol):
         """Streamed extents that the client will not read again in this job."""
         ...
 
-    def reset(self) -> None:
-        """Zero both words, before a job is granted."""
+    def reset(self, published: int = 0) -> None:
+        """Set both words before a job is granted: so many extents are in place, none consumed."""
         ...
 
     def interrupt(self) -> None:
@@ -174,6 +175,10 @@ class Backup(Protocol):
 class Stream(Protocol):
     """The streamed extents of one job, on their way.
 
+    It may begin *ahead* of its job (`StreamOrder.ahead`). Then it copies the first extents, one at
+    a time, each as soon as its slot is free (`policy.ahead`); it changes no flag word, and never
+    finishes by itself unless it fails, until `go` makes it the stream of a job.
+
     `on_finished` of its order is called once, in the event loop, and after it nothing of this
     stream writes to a slot or touches the flag words.
     """
@@ -205,9 +210,29 @@ class Stream(Protocol):
         """Stop as soon as what is in flight has ended. For the event loop's thread.
 
         Unless it is `resumable`, the job is over and the client's flag word with it. A resumable
-        stream leaves both words as they are, for the next agent.
+        stream leaves both words as they are, for the next agent; so does one without a job.
         """
         ...
+
+    def ring_is_free(self) -> None:
+        """A stream without a job may use all slots from now on."""
+        ...
+
+    def go(self, order: StreamOrder) -> bool:
+        """Become the stream of a job that was granted with no more in place than is.
+
+        False, and nothing is changed, if it was cancelled or has failed.
+        """
+        ...
+
+
+class Ahead(Enum):
+    """When a stream that begins before its job may use a slot."""
+
+    BEHIND_A_JOB = auto()
+    """Where the job that runs has consumed the last extent that it will have there."""
+    BETWEEN_JOBS = auto()
+    """At once."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +249,8 @@ class StreamOrder:
     on_failure: Callable[[Stream, StreamFailed], None]
     on_placed: Callable[[int, float], None] | None = None
     """Told the bytes of each extent that is in place, and the seconds since it was asked for."""
+    ahead: Ahead | None = None
+    """None: its job was granted."""
 
 
 class Device(Protocol):

@@ -59,9 +59,9 @@ class CpuWords:
         """Streamed extents that the client says it is done with."""
         return self._consumed.value
 
-    def reset(self) -> None:
-        """Zero both words."""
-        self.restart(0, 0)
+    def reset(self, published: int = 0) -> None:
+        """Set both words before a job."""
+        self.restart(published, 0)
 
     def restart(self, published: int, consumed: int) -> None:
         """Set both words, before a job goes on, and ask for nothing."""
@@ -177,6 +177,7 @@ class CpuDevice:
             on_finished=order.on_finished,
             on_failure=order.on_failure,
             on_placed=order.on_placed,
+            ahead=order.ahead,
         )
         self._runner.start(stream)
         return stream

@@ -141,6 +141,8 @@ class Session:
             return
         self._reattach.close()
         arenas = list(client.arenas.values())
+        for arena in arenas:
+            client.unit.executor.forget(arena.words)
         self.jobs.close()
         if client.token:
             if not node.recovery.awaits(client.token):

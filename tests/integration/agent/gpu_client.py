@@ -102,6 +102,14 @@ class GpuArena(Lent):
         """Wait for the stream."""
         ok(driver.cuStreamSynchronize(self.stream))
 
+    def look(self, extent: int) -> bytes:
+        """The bytes at an extent's address, whatever is there now."""
+        at = extent * self.extent_bytes
+        length = min(self.extent_bytes, self.size - at)
+        ok(driver.cuMemcpyDtoHAsync(self._host + at, self.base + at, length, self.stream))
+        self.synchronise()
+        return ctypes.string_at(self._host + at, length)
+
     def read_in_job(self, first: int = 0, last: int | None = None) -> bytes:
         """The bytes of extents first .. last-1, read as a job does."""
         last = len(self.placement) if last is None else last

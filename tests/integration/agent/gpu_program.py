@@ -4,6 +4,7 @@ job            one whole job            -> digest of all bytes read
 passes N       one job, the arena read N times, rewound in between -> digests, if all are equal
 half           begin a job, read half   -> "half"
 rest           read the rest, end it    -> digest of all bytes read in both
+granted        wait until the ring holds the first extents, run a job -> how many were published
 stall          begin a job and wait for its first extent -> "stalled"
 reattach       connect again after the agent was restarted, offer the arena -> "back"
 """
@@ -15,7 +16,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.integration.agent.agent_process import content
+from tests.integration.agent.agent_process import content, wait_until
 from tests.integration.agent.gpu_client import GpuArena, GpuClient, start_cuda
 
 
@@ -31,17 +32,16 @@ class Program:
         welcome = self.client.hello()
         self.token = welcome.reattach_token
         self.extents = extents
-        self.arena = self.client.load_arena(
-            content(seed, extents, extent_bytes=welcome.extent_bytes)
-        )
+        self.content = content(seed, extents, extent_bytes=welcome.extent_bytes)
+        self.arena = self.client.load_arena(self.content)
         self.job = 0
         self.seen = b""
 
     def obey(self, command: str) -> str:
         middle = self.extents // 2
         verb, _, argument = command.partition(" ")
-        if verb == "job":
-            return self.passes(1)
+        if verb in {"job", "granted"}:
+            return self.passes(1) if verb == "job" else self.granted()
         if verb == "passes":
             return self.passes(int(argument))
         if verb == "half":
@@ -63,6 +63,21 @@ class Program:
         self.client.hello(self.token)
         self.client.attach(self.arena, job=self.job)
         return "back"
+
+    def granted(self) -> str:
+        wait_until(self.ring_is_filled, "the ring holds the first extents")
+        job = self.client.begin(0)
+        published = self.arena.published
+        assert self.arena.read_in_job() == self.content
+        self.client.end(job)
+        return str(published)
+
+    def ring_is_filled(self) -> bool:
+        size = self.arena.extent_bytes
+        return all(
+            self.arena.look(extent) == self.content[extent * size :][:size]
+            for extent in self.arena.streamed[: len(self.arena.ring)]
+        )
 
     def passes(self, count: int) -> str:
         job = self.client.begin(0)

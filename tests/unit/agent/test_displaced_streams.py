@@ -4,6 +4,9 @@ Plans are made as for an agent (two extents in flight on a link) and played by t
 executor in virtual time: no response is above its bound, and no job has the device longer than it
 may. One that had would lose its rank for what others did. Tasks without a deadline fill what the
 others leave, and cost them no more than the section that was proved with.
+
+So it is with what is copied ahead of a next job: nobody waits longer than planned for the extent
+that is under way, and that job itself is the sooner done.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ SAME = {
     Scheduling.LAYER_PREEMPTIVE: preemption.Scheduling.LAYER_PREEMPTIVE,
     Scheduling.RING_KEEPING: preemption.Scheduling.RING_KEEPING,
 }
+BOTH = {"dram": DRAM, "nvme": NVME}
 
 
 def played(
@@ -50,7 +54,9 @@ def played(
     models = models_of(demands, answer.plans, where)
     arrivals = Arrivals([model.period_s for model in models], pattern)
     links = [tier.link for tier in where.tiers.values()]
-    node = VirtualNode(folder, models, arrivals, links, SAME[answer.scheduling])
+    # A job that never yields asks nobody how.
+    way = SAME.get(answer.scheduling, preemption.Scheduling.LAYER_PREEMPTIVE)
+    node = VirtualNode(folder, models, arrivals, links, way)
     try:
         node.run()
     finally:
@@ -107,7 +113,37 @@ def test_a_stream_waits_for_all_that_the_displaced_one_has_in_flight(
     hold(answer, seen.responses_s)
 
 
-@pytest.mark.parametrize("scheduling", list(SAME))
+def test_a_job_waits_for_one_extent_that_was_copied_ahead_and_it_is_planned(
+    tmp_path: Path,
+) -> None:
+    where = device(14, tiers=BOTH)
+    demands = [replace(urgent(300), period_s=4.0, deadline_s=3.0), copies("nvme")]
+    answer = plan(demands, where, scheduling=Scheduling.NON_PREEMPTIVE)
+    assert isinstance(answer, Admitted)
+    (_, (lasts_s, *_)) = played(tmp_path, demands, answer, where, Pattern([9.0, 1.0], 1.4))
+    worst_s = 0.0
+    for late_ms in range(0, 120, 3):
+        first_s = [1.0 + lasts_s + late_ms / 1000, 1.0]
+        worst_s = max(worst_s, *played(tmp_path, demands, answer, where, Pattern(first_s, 4.0))[0])
+    # It did wait for most of an extent of the slower tier, which is not its own.
+    alone_s = DRAM.link.flight_s(10**6) + 0.101
+    assert alone_s + 0.9 * NVME.link.copy_s(10**6) < worst_s
+    assert worst_s > alone_s + DRAM.link.flight_s(10**6)
+
+
+def test_a_job_that_follows_its_task_finds_its_first_extents(tmp_path: Path) -> None:
+    where = device(14, tiers=BOTH)
+    demands = [replace(copies("nvme"), period_s=2.5, deadline_s=2.5)]
+    answer = plan(demands, where, scheduling=Scheduling.NON_PREEMPTIVE)
+    assert isinstance(answer, Admitted)
+    ((first_s, *others_s),) = played(tmp_path, demands, answer, where, Pattern([1.0], 9.0))
+    slots = answer.plans[0].ring_extents
+    assert len(others_s) == 3
+    for response_s in others_s:
+        assert response_s < first_s - (slots - 1) * NVME.link.copy_s(10**6)
+
+
+@pytest.mark.parametrize("scheduling", [Scheduling.NON_PREEMPTIVE, *SAME])
 def test_no_response_is_above_its_bound(scheduling: Scheduling, tmp_path: Path) -> None:
     admitted = filling = 0
     for seed in range(40):

@@ -78,7 +78,7 @@ def test_every_job_ends_when_the_simulator_says(scheduling: Scheduling, folder: 
             models, machine, Arrivals(periods, Pattern(first_s, UNTIL_S)), AgentPolicy()
         )
         arrivals = Arrivals(periods, Pattern(first_s, UNTIL_S))
-        node = VirtualNode(folder, models, arrivals, [LINK], SAME[scheduling])
+        node = VirtualNode(folder, models, arrivals, [LINK], SAME[scheduling], goes_ahead=False)
         try:
             node.run()
             responses = node.responses_s

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,10 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent.devices.base import Extent
+from tierline_agent.devices.base import Ahead, Extent, StreamOrder
 from tierline_agent.devices.cpu import CpuDevice, CpuWords
 from tierline_agent.errors import StreamFailed
 from tierline_agent.links import Link
+from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.sources import Source
 from tierline_agent.streaming import Stream, StreamRunner
 from tierline_agent.tiers import CorruptExtent
@@ -46,20 +48,38 @@ class Bench:
             for number in range(count)
         ]
 
-    def start(self, sources: list[Source], slots: int, published: int = 0) -> Stream:
+    def start(
+        self, sources: list[Source], slots: int, published: int = 0, ahead: Ahead | None = None
+    ) -> Stream:
         self.ring = [self.device.create_extent() for _ in range(slots)]
         stream = Stream(
             device=self.device,
             sources=sources,
             ring=self.ring,
             words=self.words,
-            deadline_ns=1,
+            deadline_ns=1 if ahead is None else BACKGROUND_NS,
             published=published,
+            ahead=ahead,
             on_finished=lambda _stream: None,
             on_failure=lambda _stream, failure: self.failures.append(failure),
         )
         self.runner.start(stream)
         return stream
+
+    def go(self, stream: Stream, sources: list[Source], published: int) -> bool:
+        """What an executor does when the job of a stream that went ahead is granted."""
+        self.words.reset(published)
+        return stream.go(
+            StreamOrder(
+                sources=sources,
+                ring=self.ring,
+                words=self.words,
+                deadline_ns=1,
+                published=published,
+                on_finished=lambda _stream: None,
+                on_failure=lambda _stream, failure: self.failures.append(failure),
+            )
+        )
 
     def first_byte(self, slot: int) -> int:
         found = 0
@@ -176,3 +196,184 @@ async def test_the_runner_goes_on_with_the_next_stream(bench: Bench) -> None:
     second = bench.start(bench.sources(4), 2)
     assert await bench.consume(0, 4, 2) == [0, 1, 2, 3]
     await second.finished
+
+
+# -- ahead of a job
+
+
+@dataclass
+class Gate:
+    """A read that says when it begins, and ends when it may."""
+
+    byte: int
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, target: memoryview) -> int:
+        self.begun.set()
+        assert self.may_end.wait(TIMEOUT_S)
+        return reader(self.byte)(target)
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, TIMEOUT_S)
+
+
+async def arrived(stream: Stream, count: int) -> None:
+    """Until so many are in place; the clock is the loop's, which is real here."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while stream.in_place < count:
+            await asyncio.sleep(0.001)
+
+
+@in_loop
+async def test_between_jobs_the_ring_is_filled_one_extent_at_a_time(bench: Bench) -> None:
+    gates = [Gate(number) for number in range(3)]
+    sources = bench.sources(8)
+    for number, gate in enumerate(gates):
+        sources[number] = Source(bench.links[number % 2], gate, "gated")
+    stream = bench.start(sources, 3, ahead=Ahead.BETWEEN_JOBS)
+    for number, gate in enumerate(gates):
+        await gate.has_begun()
+        assert not any(later.begun.is_set() for later in gates[number + 1 :])
+        gate.may_end.set()
+    await arrived(stream, 3)
+    assert bench.words.published == 0
+    assert bench.go(stream, sources, published=3)
+    assert await bench.consume(0, 8, 3) == list(range(8))
+    await stream.finished
+    assert stream.streamed_bytes == 8 * EXTENT_BYTES
+    assert bench.failures == []
+
+
+@in_loop
+async def test_a_job_takes_over_the_extent_that_is_under_way(bench: Bench) -> None:
+    sources, gate = bench.sources(5), Gate(1)
+    sources[1] = Source(bench.links[1], gate, "gated")
+    stream = bench.start(sources, 2, ahead=Ahead.BETWEEN_JOBS)
+    await gate.has_begun()
+    # The job was granted before the first one was seen to be there.
+    assert bench.go(stream, sources, published=0)
+    await bench.published(1)
+    gate.may_end.set()
+    assert await bench.consume(0, 5, 2) == list(range(5))
+    await stream.finished
+
+
+@in_loop
+async def test_a_ring_that_holds_everything_waits_for_its_job(bench: Bench) -> None:
+    sources = bench.sources(2)
+    stream = bench.start(sources, 2, ahead=Ahead.BETWEEN_JOBS)
+    await arrived(stream, 2)
+    assert not stream.finished.done()
+    assert bench.go(stream, sources, published=1)
+    assert await bench.consume(0, 2, 2) == [0, 1]
+    await stream.finished
+
+
+@in_loop
+async def test_behind_a_job_a_slot_is_filled_when_it_was_consumed(bench: Bench) -> None:
+    """Of five extents in two slots the last two are numbers 4 and 3."""
+    consumed: list[int] = []
+
+    def watched(number: int) -> Callable[[memoryview], int]:
+        def read(target: memoryview) -> int:
+            consumed.append(bench.words.consumed)
+            return reader(number)(target)
+
+        return read
+
+    sources = [Source(bench.links[0], watched(number), f"extent {number}") for number in range(5)]
+    bench.words.reset(5)
+    stream = bench.start(sources, 2, ahead=Ahead.BEHIND_A_JOB)
+    for count in (4, 5):
+        bench.publish_consumed(count)
+    await arrived(stream, 2)
+    assert consumed == [5, 5]
+    assert (bench.words.published, bench.words.consumed) == (5, 5)
+    stream.cancel()
+    await stream.finished
+    assert (bench.words.published, bench.words.consumed) == (5, 5)
+
+
+@in_loop
+async def test_the_end_of_the_job_frees_the_ring(bench: Bench) -> None:
+    sources = bench.sources(5)
+    stream = bench.start(sources, 2, ahead=Ahead.BEHIND_A_JOB)
+    stream.ring_is_free()
+    await arrived(stream, 2)
+    stream.cancel()
+    await stream.finished
+    assert stream.in_place == 2
+
+
+@in_loop
+async def test_who_cancels_waits_for_the_extent_under_way_alone(bench: Bench) -> None:
+    sources, gate = bench.sources(5), Gate(0)
+    sources[0] = Source(bench.links[0], gate, "gated")
+    stream = bench.start(sources, 3, ahead=Ahead.BETWEEN_JOBS)
+    await gate.has_begun()
+    stream.cancel()
+    assert not stream.finished.done()
+    assert not bench.go(stream, sources, published=0)
+    gate.may_end.set()
+    await stream.finished
+    assert stream.in_place == 1
+    assert (bench.words.published, bench.words.consumed) == (0, 0)
+
+
+@in_loop
+async def test_damage_ahead_of_a_job_ends_the_copies_alone(bench: Bench) -> None:
+    sources = bench.sources(5)
+
+    def damaged(_target: memoryview) -> int:
+        raise CorruptExtent("not what was stored")
+
+    sources[1] = Source(bench.links[1], damaged, "extent 1 of the test")
+    stream = bench.start(sources, 3, ahead=Ahead.BETWEEN_JOBS)
+    await stream.finished
+    assert stream.in_place == 1
+    assert [failure.corrupt for failure in bench.failures] == [True]
+    assert not bench.go(stream, sources, published=1)
+    assert bench.words.published == 1
+
+
+@in_loop
+async def test_an_extent_that_waits_for_its_link_goes_by_its_jobs_deadline(bench: Bench) -> None:
+    link, holders, order = bench.links[0], [Gate(0), Gate(0)], list[str]()
+
+    def note(name: str, byte: int) -> Callable[[memoryview], int]:
+        def read(target: memoryview) -> int:
+            order.append(name)
+            return reader(byte)(target)
+
+        return read
+
+    for holder in holders:
+        link.submit(0, functools.partial(holder, memoryview(bytearray(1))), _ignore)
+    for holder in holders:
+        await holder.has_begun()
+    first = bench.sources(2)
+    first[0] = Source(link, note("ours", 7), "ours")
+    stream = bench.start(first, 2, ahead=Ahead.BETWEEN_JOBS)
+    async with asyncio.timeout(TIMEOUT_S):
+        while not stream._waiting:
+            await asyncio.sleep(0.001)
+    other = threading.Event()
+
+    def somebody_elses() -> int:
+        order.append("another job's")
+        other.set()
+        return 0
+
+    link.submit(2, somebody_elses, _ignore)
+    assert bench.go(stream, first, published=0)
+    for holder in holders:
+        holder.may_end.set()
+    assert await bench.consume(0, 2, 2) == [7, 1]
+    await stream.finished
+    assert await asyncio.to_thread(other.wait, TIMEOUT_S)
+    assert order == ["ours", "another job's"]
+
+
+def _ignore(_moved: int, _failure: BaseException | None) -> None:
+    pass

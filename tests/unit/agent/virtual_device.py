@@ -4,6 +4,9 @@ take the time they are told.
 Clients do what the library does: they pass gates, consume at the end of layers, and yield where
 they are asked. A link serves as many copies at a time as its rate says, whoever's they are, in the
 order in which they were asked for, and each gets an equal part of it.
+
+What the device copies ahead of jobs is left out where the simulator is to be met to the moment,
+which knows nothing of it: then such a stream copies nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ from pathlib import Path
 from typing import cast
 
 from tierline_agent.accounting import FastMemory
-from tierline_agent.devices.base import Device, StreamOrder
+from tierline_agent.devices.base import Ahead, Device, StreamOrder
 from tierline_agent.execution import Executor
 from tierline_agent.identity import Process
 from tierline_agent.leases import LeaseManager
+from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.sources import Source
@@ -42,8 +46,8 @@ class VirtualWords:
         self.published = self.consumed = 0
         self.asked = False
 
-    def reset(self) -> None:
-        self.restart(0, 0)
+    def reset(self, published: int = 0) -> None:
+        self.restart(published, 0)
 
     def restart(self, published: int, consumed: int) -> None:
         self.published, self.consumed, self.asked = published, consumed, False
@@ -104,8 +108,14 @@ class VirtualStream:
     """The streamed extents of one job; `in_place` are there."""
 
     def __init__(
-        self, order: StreamOrder, links: Sequence[VirtualLink], loop: asyncio.AbstractEventLoop
+        self,
+        order: StreamOrder,
+        links: Sequence[VirtualLink],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        goes_ahead: bool,
     ) -> None:
+        self.goes_ahead = goes_ahead
         self.order = order
         self.links = links
         self.words = cast(VirtualWords, order.words)
@@ -113,6 +123,7 @@ class VirtualStream:
         self.streamed_bytes = 0
         self.finished = loop.create_future()
         self.cancelled = False
+        self.ahead = order.ahead
         self._asked = order.published
         self._early: set[int] = set()
         self._open = 0
@@ -124,33 +135,55 @@ class VirtualStream:
             withdrawn = [copy for copy in link.waiting if copy.stream is self]
             link.waiting = [copy for copy in link.waiting if copy.stream is not self]
             self._open -= len(withdrawn)
-        self.finish_if_over()
+
+    def ring_is_free(self) -> None:
+        if self.ahead is not None:
+            self.ahead = Ahead.BETWEEN_JOBS
+
+    def go(self, order: StreamOrder) -> bool:
+        if self.ahead is None or self.cancelled:
+            return False
+        self.ahead, self.order = None, order
+        self.words.published = self.in_place
+        return True
 
     def ask(self) -> None:
         """Ask the links for what there is room for."""
         while not self.cancelled and self._asked < len(self.order.sources):
-            if self._asked - self.words.consumed >= len(self.order.ring):
+            if not self._has_room():
                 return
             link, spent_s = cast("tuple[int, float]", self.order.sources[self._asked])
             self.links[link].waiting.append(Copy(self, self._asked, spent_s))
             self._asked += 1
             self._open += 1
 
+    def _has_room(self) -> bool:
+        extents, slots = len(self.order.sources), len(self.order.ring)
+        if self.ahead is None:
+            return self._asked - self.words.consumed < slots
+        free = self.ahead is Ahead.BETWEEN_JOBS
+        if not self.goes_ahead or self._open or self._asked >= reach(extents, slots):
+            return False
+        return free or self.words.consumed >= freed_by(self._asked, extents, slots)
+
     def arrived(self, position: int) -> None:
         self._open -= 1
+        self.streamed_bytes += 1
         self._early.add(position)
         while self.in_place in self._early:
             self._early.remove(self.in_place)
             self.in_place += 1
-        if not self.cancelled:
+        if not self.cancelled and self.ahead is None:
             self.words.published = self.in_place
-        self.finish_if_over()
 
-    def finish_if_over(self) -> None:
-        over = self.cancelled or self.in_place == len(self.order.sources)
-        if over and not self._open and not self.finished.done():
-            self.finished.set_result(None)
-            self.order.on_finished(self)
+    def tell_if_over(self) -> bool:
+        """Tell what the event loop of an agent would be told; True if that was done now."""
+        complete = self.ahead is None and self.in_place == len(self.order.sources)
+        if self._open or self.finished.done() or not (self.cancelled or complete):
+            return False
+        self.finished.set_result(None)
+        self.order.on_finished(self)
+        return True
 
 
 @dataclass
@@ -177,6 +210,7 @@ class VirtualNode:
     arrivals: Arrivals
     links: Sequence[LinkRate]
     scheduling: Scheduling
+    goes_ahead: bool = True
     now_s: float = 0.0
     preemptions: int = 0
     rings_lost: int = 0
@@ -202,6 +236,9 @@ class VirtualNode:
         """By task."""
         self.held_s: list[list[tuple[float, int]]] = [[] for _ in self.models]
         """By task: how long each job had the device, and how many rings it lost."""
+        self.ahead_extents = 0
+        """How many were in place when their jobs were granted."""
+        self._words = [VirtualWords() for _ in self.models]
 
     def run(self) -> None:
         """Play all jobs to their end."""
@@ -216,7 +253,7 @@ class VirtualNode:
 
     def open_stream(self, order: StreamOrder) -> VirtualStream:
         assert all(stream.finished.done() for stream in self._streams), "two streams at once"
-        stream = VirtualStream(order, self._links, self.loop)
+        stream = VirtualStream(order, self._links, self.loop, goes_ahead=self.goes_ahead)
         self._streams = [stream]
         return stream
 
@@ -246,12 +283,20 @@ class VirtualNode:
         for client in ended:
             self._end(client)
         self._leases.unblock(_INSTANT)
-        while any(self._pass_gate(client) for client in list(self._clients)):
+        while self._pass_gates() or self._tell():
             pass
         self._copy()
 
+    def _pass_gates(self) -> bool:
+        return any(self._pass_gate(client) for client in list(self._clients))
+
+    def _tell(self) -> bool:
+        return any(stream.tell_if_over() for stream in self._streams)
+
     def _release(self, task: int) -> None:
-        model, words = self.models[task], VirtualWords()
+        model, words = self.models[task], self._words[task]
+        if any(client.words is words for client in self._clients):
+            words = VirtualWords()  # the arena of another process: the task runs late
         due = model.deadline_s
         deadline_ns = _FOR_EVER_NS if due is None else round((self.now_s + due) * 1e9)
         yielding = Yielding(words, Terms(self.scheduling, _FOR_EVER_NS, 0, 1), 0)
@@ -274,6 +319,7 @@ class VirtualNode:
 
         def granted(_now_ns: int) -> None:
             client.has_device = True
+            self.ahead_extents += words.published
 
         self._executor.begin(execution, granted)
 

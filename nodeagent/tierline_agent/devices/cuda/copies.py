@@ -59,6 +59,14 @@ class CopyLane:
         self._kept.record(copy.end, self.stream)
         return copy
 
+    def publish(self, copy: Copy, word: int, value: int) -> None:
+        """Publish behind the last copy that was enqueued, as if that was asked for with it.
+
+        Raises CudaFailed.
+        """
+        self._kept.write(self.stream, word, value)
+        self._kept.record(copy.end, self.stream)
+
     def is_done(self, copy: Copy) -> bool:
         """Whether a copy has ended. Raises CudaFailed: it, or something before it, failed."""
         return self._kept.has_passed(copy.end)

@@ -106,15 +106,17 @@ class CudaDevice:
     def _make_parts(self) -> _Parts:
         context, buffers = self._context, self._buffers.all
         context.enter()
+        loader = Loader(context, buffers[_STREAM_BUFFERS:], self._link_is_free)
         return _Parts(
             DeviceMemory(context, self.extent_bytes, self.fast_bytes // self.extent_bytes),
-            Loader(context, buffers[_STREAM_BUFFERS:], self._link_is_free),
+            loader,
             Supplies(
                 context,
                 CopyLane(context, self._kept),
                 self._media,
                 buffers[:_STREAM_BUFFERS],
                 self._lose,
+                loader.wanted,
             ),
         )
 
@@ -231,7 +233,7 @@ class CudaDevice:
 
     def _unpin_closed(self) -> None:
         """Not while a stream may wait for its client: the event loop would wait with it."""
-        if self._stream is None or self._stream.over:
+        if self._stream is None or self._stream.over or self._stream.without_job:
             while self._closed:
                 self._closed.pop().unpin()
 

@@ -2,7 +2,8 @@
 
 They have a CUDA stream of their own, in which they run one after another, and give way: at most
 `IN_FLIGHT` extents are on the way at once, and one begins only while the job's stream waits for its
-client or there is none. So a job's extent waits for no more than those.
+client or there is none. So a job's extent waits for no more than those. What a stream copies
+without a job gives way to them.
 
 For link workers: `copy` blocks, without the interpreter's lock.
 """
@@ -37,6 +38,8 @@ class Loader:
         self._context = context
         self._link_is_free = link_is_free
         self._turns = threading.BoundedSemaphore(IN_FLIGHT)
+        self._copying: set[int] = set()
+        """Threads that have a copy to make: seen by the stream before they look at it."""
         self._buffers: queue.SimpleQueue[Buffer] = queue.SimpleQueue()
         for buffer in buffers:
             self._buffers.put(buffer)
@@ -60,6 +63,17 @@ class Loader:
 
     def copy(self, target: int, source: int, size_bytes: int) -> int:
         """Copy from pinned memory; returns nanoseconds of the device. Raises CudaFailed."""
+        self._copying.add(threading.get_ident())
+        try:
+            return self._copy(target, source, size_bytes)
+        finally:
+            self._copying.discard(threading.get_ident())
+
+    def wanted(self) -> int:
+        """How many copies are wanted or under way."""
+        return len(self._copying)
+
+    def _copy(self, target: int, source: int, size_bytes: int) -> int:
         self._context.enter()
         attempt = f"load {size_bytes} bytes to GPU {self._context.ordinal}"
         with self._turns:

@@ -22,6 +22,11 @@ A failure is told when what was enqueued before has run out, which needs nothing
 that it goes on: from then on the client fills its ring itself, and no late copy of the agent's may
 land there, no late count go back behind the client's own.
 
+A stream that begins ahead of its job enqueues one extent at a time, and for each the copy alone:
+only when the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for
+a client that runs, and a cancelled one is over with the copy under way. It leaves the link to
+loads. With its job, the count of what has arrived, or is about to, goes in behind that copy.
+
 Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
 back only when its copy has ended.
 """
@@ -36,7 +41,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tierline_agent.devices.base import StreamOrder
+from tierline_agent.devices.base import Ahead, StreamOrder
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.copies import Copy, CopyLane
 from tierline_agent.devices.cuda.driver import DeviceLost
@@ -45,6 +50,7 @@ from tierline_agent.devices.cuda.pinned import Buffer, PinnedMedia
 from tierline_agent.devices.cuda.words import CudaWords
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links import Transfer
+from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
 from tierline_agent.sources import Lender
 from tierline_agent.streaming import explain
@@ -52,6 +58,7 @@ from tierline_agent.tiers import TierError
 
 _LOOK_S = 0.001
 _LOOK_WHILE_ENDING_S = 0.0001
+_LOOK_AHEAD_S = 0.0002
 _VERIFIED_AHEAD = 2 * IN_FLIGHT
 _AT_ONCE = 2
 
@@ -67,6 +74,8 @@ class Supplies:
     """Idle buffers."""
     on_lost: Callable[[DeviceLost], None]
     """Told, in the runner's thread, that the device's context is gone."""
+    loads: Callable[[], int]
+    """How many copies beside streams are wanted or under way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +120,7 @@ class CudaStream:
         self._loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         self._changed = threading.Condition()
+        self._ahead = order.ahead
         self._next = self._looked = order.published
         self._flight: deque[_InFlight] = deque()
         self._prepared: dict[int, _Prepared] = {}
@@ -141,9 +151,41 @@ class CudaStream:
                 if prepared.transfer is not None and link.cancel(prepared.transfer):
                     self._forget(number)
             if not resumable:
-                self.words.interrupt()
+                self._let_go()
                 self._advance()
             self._changed.notify()
+
+    def ring_is_free(self) -> None:
+        """All slots may be used: the job before is over."""
+        with self._changed:
+            if self._ahead is not None:
+                self._ahead = Ahead.BETWEEN_JOBS
+                self._advance()
+                self._changed.notify()
+
+    def go(self, order: StreamOrder) -> bool:
+        """Become the stream of a job."""
+        with self._changed:
+            if self._ahead is None or self._cancelled or self._failure or self._over:
+                return False
+            self._ahead, self._order = None, order
+            if self._next > order.published:
+                self._publish_all()
+            for number, prepared in list(self._prepared.items()):  # to queue by its deadline
+                link = order.sources[number].link
+                if prepared.transfer is not None and link.cancel(prepared.transfer):
+                    self._forget(number)
+                    self._looked = number
+        self.begin()
+        with self._changed:
+            self._changed.notify()
+        return True
+
+    @property
+    def without_job(self) -> bool:
+        """Whether its job was not granted yet."""
+        with self._changed:
+            return self._ahead is not None
 
     @property
     def in_place(self) -> int:
@@ -162,6 +204,8 @@ class CudaStream:
         with self._changed:
             if self._over or not self._flight:
                 return True
+            if self._ahead is not None:
+                return False
             first = self._flight[0].number
             needed = consumed_needed(first, len(self._ring))
             return needed > 0 and (self.words.consumed - needed) & 0x80000000 != 0
@@ -172,8 +216,20 @@ class CudaStream:
         """Keep the device supplied until all has arrived."""
         with self._changed:
             while self._advance():
-                pause_s = _LOOK_WHILE_ENDING_S if self._cancelled else _LOOK_S
-                self._changed.wait(pause_s)
+                self._changed.wait(self._pause_s())
+
+    def _pause_s(self) -> float | None:
+        """How long to wait until the next look; None: until something changes."""
+        if self._cancelled:
+            return _LOOK_WHILE_ENDING_S
+        if self._ahead is None:
+            return _LOOK_S
+        if self._flight:
+            return _LOOK_AHEAD_S
+        if self._reading or self._next >= self._reach:
+            return None
+        behind = self._ahead is Ahead.BEHIND_A_JOB
+        return _LOOK_AHEAD_S if behind else _LOOK_S  # then loads have the link
 
     def _advance(self) -> bool:
         """Take what has ended and enqueue what may be; False when it is over. Locked."""
@@ -194,8 +250,13 @@ class CudaStream:
         elif not self._flight and not self._reading and self._has_nothing_to_do:
             self._end()
         elif self._cancelled:
-            self.words.interrupt()
+            self._let_go()
         return not self._over
+
+    def _let_go(self) -> None:
+        """End the waits for the client of a job that is over."""
+        if self._ahead is None:
+            self.words.interrupt()
 
     @property
     def _reading(self) -> bool:
@@ -204,7 +265,7 @@ class CudaStream:
     @property
     def _has_nothing_to_do(self) -> bool:
         ended = self._cancelled or self._failure is not None
-        return ended or self._next == len(self._order.sources)
+        return ended or (self._ahead is None and self._next == len(self._order.sources))
 
     def _take_ended(self) -> None:
         lane, order = self._supplies.lane, self._order
@@ -231,8 +292,7 @@ class CudaStream:
 
     def _prepare(self) -> None:
         """Look at each extent once, some way ahead: have it read or verified if need be; locked."""
-        last = min(self._next + self._depth, len(self._order.sources))
-        while self._looked < last:
+        while self._looked < self._last_to_look_at():
             source = self._order.sources[self._looked]
             if source.lender is None:
                 if not self._supplies.buffers:
@@ -244,6 +304,27 @@ class CudaStream:
                     return
                 self._submit(self._looked, source.lender.verify, None)
             self._looked += 1
+
+    def _last_to_look_at(self) -> int:
+        if self._ahead is None:
+            return min(self._next + self._depth, len(self._order.sources))
+        may = self._next < self._reach and self._slot_is_free(self._next)
+        return self._next + (may and self._has_the_link())
+
+    def _has_the_link(self) -> bool:
+        """Whether an extent may be on its way: without a job one at a time, and behind loads."""
+        return self._ahead is None or not (self._flight or self._supplies.loads())
+
+    @property
+    def _reach(self) -> int:
+        return reach(len(self._order.sources), len(self._ring))
+
+    def _slot_is_free(self, number: int) -> bool:
+        """Whether a job that runs has done with all that lies where this one belongs."""
+        if self._ahead is Ahead.BETWEEN_JOBS:
+            return True
+        needed = freed_by(number, len(self._order.sources), len(self._ring))
+        return (self.words.consumed - needed) & 0x80000000 == 0
 
     def _submit(self, number: int, work: Callable[[], int], buffer: Buffer | None) -> None:
         source = self._order.sources[number]
@@ -281,7 +362,7 @@ class CudaStream:
 
     def _enqueue(self) -> None:
         while self._next < self._looked and len(self._flight) < self._depth and not self._failure:
-            ready = self._take_ready(self._next)
+            ready = self._take_ready(self._next) if self._has_the_link() else None
             if ready is None:
                 return
             try:
@@ -317,9 +398,23 @@ class CudaStream:
         needed = consumed_needed(number, slots)
         if needed > 0:
             lane.wait(self.words.consumed_address, needed)
-        publish = (self.words.published_address, number + 1)
+        publish = (self.words.published_address, number + 1) if self._ahead is None else None
         copy = lane.copy(self._ring[slot_of(number, slots)].address, address, size_bytes, publish)
         self._flight.append(_InFlight(number, copy, size_bytes, asked_s, buffer))
+
+    def _publish_all(self) -> None:
+        """Publish what was copied without a job: behind the copy that may be under way."""
+        if not self._flight:
+            self.words.publish(self._next)
+            return
+        try:
+            self._supplies.context.enter()
+            copy = self._flight[-1].copy
+            self._supplies.lane.publish(copy, self.words.published_address, self._next)
+        except DeviceLost as error:
+            self._lose(error)
+        except OSError as error:
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
 
     # -- the end
 
@@ -329,6 +424,8 @@ class CudaStream:
 
     def _lose(self, error: DeviceLost) -> None:
         """The context is gone, and with it all that was enqueued."""
+        if self._flight:
+            self._next = self._flight[0].number
         while self._flight:
             ended = self._flight.popleft()
             self._give_back(ended.number, ended.buffer)

@@ -59,10 +59,14 @@ class CudaWords:
         """Streamed extents that the client says it is done with."""
         return self._consumed.value
 
-    def reset(self) -> None:
-        """Zero both words."""
-        self._published.value = 0
+    def reset(self, published: int = 0) -> None:
+        """Set both words before a job."""
+        self._published.value = published
         self._consumed.value = 0
+
+    def publish(self, count: int) -> None:
+        """Say that so many are in place, where the device has nothing to copy before it says so."""
+        self._published.value = count
 
     def interrupt(self) -> None:
         """End the device's waits. Until they have ended, a client may write its word once more."""

@@ -1,0 +1,99 @@
+"""Copies for a task's next job before it comes: whether, where, and what is left of them.
+
+When a job's stream is complete, its ring empties while its last layers run, and stays empty until
+the next job. If that is the same task's, it begins with the same extents: so they are copied in
+advance, each as soon as the slot where it belongs is free. They are for latency only and earn no
+admission credit. So that no proof is touched by them (rule P4 of the realtime theory notes),
+
+* they begin only while nobody else has the device, wants it, or has parked a job on it,
+* one extent is on its way at a time: whoever comes waits for no more than that,
+* they end as soon as anybody else asks for the device.
+
+What has arrived stays good until another arena's job takes the ring of the domain, whoever else had
+the device meanwhile. A job that is parked loses it: its own slots are all that counts then.
+
+Nothing here knows devices, clocks or clients.
+
+Invariant: what `Aheads` says to lie in a ring is there, whole, from the arena's first streamed
+extent on and without a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+def reach(extents: int, ring_slots: int) -> int:
+    """How many of an arena's first streamed extents have room in its ring."""
+    return min(extents, ring_slots)
+
+
+def freed_by(extent: int, extents: int, ring_slots: int) -> int:
+    """How many streamed extents a job must have consumed before its next one's `extent` is copied.
+
+    Those up to the last one that lay in the same slot; `extents` is how many the job has.
+    """
+    return extent + ring_slots * ((extents - 1 - extent) // ring_slots) + 1
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a device is doing."""
+
+    waiting: int
+    """Jobs that wait for it."""
+    parked: int
+    """Jobs that gave it away and want it back."""
+    streaming: bool
+    """A stream writes to fast memory, or is about to."""
+    blocked: bool
+    """Nobody would be given the device at the moment."""
+    others_hold: bool
+    """A job has it whose arena is another one, or whose stream begins anew."""
+
+
+def may_go_ahead(now: Situation) -> bool:
+    """Whether copies for a next job may begin."""
+    return not (now.waiting or now.parked or now.streaming or now.blocked or now.others_hold)
+
+
+@dataclass(frozen=True)
+class Lying:
+    """First extents of an arena that lie in its domain's ring."""
+
+    arena: object
+    extents: int
+    size_bytes: int
+
+
+@dataclass
+class Aheads:
+    """What lies in the ring of each domain, for a next job."""
+
+    _lying: dict[str, Lying] = field(default_factory=dict)
+
+    def lies(self, domain: str, lying: Lying) -> None:
+        """Copies for a next job have ended, and nobody else took the ring meanwhile."""
+        if lying.extents:
+            self._lying[domain] = lying
+
+    def take(self, domain: str, arena: object) -> Lying:
+        """What an arena finds in its domain's ring; from now on nothing lies there."""
+        lying = self._lying.pop(domain, None)
+        return lying if lying is not None and lying.arena == arena else Lying(arena, 0, 0)
+
+    def reaches(self, domain: str, arena: object) -> int:
+        """How many extents of this arena lie in its domain's ring."""
+        lying = self._lying.get(domain)
+        return lying.extents if lying is not None and lying.arena == arena else 0
+
+    def overwritten(self, domain: str, *, by: object = None) -> None:
+        """The ring is used by another arena than the one that has extents there, or in between."""
+        lying = self._lying.get(domain)
+        if lying is not None and lying.arena != by:
+            del self._lying[domain]
+
+    def gone(self, arena: object) -> None:
+        """The arena is no more."""
+        for domain in [name for name, lying in self._lying.items() if lying.arena == arena]:
+            del self._lying[domain]

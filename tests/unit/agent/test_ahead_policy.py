@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierline_agent.policy.ahead import Aheads, Lying, Situation, freed_by, may_go_ahead, reach
+from tierline_agent.policy.transfers import consumed_needed, slot_of
+
+IDLE = Situation(waiting=0, parked=0, streaming=False, blocked=False, others_hold=False)
+
+
+@given(extents=st.integers(1, 60), ring=st.integers(1, 12), data=st.data())
+def test_no_slot_is_taken_from_a_job_that_may_still_read_it(
+    extents: int, ring: int, data: st.DataObject
+) -> None:
+    """A job and the copies for its next one, in any order that the rules allow: what the job has
+    not consumed is never overwritten, and at its end all that there is room for can be copied."""
+    slots: dict[int, tuple[str, int]] = {}
+    copied = consumed = ahead = 0
+    while consumed < extents or ahead < reach(extents, ring):
+        may = {
+            "copy": copied < extents and consumed >= consumed_needed(copied, ring),
+            "consume": consumed < copied,
+            "go ahead": copied == extents
+            and ahead < reach(extents, ring)
+            and consumed >= freed_by(ahead, extents, ring),
+        }
+        step = data.draw(st.sampled_from([name for name, possible in may.items() if possible]))
+        if step == "copy":
+            slots[slot_of(copied, ring)] = ("job", copied)
+            copied += 1
+        elif step == "consume":
+            assert slots[slot_of(consumed, ring)] == ("job", consumed)
+            consumed += 1
+        else:
+            slots[slot_of(ahead, ring)] = ("next", ahead)
+            ahead += 1
+    assert slots == {slot_of(number, ring): ("next", number) for number in range(ahead)}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        replace(IDLE, waiting=1),
+        replace(IDLE, parked=1),
+        replace(IDLE, streaming=True),
+        replace(IDLE, blocked=True),
+        replace(IDLE, others_hold=True),
+    ],
+    ids=["somebody waits", "a job is parked", "a stream runs", "nobody is granted", "others run"],
+)
+def test_copies_begin_only_where_nobody_is_in_the_way_of_them(now: Situation) -> None:
+    assert may_go_ahead(IDLE)
+    assert not may_go_ahead(now)
+
+
+def test_what_lies_in_a_ring_is_found_once_and_by_its_own_arena() -> None:
+    aheads = Aheads()
+    aheads.lies("red", Lying("a", 2, 200))
+    aheads.lies("blue", Lying("b", 1, 100))
+    assert aheads.reaches("red", "a") == 2
+    assert aheads.reaches("red", "b") == 0
+    assert aheads.take("red", "a") == Lying("a", 2, 200)
+    assert aheads.take("red", "a") == Lying("a", 0, 0)
+    # Others look in vain, and overwrite it.
+    assert aheads.take("blue", "a") == Lying("a", 0, 0)
+    assert aheads.take("blue", "b") == Lying("b", 0, 0)
+
+
+@pytest.mark.parametrize("by", ["other", None], ids=["another arena", "its own in the middle"])
+def test_a_ring_that_is_overwritten_holds_nothing(by: str | None) -> None:
+    aheads = Aheads()
+    aheads.lies("red", Lying("a", 2, 200))
+    aheads.overwritten("blue", by=by)
+    aheads.overwritten("red", by="a")
+    assert aheads.reaches("red", "a") == 2
+    aheads.overwritten("red", by=by)
+    assert aheads.reaches("red", "a") == 0
+
+
+def test_an_arena_that_is_gone_lies_nowhere() -> None:
+    aheads = Aheads()
+    aheads.lies("red", Lying("a", 2, 200))
+    aheads.lies("blue", Lying("b", 1, 100))
+    aheads.gone("a")
+    assert (aheads.reaches("red", "a"), aheads.reaches("blue", "b")) == (0, 1)
