@@ -17,6 +17,8 @@ from tierline_cluster.images import Image
 
 PYTHON: Final = "tierline.local/python:1"
 PROGRAM: Final = "/program.py"
+_OF_TORCH: Final = ("libtorch_cpu.so", "libtorch_python.so")
+"""Of PyTorch the image has the system's libraries that it needs; pods mount the rest."""
 _LEFT_OUT: Final = frozenset(
     {"test", "tests", "idlelib", "tkinter", "ensurepip", "lib2to3", "site-packages", "__pycache__"}
 )
@@ -27,12 +29,15 @@ def python_image() -> Image:
     python = Path(sys.executable).resolve()
     files = {str(path): path for path in _standard_library()}
     needed = [python, *(path for path in files.values() if path.suffix == ".so")]
+    packages = Path(sysconfig.get_path("purelib"))
+    needed += [packages / "torch" / "lib" / name for name in _OF_TORCH]
     for program in needed:
-        files |= {str(path): path for path in libraries(program)}
+        found = (path for path in libraries(program) if packages not in path.parents)
+        files |= {str(path): path for path in found}
     return Image(
         PYTHON,
         {**files, str(python): python, PROGRAM: Path(__file__).with_name("program.py")},
-        links={"/bin/python3": str(python)},
+        links={"/bin/python": str(python), "/bin/python3": str(python)},
         entrypoint=["/bin/python3", PROGRAM],
         user="65532:65532",
     )

@@ -19,6 +19,7 @@ PATIENCE_S: Final = 180
 EXTENT_BYTES: Final = 1 << 20
 FAST_EXTENTS: Final = 8
 DRAM_EXTENTS: Final = 64
+DRAM: Final = "/run/tierline/dram"
 CDI: Final = Path("/var/run/cdi")
 FATAL: Final = frozenset({"CrashLoopBackOff", "ErrImageNeverPull", "CreateContainerConfigError"})
 """Why a container does not start, where waiting is no use."""
@@ -39,7 +40,7 @@ class Release:
     def values(self) -> dict[str, Any]:
         """The chart's values: little memory, so that little is too much."""
         cpu = {"fastMemory": f"{FAST_EXTENTS}Mi"}
-        dram = {"path": "/run/tierline/dram", "size": f"{DRAM_EXTENTS}Mi"}
+        dram = {"path": DRAM, "size": f"{DRAM_EXTENTS}Mi"}
         pool = {"devices": {"cpu": cpu}, "extentSize": "1Mi", "tiers": {"dram": dram, "nvme": None}}
         return {
             "operator": {"image": {"pullPolicy": "Never"}},

@@ -98,14 +98,14 @@ class Tasks:
             "metadata": {"name": name, "namespace": self.namespace},
         }
 
-    def wait(self, name: str, **wanted: str) -> Manifest:
+    def wait(self, name: str, *, within_s: float = PATIENCE_S, **wanted: str) -> Manifest:
         """Wait until conditions of a task (by type) have these reasons; returns the task."""
 
         def said(found: Manifest) -> bool:
             seen = conditions(found)
             return all(seen.get(kind, {}).get("reason") == why for kind, why in wanted.items())
 
-        return self.api.wait(self.named(name), said, PATIENCE_S)
+        return self.api.wait(self.named(name), said, within_s)
 
     def pods(self, app: str) -> list[Manifest]:
         """Return the pods with the label `app`."""

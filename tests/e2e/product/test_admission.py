@@ -14,19 +14,6 @@ from tierline_api.optin import GATE
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-def test_three_tasks_with_templates_hold_their_deadlines(tasks: Tasks) -> None:
-    names = ("camera", "lidar", "radar")
-    for name in names:
-        tasks.apply_with_pods(name)
-    for name in names:
-        found = tasks.wait(name, Ready="Running", DeadlinesMet="NoMisses")
-        status = found["status"]
-        assert status["phase"] == "Running"
-        assert status["node"] == tasks.release.cluster.node.name
-        assert status["observed"]["streamedBytesPerJob"] > 0
-        assert tasks.jobs(name) > 0
-
-
 def test_a_deployment_opts_in_by_annotation(tasks: Tasks) -> None:
     tasks.apply("camera")
     tasks.deployment("app", "camera")
