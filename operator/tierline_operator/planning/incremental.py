@@ -104,6 +104,8 @@ class Standing:
 
     def responses_s(self) -> list[float | None]:
         """The exact bound of each task's response time, seconds; slower than all the rest."""
+        if any(demand.mean_compute_s is not None for demand in self.demands):
+            return [granted.response_s for granted in self.plans]  # settled, so they have it
         rows = zip(self.demands, self.lean.costs, self.lean.sections, strict=True)
         return worst_responses([_sporadic(*row) for row in rows])
 
