@@ -16,15 +16,19 @@ from tierline_api.conditions import Reason
 from tierline_api.memnode import MemNode
 from tierline_api.memquota import MemQuota
 from tierline_api.swap import SwapPolicy
+from tierline_operator.admission.demand import NS
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.placement.beside import Standings
 from tierline_operator.placement.demands import Unasked, demoted
 from tierline_operator.placement.ledger import Ledger, differs
 from tierline_operator.placement.order import Order
 from tierline_operator.placement.proof import prove, together
 from tierline_operator.placement.quota import Usage, excess, usage_of
 from tierline_operator.placement.rules import KindRules, Rules
-from tierline_operator.placement.seats import DeviceKey, Seat, Standing
+from tierline_operator.placement.seats import DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.verdict import Refusal, refusal_of
-from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
+from tierline_operator.planning.incremental import Standing as Proven
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | None]
@@ -42,6 +46,7 @@ class Book:
         self._by_node: dict[str, set[DeviceKey]] = defaultdict(set)
         self._order = Order()
         self._keys: frozenset[DeviceKey] | None = None
+        self._standings = Standings()
 
     def put_node(self, node: MemNode) -> set[DeviceKey]:
         """Take a node as it is now; returns the devices of which something changed."""
@@ -86,6 +91,15 @@ class Book:
             self._keys = frozenset(self.ledgers)
         return self._keys
 
+    @property
+    def crowded_from(self) -> int:
+        """With so many on a device, planning all of them anew is what is done last."""
+        return self._rules.crowded_from
+
+    def of_node(self, name: str) -> frozenset[DeviceKey]:
+        """The devices of a node, which share its tiers."""
+        return frozenset(self._by_node[name])
+
     def by_load(self) -> Iterator[Ledger]:
         """The devices from the least loaded on, as it was when the first was asked for."""
         return map(self.ledgers.__getitem__, self._order.keys())
@@ -97,6 +111,7 @@ class Book:
             del self.ledgers[key]
             self._by_node[key.node].discard(key)
             self._order.drop(key)
+            self._standings.drop(key)
             self._keys = None
 
     def _rank(self, ledger: Ledger) -> None:
@@ -128,19 +143,55 @@ class Book:
             return None, Refusal(Reason.INVALID_SPEC, str(error), ledger.key)
         if isinstance(answer, Infeasible):
             return None, refusal_of(answer, ledger.key)
-        over = self._over_quota(ledger, demands, answer, capacity)
+        over = self._over_quota(ledger, demands, answer.plans, capacity)
         return (None, over) if over else (answer, None)
 
     def grant(self, ledger: Ledger, seats: Sequence[Seat], answer: Admitted) -> None:
         """Write what was admitted into the ledger; `seats` are in the order of the answer."""
         for seat, plan in zip(seats, answer.plans, strict=True):
             seat.plan, seat.scheduling = plan, answer.scheduling
-        ledger.answer = answer
+        ledger.load = answer.utilisation
+        self._standings.drop(ledger.key)
         self._rank(ledger)
+
+    def try_beside(self, ledger: Ledger, demand: TaskDemand) -> Proven | None:
+        """Does one more hold beside the plans that are there? None: not so, or not so quickly."""
+        capacity = self.capacity(ledger)
+        limited = self._limited(demand)
+        proven = self._standings.with_one_more(ledger, limited, capacity)
+        if proven is None:
+            return None
+        demands = [*(d for d, _ in ledger.planned), demand]
+        plans = [*(plan for _, plan in ledger.planned), proven.plans[-1]]
+        return None if self._over_quota(ledger, demands, plans, capacity) else proven
+
+    def grant_beside(self, ledger: Ledger, seat: Seat, proven: Proven) -> set[TaskKey]:
+        """Write what was proven for one more into its seat; returns whose promise is another now.
+
+        Who was promised an exact response is promised the deadline, which holds whoever comes.
+        """
+        changed = {seat.task}
+        for other in ledger.seats:
+            if other.plan is not None and other.demand is not None:
+                promised = other.plan.response_s
+                if promised is not None and promised != other.demand.deadline_s:
+                    other.plan = replace(other.plan, response_s=other.demand.deadline_s)
+                    changed.add(other.task)
+        seat.plan, seat.scheduling = proven.plans[-1], _in_force(ledger)
+        ledger.load = sum(
+            cost / NS / demand.period_s
+            for demand, cost in zip(proven.demands, proven.lean.costs, strict=True)
+        )
+        self._standings.keep(ledger.key, proven)
+        self._rank(ledger)
+        return changed
 
     def prove(self, ledger: Ledger, ask: Ask) -> list[Seat]:
         """Rule again on everyone who sits there; returns the seats that are given up."""
-        ledger.answer, ledger.unknown = None, ""
+        ledger.load, ledger.unknown = 0.0, ""
+        for key in self._by_node[ledger.key.node]:
+            self.ledgers[key].forget_refusals()
+        self._standings.drop(ledger.key)
         lost: list[Seat] = []
         asking: list[Seat] = []
         for seat in list(ledger.seats):
@@ -184,7 +235,7 @@ class Book:
             if ruling.standing == Standing.LOST:
                 seat.demand = None
                 lost += self._lose(seat, seat.reason)
-        ledger.answer = proof.answer
+        ledger.load = proof.answer.utilisation
         return lost
 
     @staticmethod
@@ -205,13 +256,13 @@ class Book:
         self,
         ledger: Ledger,
         demands: Sequence[TaskDemand],
-        answer: Admitted,
+        plans: Sequence[TaskPlan],
         capacity: DeviceCapacity,
     ) -> Refusal | None:
         limited = [d for d in sorted({demand.domain for demand in demands}) if self.quotas.get(d)]
         if not limited:
             return None
-        here = usage_of(list(zip(demands, answer.plans, strict=True)), capacity)
+        here = usage_of(list(zip(demands, plans, strict=True)), capacity)
         before = ledger.usage(capacity)
         for domain in limited:
             if domain in before and not here[domain].exceeds(before[domain]):
@@ -231,3 +282,11 @@ class Book:
             and ledger.usable
             and any(demand.domain == domain for demand, _ in ledger.planned)
         ]
+
+
+def _in_force(ledger: Ledger) -> Scheduling:
+    """What the device must do for the plans of others that are there; one more adds nothing."""
+    ways = {seat.scheduling for seat in ledger.seats if seat.plan is not None}
+    return next(
+        (way for way in ways if way != Scheduling.NON_PREEMPTIVE), Scheduling.NON_PREEMPTIVE
+    )

@@ -7,6 +7,7 @@ same. Pure; raises nothing: a question without sense is an `Unasked` with its re
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
 
 from tierline_api.conditions import Reason
 from tierline_api.memnode import Device
@@ -25,6 +26,25 @@ class Unasked:
     sentence: str
 
 
+class Alike:
+    """One demand of all tasks that are alike but for their names, so that they share its layout.
+
+    It lives for as long as one of their `Demands` holds it, and with it the profile.
+    """
+
+    def __init__(self) -> None:
+        self._made: WeakValueDictionary[tuple[object, ...], TaskDemand] = WeakValueDictionary()
+
+    def of(self, task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDemand:
+        """Any name; raises QuestionError and ValueError like `planning.from_api.demand_of`."""
+        asked = (task.domain, task.spec.realtime, task.spec.memory, task.spec.swap)
+        key = (id(profile), extent_bytes, *asked)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = demand_of(task, profile, extent_bytes)
+        return made
+
+
 class Demands:
     """The demands of one task, for one spec and one profile at a time."""
 
@@ -32,9 +52,15 @@ class Demands:
         self._basis: tuple[int, int] | None = None
         self._held: tuple[MemTaskSpec, MemProfile] | None = None
         self._by_size: dict[int, TaskDemand | Unasked] = {}
+        self._shared: list[TaskDemand] = []
 
     def of(
-        self, task: MemTask, spec: MemTaskSpec, profile: MemProfile, device: Device
+        self,
+        task: MemTask,
+        spec: MemTaskSpec,
+        profile: MemProfile,
+        device: Device,
+        alike: Alike,
     ) -> TaskDemand | Unasked:
         """What the task asks of `device` with that spec; its name is still the task's."""
         measured = profile.spec.device
@@ -50,10 +76,13 @@ class Demands:
         if basis != self._basis:
             # The objects are held so that their identities stay theirs.
             self._basis, self._held, self._by_size = basis, (spec, profile), {}
+            self._shared.clear()
         if device.extent_bytes not in self._by_size:
             asking = task if spec is task.spec else task.model_copy(update={"spec": spec})
             try:
-                demand: TaskDemand | Unasked = demand_of(asking, profile, device.extent_bytes)
+                shared = alike.of(asking, profile, device.extent_bytes)
+                self._shared.append(shared)
+                demand: TaskDemand | Unasked = replace(shared, name=task.name)
             except (QuestionError, ValueError) as error:
                 demand = Unasked(Reason.INVALID_SPEC, str(error))
             self._by_size[device.extent_bytes] = demand

@@ -33,6 +33,8 @@ class Entry:
     """Where it came nearest to a place."""
     untested: AbstractSet[DeviceKey] = NOWHERE
     """Devices that may have room for its missing seats. Many tasks share one set of all devices."""
+    beside: bool = True
+    """Whether it may fit beside the plans that are there: not looked at since something changed."""
     hint: DeviceKey | None = None
     """Where a place was kept for it before the operator's restart."""
 
@@ -65,10 +67,15 @@ class Entry:
         return max(0, self.wanted - len(self.seats))
 
     @property
-    def turn(self) -> tuple[str, TaskKey]:
+    def turn(self) -> tuple[float, TaskKey]:
         """Its turn among those who wait: the older first."""
         created = self.task.metadata.creation_timestamp
-        return (created.isoformat() if created else "", self.key)
+        return (created.timestamp() if created else 0.0, self.key)
+
+    @property
+    def unheard(self) -> bool:
+        """Whether nothing is known yet of where it could go."""
+        return self.beside and not self.seats and self.refusal is None
 
     def refused_by(self, device: DeviceKey) -> None:
         """It has no room there."""

@@ -11,7 +11,9 @@ What it holds true after every `settle`:
 Those who wait are tried in their turn, the older first; a younger task that fits where an older one
 does not goes ahead. Each is tried on the least loaded device first. Work is bounded: an event makes
 only its own device's proofs be made again, a waiting task is tried again only on devices that
-became roomier, and one `settle` makes at most `Rules.tries_per_settle` plans for those who wait.
+became roomier, and one `settle` does at most `Rules.work_per_settle` for those who wait. When many
+wait, each is first put beside what is there (beside.py), and a young task that fits so goes ahead
+of an old one for which a device must be planned anew.
 
 Restart: feed nodes, profiles, quotas, tasks and claims in any order, then settle. Places that were
 kept free are taken up again after all claims, where they still hold.
@@ -31,7 +33,7 @@ from tierline_operator.placement.book import Book
 from tierline_operator.placement.demands import Unasked
 from tierline_operator.placement.entry import NOWHERE, Entry, restored
 from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.rules import Rules
+from tierline_operator.placement.rules import ANEW, Rules
 from tierline_operator.placement.saying import verdict_of
 from tierline_operator.placement.seating import Seating
 from tierline_operator.placement.seats import (
@@ -52,6 +54,8 @@ class Settled:
 
     changed: frozenset[TaskKey]
     """Tasks of which something may have to be said anew."""
+    untried: frozenset[TaskKey]
+    """Tasks of which nothing is known yet: they are tried in the next settle."""
     more: bool
     """Whether there is more to do: settle again."""
 
@@ -116,7 +120,7 @@ class Fleet:
         if entry is None:
             entry = self._entries[key] = restored(task)
             entry.claims = {name: self._claims[name] for name in self._of_task[key]}
-            entry.untested = self._book.keys
+            self._try_everywhere(entry)
             for claim in entry.claims.values():
                 if claim.place:
                     self._book.ledger(claim.place).orphans.discard(claim.key)
@@ -225,8 +229,10 @@ class Fleet:
             # Not before: who waits for what an ended pod held is served before the next pod holds.
             for seat in self._entries[key].seats:
                 seat.bind()
-        changed, self._changed = frozenset(self._changed), set()
-        return Settled(changed, more or bool(self._unsynced or self._unproven))
+        # Who has not been tried yet, and will be in the next settle, has nothing to say.
+        later = {key for key in self._changed & self._restless if self._entries[key].unheard}
+        changed, self._changed = frozenset(self._changed - later), later
+        return Settled(changed, frozenset(later), more or bool(self._unsynced or self._unproven))
 
     def _sync(self, entry: Entry) -> None:
         """Give every allocated claim its seat, and every other seat a reason to be."""
@@ -236,7 +242,7 @@ class Fleet:
         if not entry.seats:
             entry.granted = entry.granted_generation = entry.change_refused = None
         if entry.missing and (entry.refusal is None or self._profile(entry) is None):
-            entry.untested = self._book.keys
+            self._try_everywhere(entry)
         self._queue(entry)
 
     def _queue(self, entry: Entry) -> None:
@@ -254,6 +260,9 @@ class Fleet:
             else:
                 of.discard(entry.key)
 
+    def _try_everywhere(self, entry: Entry) -> None:
+        entry.untested, entry.beside = self._book.keys, True
+
     def _in_turn(self, keys: set[TaskKey]) -> list[TaskKey]:
         return sorted(keys, key=lambda key: self._entries[key].turn)
 
@@ -263,7 +272,7 @@ class Fleet:
         for seat in self._book.prove(ledger, self._ask):
             entry = self._entries[seat.task]
             entry.seats.remove(seat)
-            entry.untested = self._book.keys
+            self._try_everywhere(entry)
             self._unsynced.add(entry.key)
         for seat in ledger.seats:
             entry = self._entries[seat.task]
@@ -271,7 +280,8 @@ class Fleet:
                 entry.granted = entry.task.spec
                 entry.granted_generation = entry.task.metadata.generation
                 self._queue(entry)
-        self._opened.add(ledger.key)
+        # What it gave back of the tiers is room for the other devices of the node.
+        self._opened |= self._book.of_node(ledger.key.node)
         self._book.forget_if_empty(ledger.key)
 
     def _change_specs(self) -> None:
@@ -291,17 +301,39 @@ class Fleet:
                 entry = self._entries[key]
                 if not opened <= entry.untested:
                     entry.untested = entry.untested | opened
+                entry.beside = True
             self._restless |= self._missing
-        tries = self._rules.tries_per_settle
-        for key in self._in_turn(self._restless):
-            if tries <= 0:
+        work = self._rules.work_per_settle
+        many = len(self._restless) > self._rules.few_waiting
+        if many:
+            # Something is left for those who need a plan of a whole device.
+            work = ANEW + self._place_beside(work - ANEW)
+        waiting = (self._entries[key] for key in self._restless)
+        going = [entry for entry in waiting if not (many and entry.beside)]
+        # Nobody waits for one who is on a long way through all devices.
+        for entry in sorted(going, key=lambda entry: (not entry.beside, entry.turn)):
+            if work <= 0:
                 return True
-            entry = self._entries[key]
-            made, changed = self._seating.find(entry, tries)
-            tries -= made
+            key = entry.key
+            done, changed = self._seating.find(entry, work)
+            work -= done
+            entry.beside = False
             self._changed |= changed | {key}
             self._queue(entry)
         return bool(self._restless)
+
+    def _place_beside(self, work: int) -> int:
+        """Put the many who wait beside what is there, as far as that goes; returns work left."""
+        for key in self._in_turn({key for key in self._restless if self._entries[key].beside}):
+            entry = self._entries[key]
+            if work <= 0:
+                break
+            done, changed = self._seating.find_beside(entry, work)
+            work -= done
+            entry.beside = entry.missing > 0 and work <= 0
+            self._changed |= changed
+            self._queue(entry)
+        return work
 
     # What the rest asks
 
@@ -330,15 +362,17 @@ class Fleet:
     def _touch_profile(self, key: tuple[str, str]) -> None:
         for entry in self._entries.values():
             if (entry.key.namespace, entry.profile_name) == key:
-                entry.untested = self._book.keys
+                self._try_everywhere(entry)
                 entry.refusal = None
                 self._unsynced.add(entry.key)
                 self._touch({seat.place for seat in entry.seats})
 
     def _touch_namespace(self, namespace: str) -> None:
         """A quota changed: what was refused may fit, and spare memory is given otherwise."""
+        for ledger in self._book.ledgers.values():
+            ledger.forget_refusals()
         for entry in self._entries.values():
             if entry.key.namespace == namespace:
-                entry.untested = self._book.keys
+                self._try_everywhere(entry)
                 self._unsynced.add(entry.key)
                 self._touch({seat.place for seat in entry.seats})

@@ -18,7 +18,8 @@ from tierline_api.memnode import Device, Health, MemNode
 from tierline_operator.placement.quota import Usage, tier_bytes, usage_of
 from tierline_operator.placement.rules import KindRules
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, Standing
-from tierline_operator.planning.answer import Admitted, TaskPlan
+from tierline_operator.placement.verdict import Refusal
+from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import capacity_of, supports_of
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
@@ -36,7 +37,10 @@ class Ledger:
     """Allocated claims of tasks that do not exist."""
     unknown: str = ""
     """Why the demand of a seat is unknown, if one is."""
-    answer: Admitted | None = None
+    load: float = 0.0
+    """The share of its time that is promised."""
+    _refused: dict[int, tuple[TaskDemand, Refusal]] = field(default_factory=dict)
+    """What was refused since it last became roomier, one of each that is alike."""
 
     @property
     def usable(self) -> bool:
@@ -58,11 +62,6 @@ class Ledger:
         if any(seat.standing == Standing.PROFILING for seat in self.seats):
             return f"device {self.key} measures a task alone"
         return self.unknown
-
-    @property
-    def load(self) -> float:
-        """The share of its time that is promised."""
-        return self.answer.utilisation if self.answer else 0.0
 
     def capacity(self, rules: KindRules, taken_by_others: Mapping[str, int]) -> DeviceCapacity:
         """What its seats may share; `taken_by_others` bytes of each tier are not theirs."""
@@ -86,6 +85,23 @@ class Ledger:
             gate_s=rules.gate_s,
             supports=supports_of(device),
         )
+
+    def refuse(self, demand: TaskDemand, refusal: Refusal) -> None:
+        """Note that a demand has no room here until something changes."""
+        self._refused[id(demand.layout)] = demand, refusal
+
+    def refusal_of(self, demand: TaskDemand) -> Refusal | None:
+        """What one like it was told, in its own name; None if none was refused."""
+        # Demands that are alike but for their names, and only they, have one layout (demands.py).
+        known = self._refused.get(id(demand.layout))
+        if known is None:
+            return None
+        before, refusal = known
+        return refusal.told(before.domain, before.name, demand.name)
+
+    def forget_refusals(self) -> None:
+        """Something changed: what was refused may have room."""
+        self._refused.clear()
 
     @property
     def planned(self) -> list[tuple[TaskDemand, TaskPlan]]:

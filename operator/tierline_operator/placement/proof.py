@@ -54,7 +54,7 @@ def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted 
     """
     held = _held_bytes(demands)
     within = (held + device.fast_bytes) // 2 if held < device.fast_bytes else None
-    return plan(_named(demands), device, within_bytes=within)
+    return plan(named(demands), device, within_bytes=within)
 
 
 def _held_bytes(demands: Sequence[TaskDemand]) -> int:
@@ -110,13 +110,13 @@ def _in_order(chosen: dict[int, TaskDemand]) -> list[TaskDemand]:
     return [chosen[index] for index in sorted(chosen)]
 
 
-def _named(demands: Sequence[TaskDemand]) -> list[TaskDemand]:
-    """Names that differ: the second pod of a task on a device is `namespace/task (2)`."""
+def named(demands: Sequence[TaskDemand]) -> list[TaskDemand]:
+    """The same with names that differ: a task's second pod on a device is `namespace/task (2)`."""
     count: dict[str, int] = {}
-    named = []
+    found = []
     for demand in demands:
         name = f"{demand.domain}/{demand.name}"
         count[name] = count.get(name, 0) + 1
         suffix = f" ({count[name]})" if count[name] > 1 else ""
-        named.append(replace(demand, name=name + suffix))
-    return named
+        found.append(replace(demand, name=name + suffix))
+    return found

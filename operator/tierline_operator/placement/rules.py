@@ -7,6 +7,7 @@ slow each other. On a GPU copies have engines of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from tierline_api.device import DeviceKind
 from tierline_operator.planning.overheads import OVERHEADS
@@ -39,5 +40,15 @@ class Rules:
     """Everything that placement is told beside the objects of the cluster."""
 
     by_kind: dict[DeviceKind, KindRules] = field(default_factory=_by_kind)
-    tries_per_settle: int = 64
-    """Plans made in one go before the caller may look at new events."""
+    work_per_settle: int = 256
+    """How much is tried for those who wait before the caller may look at new events: 1 for a plan
+    beside those that are there, `ANEW` a task for one of a whole device."""
+    few_waiting: int = 4
+    """So many who wait are each planned together with all others of their device. Of more, each is
+    first put beside the plans that are there."""
+    crowded_from: int = 4
+    """With so many on a device, planning all of them anew is what is done last."""
+
+
+ANEW: Final = 8
+"""How much more work it is to plan a task together with others than beside what is there."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from tierline_api.conditions import Reason
@@ -17,11 +18,12 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTaskSpec
 from tierline_api.realtime import Criticality
 from tierline_operator.placement.book import Ask, Book
-from tierline_operator.placement.demands import Demands, Unasked
+from tierline_operator.placement.demands import Alike, Demands, Unasked
 from tierline_operator.placement.entry import NOWHERE, Entry
 from tierline_operator.placement.holding import beside, by_its_plan, misfit
 from tierline_operator.placement.ledger import Ledger
 from tierline_operator.placement.relief import Row, relief
+from tierline_operator.placement.rules import ANEW
 from tierline_operator.placement.seats import Claim, DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.verdict import Refusal
 from tierline_operator.planning.answer import Admitted
@@ -31,6 +33,8 @@ from tierline_operator.planning.request import TaskDemand
 _FOR_WANT_OF_MEMORY: Final = {
     *(Reason.DEADLINE_INFEASIBLE, Reason.MEMORY_INSUFFICIENT, Reason.RING_TOO_SMALL),
 }
+_LOOKED_AT: Final = 8
+"""The least loaded devices on which one more is put beside what is there."""
 
 
 class Seating:
@@ -40,6 +44,7 @@ class Seating:
         self._book = book
         self._ask = ask
         self._profile = profile
+        self._alike = Alike()
         self._order = 0
 
     def demand(
@@ -65,7 +70,7 @@ class Seating:
             )
         if ledger.device is None:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
-        return demands.of(entry.task, spec, profile, ledger.device)
+        return demands.of(entry.task, spec, profile, ledger.device, self._alike)
 
     def matching(self, entry: Entry) -> Iterator[Ledger]:
         """Devices of the kind and model that the task wants, the least loaded first."""
@@ -134,26 +139,51 @@ class Seating:
 
     # By trying
 
-    def find(self, entry: Entry, tries: int) -> tuple[int, set[TaskKey]]:
-        """Try untested devices for the missing seats; returns plans made and tasks touched."""
+    def find_beside(self, entry: Entry, work: int) -> tuple[int, set[TaskKey]]:
+        """Put the missing seats beside what is there; returns work done and tasks touched.
+
+        Only the least loaded devices are looked at, and none is noted as refusing: what does not
+        fit beside the plans that are there may fit when all of a device are planned anew.
+        """
+        done = 0
+        changed: set[TaskKey] = set()
+        if entry.leaving or self._profile(entry) is None:
+            return done, changed
+        for ledger in islice(self.matching(entry), _LOOKED_AT):
+            demand = self.demand(entry, ledger)
+            if ledger.key not in entry.untested or ledger.closed or isinstance(demand, Unasked):
+                continue
+            while entry.missing and done < work and ledger.refusal_of(demand) is None:
+                done += 1
+                proven = self._book.try_beside(ledger, demand)
+                if proven is None:
+                    break
+                seat = self._take(entry, ledger, demand)
+                changed |= self._book.grant_beside(ledger, seat, proven)
+            if not entry.missing or done >= work:
+                break
+        return done, changed
+
+    def find(self, entry: Entry, work: int) -> tuple[int, set[TaskKey]]:
+        """Try untested devices for the missing seats; returns work done and tasks touched."""
         if entry.leaving:
             entry.untested = NOWHERE
             return 0, set()
         if self._profile(entry) is None:
             return self._find_alone(entry)
-        made = 0
+        done = 0
         changed: set[TaskKey] = set()
         for ledger in self.matching(entry):
-            while ledger.key in entry.untested and made < tries:
-                refusal, planned = self._seat(entry, ledger)
-                made += planned
+            while ledger.key in entry.untested and done < work:
+                refusal, worked = self._seat(entry, ledger)
+                done += worked
                 if refusal is not None:
                     self._note_refusal(entry, ledger, refusal)
                     continue
                 changed |= {seat.task for seat in ledger.seats}
                 if not entry.missing:
                     entry.untested = NOWHERE
-            if not entry.untested or made >= tries:
+            if not entry.untested or done >= work:
                 break
         else:
             entry.untested = NOWHERE
@@ -162,7 +192,7 @@ class Seating:
             entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
         if entry.missing and not entry.untested:
             self._look_for_relief(entry)
-        return made, changed
+        return done, changed
 
     def _look_for_relief(self, entry: Entry) -> None:
         """Where it came nearest to a place: whose pods would make room by starting anew."""
@@ -194,26 +224,48 @@ class Seating:
             entry.refusal = refusal
 
     def _seat(self, entry: Entry, ledger: Ledger) -> tuple[Refusal | None, int]:
-        """Seat it on that device, or say why not; and how many plans that took."""
+        """Seat it on that device, or say why not; and how much work that took."""
         if ledger.closed:
             return Refusal(Reason.PENDING, ledger.closed, ledger.key), 0
         demand = self.demand(entry, ledger)
         if isinstance(demand, Unasked):
             return Refusal(demand.reason, demand.sentence, ledger.key), 0
-        hopeless = entry.refusal is not None and self._overloads(demand, ledger)
-        if hopeless:
-            return Refusal(Reason.DEADLINE_INFEASIBLE, f"{ledger.key} is busy", ledger.key), 0
-        answer, refusal = self._book.try_set(ledger, [d for d, _ in ledger.planned] + [demand])
-        if answer is None:
-            return refusal, 1
+        refused = self._refused_unasked(entry, ledger, demand)
+        if refused is not None:
+            return refused, 0
+        if len(ledger.planned) >= self._book.crowded_from:
+            proven = self._book.try_beside(ledger, demand)
+            if proven is not None:
+                self._book.grant_beside(ledger, self._take(entry, ledger, demand), proven)
+                return None, 1
+        together = [*(d for d, _ in ledger.planned), demand]
+        answer, refusal = self._book.try_set(ledger, together)
+        if answer is not None:
+            self._take(entry, ledger, demand)
+            self._book.grant(ledger, [seat for seat in ledger.seats if seat.demand], answer)
+        elif refusal is not None:
+            ledger.refuse(demand, refusal)
+        return refusal, ANEW * len(together)
+
+    def _refused_unasked(self, entry: Entry, ledger: Ledger, demand: TaskDemand) -> Refusal | None:
+        """Why it has no room there, where that takes no plan; the first refusal has figures."""
+        known = ledger.refusal_of(demand)
+        if known is not None and (entry.refusal is not None or known.has_figures):
+            return known
+        if entry.refusal is None or not self._overloads(demand, ledger):
+            return None
+        busy = Refusal(Reason.DEADLINE_INFEASIBLE, f"{ledger.key} is busy", ledger.key)
+        ledger.refuse(demand, busy)
+        return busy
+
+    def _take(self, entry: Entry, ledger: Ledger, demand: TaskDemand) -> Seat:
+        """The seat that was found for it."""
         seat = self._add(entry, ledger.key, next(iter(entry.unseated()), None))
         seat.demand = demand
-        planned = [seat for seat in ledger.seats if seat.demand]
-        self._book.grant(ledger, planned, answer)
         if entry.granted is None:
             entry.granted = entry.task.spec
             entry.granted_generation = entry.task.metadata.generation
-        return None, 1
+        return seat
 
     def _overloads(self, demand: TaskDemand, ledger: Ledger) -> bool:
         """Whether the device has too little time left even with all weights resident."""

@@ -6,7 +6,8 @@ Values for whoever writes status; the sentences are made here, because here the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tierline_api.conditions import ConditionStatus, Reason
@@ -39,6 +40,19 @@ class Refusal:
     def text(self) -> str:
         """All that is to be said."""
         return f"{self.sentence}; {self.relief}" if self.relief else self.sentence
+
+    @property
+    def has_figures(self) -> bool:
+        """Whether it says how much is missing."""
+        return self.missing_bytes is not None or self.shortfall_s is not None
+
+    def told(self, namespace: str, before: str, name: str) -> Refusal:
+        """The same about a task of another name that is alike."""
+        if name == before or not self.has_figures:
+            return self
+        one = rf"(?<![\w.-]){re.escape(f'{namespace}/{before}')}(?![\w-]|\.\w)"
+        sentence = re.sub(one, lambda _: f"{namespace}/{name}", self.sentence)
+        return replace(self, sentence=sentence)
 
     @property
     def distance(self) -> tuple[int, float, float, str]:

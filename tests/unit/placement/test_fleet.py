@@ -24,6 +24,7 @@ from tierline_api.plan import Tier
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.placement.fleet import Fleet
+from tierline_operator.placement.rules import ANEW
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Standing, TaskKey
 
 A0, B0 = DeviceKey("a", "cpu0"), DeviceKey("b", "cpu0")
@@ -438,7 +439,7 @@ def test_best_effort_has_a_place_without_a_promise() -> None:
 
 
 def test_plans_are_made_a_few_at_a_time() -> None:
-    few = EXACT.__class__(by_kind=EXACT.by_kind, tries_per_settle=2)
+    few = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=2 * ANEW, few_waiting=5)
     seen = fleet(node("a"), profile("m"), rules=few)
     for number in range(5):
         seen.put_task(task(f"t{number}", of="m", number=number))
@@ -459,3 +460,31 @@ def test_usage_that_a_node_reports_moves_nobody() -> None:
     seen.put_node(reported.model_copy(update={"status": status}))
 
     assert seen.settle().changed == frozenset()
+
+
+def test_many_who_wait_are_put_beside_each_other_in_few_words() -> None:
+    crowd = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=ANEW + 2, few_waiting=0)
+    seen = fleet(node("a"), profile("m"), rules=crowd)
+    keys = [TaskKey("default", f"t{number}") for number in range(5)]
+    for number, key in enumerate(keys):
+        seen.put_task(task(key.name, of="m", number=number))
+
+    first = seen.settle()
+    assert first.changed == set(keys[:2]), "who is not tried yet has nothing to say"
+    assert first.untried == set(keys[2:])
+    assert first.more
+    second = seen.settle()
+    assert second.changed == set(keys[2:4]), "nothing new is to be said of the first"
+    settle(seen)
+
+    assert {said(seen, key.name)[0] for key in keys} == {"True"}
+
+
+def test_tasks_that_are_alike_are_refused_alike_each_by_its_own_name() -> None:
+    seen = fleet(node("a"), profile("m", mib=600, compute_ms=90), task("one", of="m"))
+    feed(seen, task("two", of="m", number=1), task("twofold", of="m", number=2))
+
+    _, reason, two = said(seen, "two")
+    _, again, twofold = said(seen, "twofold")
+    assert reason == again
+    assert two.replace("default/two", "default/twofold") == twofold

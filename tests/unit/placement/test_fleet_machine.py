@@ -44,9 +44,11 @@ MODELS = st.sampled_from(["m", "n"])
 class Cluster(RuleBasedStateMachine):
     """Random events, and an operator that allocates what has a seat."""
 
+    told = EXACT
+
     def __init__(self) -> None:
         super().__init__()
-        self.fleet = Fleet(EXACT)
+        self.fleet = Fleet(self.told)
         self.nodes: dict[str, MemNode] = {}
         self.profiles: dict[tuple[str, str], MemProfile] = {}
         self.tasks: dict[TaskKey, MemTask] = {}
@@ -169,7 +171,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def a_restart_promises_nothing_twice(self) -> None:
-        again = Fleet(EXACT)
+        again = Fleet(self.told)
         for known in self.claims.values():
             again.put_claim(known)
         for made in self.tasks.values():
@@ -180,6 +182,12 @@ class Cluster(RuleBasedStateMachine):
             again.put_profile(measured)
         settle(again)
         check(again, self.claims, self.tasks)
+
+
+class Crowd(Cluster):
+    """The same where everyone is first put beside the plans that are there."""
+
+    told = replace(EXACT, few_waiting=0, crowded_from=0)
 
 
 def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemTask]) -> None:
@@ -251,7 +259,7 @@ def device_holds(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_whatever_happens() -> None:
-    run = settings(max_examples=40, stateful_step_count=30, deadline=None)
-    Cluster.TestCase.settings = run
-    Cluster.TestCase("runTest").runTest()
+@pytest.mark.parametrize("kind", [Cluster, Crowd])
+def test_whatever_happens(kind: type[Cluster]) -> None:
+    kind.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    kind.TestCase("runTest").runTest()
