@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -68,6 +69,8 @@ class Kube:
                     "cannot find a cluster: this is no pod with a service account, and KUBECONFIG "
                     f"names no usable file ({error}); set KUBECONFIG"
                 ) from error
+        # Else the environment is asked for a proxy before each request, in another thread.
+        configuration.client_session_kwargs = {"trust_env": _by_proxy(configuration.host)}
         self._client = client.ApiClient(configuration)
         return self
 
@@ -212,6 +215,12 @@ class Kube:
             raise Unreachable(f"{asked} got no answer: {error!r}") from error
         except config.ConfigException as error:  # while a token is renewed
             raise Unreachable(f"{asked}: cannot say who asks: {error}") from error
+
+
+def _by_proxy(address: str) -> bool:
+    """Whether the environment names a proxy for this address."""
+    parts = urlsplit(address)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 def _break_off(answer: aiohttp.ClientResponse) -> None:

@@ -17,9 +17,11 @@ No double admission, whenever the process dies:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
 
 from tierline_kube.client import Kube
 from tierline_kube.errors import KubeError, NotFound, Refused, Unreachable
@@ -36,6 +38,8 @@ from tierline_operator.view import Name, View
 from tierline_operator.writes import Stale
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+Step = Callable[[TaskKey], Awaitable[None]]
 TERM = "tierline.io/term"
 """Annotation of an unallocated claim: the term of the leader that saw it last at a change."""
 _LONGEST_RETRY_S = 30.0
@@ -57,7 +61,6 @@ class Engine:
         self._inbox: dict[tuple[str, Name], tuple[Resource, Json, bool]] = {}
         self._seeing = False
         self._wake = asyncio.Event()
-        self._writes = asyncio.Semaphore(settings.writes_at_once)
         self._due: set[TaskKey] = set()
         self._retries: dict[TaskKey, int] = {}
         self._retry_at: dict[TaskKey, float] = {}
@@ -122,8 +125,9 @@ class Engine:
             self._due.add(key)
         with metrics.SETTLE_SECONDS.time():
             settled = await asyncio.to_thread(self.view.fleet.settle)
-        self._due |= settled.changed
-        due, self._due = self._due, set()
+        # Who is tried in the next turn is told then: one write a verdict.
+        due = (self._due | settled.changed) - settled.untried
+        self._due &= settled.untried
         if self._finishing:
             return False
         self._resting.clear()
@@ -161,15 +165,12 @@ class Engine:
 
         async def change(body: Json) -> None:
             metadata = body["metadata"]
-            async with self._writes:
-                try:
-                    await self._kube.patch(CLAIM, metadata["namespace"], metadata["name"], term)
-                except NotFound:
-                    return
+            with contextlib.suppress(NotFound):
+                await self._kube.patch(CLAIM, metadata["namespace"], metadata["name"], term)
 
         claims = (await self._kube.list_all(CLAIM)).items
         open_claims = [body for body in claims if "allocation" not in (body.get("status") or {})]
-        await asyncio.gather(*(change(body) for body in open_claims))
+        await self._at_once(open_claims, change)
         log.info("took over: %d open claims fenced against the former leader", len(open_claims))
 
     async def _list(self) -> None:
@@ -208,8 +209,12 @@ class Engine:
             # What is said of a task must not hang on what could not be written for it.
             always = step == self._tending.status
             going = [key for key in keys if always or key not in failed]
-            done = await asyncio.gather(*(self._try(step, key) for key in going))
-            failed |= {key for key, fine in zip(going, done, strict=True) if not fine}
+
+            async def take(key: TaskKey, step: Step = step) -> None:
+                if not await self._try(step, key):
+                    failed.add(key)
+
+            await self._at_once(going, take)
         for key in keys:
             if key in failed:
                 tries = self._retries[key] = self._retries.get(key, 0) + 1
@@ -218,19 +223,28 @@ class Engine:
             else:
                 self._retries.pop(key, None)
 
-    async def _try(self, step: Callable[[TaskKey], Awaitable[None]], key: TaskKey) -> bool:
-        async with self._writes:
-            try:
-                await step(key)
-            except Stale as stale:
-                return await self._read_again(stale, key)
-            except Unreachable as error:
-                self._doubt_until = time.monotonic() + _DOUBT_S
-                log.warning("will try again: %s", error, extra={"task": key})
-                return False
-            except Refused as error:
-                log.warning("the API server refuses: %s", error, extra={"task": key})
-                return False
+    async def _at_once(self, all_: Iterable[T], do: Callable[[T], Awaitable[None]]) -> None:
+        """Do it for all, for so many at once as may write at once."""
+        left = iter(all_)
+
+        async def work() -> None:
+            for one in left:
+                await do(one)
+
+        await asyncio.gather(*(work() for _ in range(self._settings.writes_at_once)))
+
+    async def _try(self, step: Step, key: TaskKey) -> bool:
+        try:
+            await step(key)
+        except Stale as stale:
+            return await self._read_again(stale, key)
+        except Unreachable as error:
+            self._doubt_until = time.monotonic() + _DOUBT_S
+            log.warning("will try again: %s", error, extra={"task": key})
+            return False
+        except Refused as error:
+            log.warning("the API server refuses: %s", error, extra={"task": key})
+            return False
         return True
 
     async def _read_again(self, stale: Stale, key: TaskKey) -> bool:

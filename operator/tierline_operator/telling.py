@@ -69,6 +69,8 @@ class Telling:
             if is_ is None or is_.status == ConditionStatus.UNKNOWN:
                 continue
             good = is_.status == ConditionStatus.TRUE
+            if before is None and kind == ConditionType.PROFILED and good:
+                continue  # nothing has happened: it was there
             if kind == ConditionType.READY and not good:
                 continue  # pods come and go, and say themselves why
             if was is None or (was.status, was.reason) != (is_.status, is_.reason):

@@ -112,7 +112,7 @@ class Tending:
         return dict(owner)
 
     async def belongings(self, key: TaskKey) -> None:
-        """The finalizer, the claim template and the Deployment of a task."""
+        """The claim template and the Deployment of a task."""
         known = self._view.tasks.get(key)
         if known is None:
             return
@@ -120,8 +120,6 @@ class Tending:
         if meta.leaving:
             await self._empty(task, meta)
             return
-        if FINALIZER not in meta.finalizers:
-            await self._writes.finalizers(MEMTASK, meta, meta.finalizers | {FINALIZER})
         template = self._view.templates.get(key)
         if template is None:
             await self._make_template(key, meta)
@@ -200,6 +198,7 @@ class Tending:
                 continue
             if seat.standing == Standing.PROFILING and await self._is_measured(key):
                 raise Stale(CLAIM, known.claim.key)
+            await self._keep(key)
             noted = await self._note(known)
             patch = allocation_patch(noted, seat, _now().strftime("%Y-%m-%dT%H:%M:%SZ"))
             await self._writes.patch(CLAIM, known.claim.key, patch, subresource="status")
@@ -218,6 +217,14 @@ class Tending:
                     "device": seat.place.device,
                 },
             )
+
+    async def _keep(self, key: TaskKey) -> None:
+        """From its first allocated claim on, a task stays until none is left."""
+        _, meta = self._view.tasks[key]
+        if meta.leaving:
+            raise Stale(MEMTASK, key)
+        if FINALIZER not in meta.finalizers:
+            await self._writes.finalizers(MEMTASK, meta, meta.finalizers | {FINALIZER})
 
     async def _is_measured(self, key: TaskKey) -> bool:
         """Whether there is a profile that no watch has shown yet; being measured costs a device."""

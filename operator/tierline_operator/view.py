@@ -69,10 +69,13 @@ class View:
         name = (metadata.get("namespace", ""), metadata["name"])
         key = (resource.plural, *name)
         version = int(metadata["resourceVersion"])
-        if version < self._versions.get(key, 0):
+        known = self._versions.get(key, 0)
+        if version < known:
             return set()
         if gone:
             return self.forget(resource, name)
+        if version == known:  # the watch shows what an own write was answered with
+            return set()
         self._versions[key] = version
         try:
             return self._takes[resource.plural](body, name)
