@@ -31,6 +31,7 @@ class StreamedTask:
         self.data = content(seed, extents)
         self.client: RawClient = agent.client(name)
         self.arena: Loaded = self.client.load(self.data)
+        self.jobs = 0
 
     def run_job(self) -> int:
         """Run a job that reads everything; returns what had been published when it was granted."""
@@ -38,6 +39,7 @@ class StreamedTask:
         published = self.arena.published()
         assert self.arena.read_in_job() == self.data
         self.client.end(job)
+        self.jobs += 1
         return published
 
     def wait_ahead(self) -> None:
@@ -67,11 +69,16 @@ def test_whoever_takes_the_ring_reads_right_bytes(shared_agent: AgentProcess) ->
     speech = StreamedTask(shared_agent, "speech", 2, 7)
     shared_agent.register("plain", plan(2, resident=(0, 1)))
     plain = shared_agent.client("plain")
-    vision.run_job()
-    vision.wait_ahead()
-    # A job that streams nothing leaves them where they are.
-    plain.end(plain.begin(p.NO_ARENA))
-    assert vision.run_job() >= SLOTS - 1
+
+    def published_behind_a_plain_job() -> int:
+        vision.run_job()
+        vision.wait_ahead()
+        plain.end(plain.begin(p.NO_ARENA))
+        return vision.run_job()
+
+    # A job that streams nothing leaves them where they are. They do not count for one that is
+    # granted before the copies that it stopped have ended, which a busy machine makes likely.
+    wait_until(lambda: published_behind_a_plain_job() >= SLOTS - 1, "they are found")
     for _ in range(3):
         speech.run_job()
         speech.run_job()
@@ -79,9 +86,9 @@ def test_whoever_takes_the_ring_reads_right_bytes(shared_agent: AgentProcess) ->
         vision.wait_ahead()
         speech.run_job()
         speech.wait_ahead()
-    for name, jobs, streamed in (("vision", 5, 8), ("speech", 9, 6)):
+    for name, task, streamed in (("vision", vision, 8), ("speech", speech, 6)):
         seen = shared_agent.task(name)
-        assert seen["streamed_bytes"] == jobs * ((streamed - 1) * EXTENT_BYTES + 100)
+        assert seen["streamed_bytes"] == task.jobs * ((streamed - 1) * EXTENT_BYTES + 100)
         assert seen["revoked"] == 0
 
 
