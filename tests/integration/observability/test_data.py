@@ -38,8 +38,10 @@ def agent(tmp_path: Path) -> Iterator[AgentProcess]:
 
 @pytest.fixture
 def program(agent: AgentProcess) -> TaskProcess:
-    """A task's program that has loaded its weights."""
+    """A task's program that has loaded its weights; beside it a Soft task that has none."""
     registered = agent.register("vit", plan(9, resident=(2,)), domain="vision")
+    assert registered["ok"], registered
+    registered = agent.register("captions", plan(2), domain="vision", criticality="Soft")
     assert registered["ok"], registered
     return agent.program("vit", 1, 9)
 
