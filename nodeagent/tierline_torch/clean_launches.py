@@ -15,26 +15,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from tierline_client.launches import Launches
+from tierline_torch.operators import OperatorMode
 
 
-class _Cleared(TorchDispatchMode):
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # PyTorch else loads its compiler at the first operator, 5 s, to exempt this class from it.
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled."""
-        return True
-
+class _Cleared(OperatorMode):
     def __init__(self, clear: Callable[[], None]) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self._clear = clear
 
     def __torch_dispatch__(

@@ -14,29 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tierline_torch.operators import OperatorMode
 from tierline_torch.selection import OUTSIDE, Call, Run
 from tierline_torch.weights import Weight, byte_range
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(OperatorMode):
     """Records while it is entered, in the thread that entered it."""
 
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # PyTorch else loads its compiler at the first operator, 5 s, to exempt this class from it.
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled: its weights are then not seen, and so are pinned."""
-        return True
-
     def __init__(self) -> None:
-        TorchDispatchMode.__init__(self)
+        super().__init__()
         self.calls: list[Call] = []
         self.modules: dict[int, torch.nn.Module] = {}
         """Modules called, by id; held so that no id is used twice."""

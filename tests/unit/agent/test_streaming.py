@@ -121,6 +121,11 @@ def bench() -> Iterator[Bench]:
     made.words.close()
 
 
+def damaged(_target: memoryview) -> int:
+    """Read an extent whose bytes are not what they were."""
+    raise CorruptExtent("not what was stored")
+
+
 @pytest.mark.parametrize("slots", [1, 2, 5, 12])
 @in_loop
 async def test_extents_of_two_links_are_published_in_order(bench: Bench, slots: int) -> None:
@@ -147,10 +152,6 @@ async def test_a_stream_resumes_at_a_count(bench: Bench) -> None:
 @in_loop
 async def test_nothing_is_published_after_damage(bench: Bench) -> None:
     sources = bench.sources(8)
-
-    def damaged(_target: memoryview) -> int:
-        raise CorruptExtent("not what was stored")
-
     sources[3] = Source(bench.links[1], damaged, "extent 3 of the test")
     stream = bench.start(sources, 8)
     await stream.finished
@@ -324,10 +325,6 @@ async def test_who_cancels_waits_for_the_extent_under_way_alone(bench: Bench) ->
 @in_loop
 async def test_damage_ahead_of_a_job_ends_the_copies_alone(bench: Bench) -> None:
     sources = bench.sources(5)
-
-    def damaged(_target: memoryview) -> int:
-        raise CorruptExtent("not what was stored")
-
     sources[1] = Source(bench.links[1], damaged, "extent 1 of the test")
     stream = bench.start(sources, 3, ahead=Ahead.BETWEEN_JOBS)
     await stream.finished
