@@ -27,8 +27,7 @@ BUILDS = {"plain": "", "address": "address,undefined", "thread": "thread"}
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:allow_user_segv_handler=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
-    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0:"
-    f"suppressions={Path(__file__).parent / 'thread.supp'}",
+    "TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:report_signal_unsafe=0",
 }
 PATIENCE_S = 300
 PATIENT = {"TIERLINE_RECONNECT_S": "300"}
