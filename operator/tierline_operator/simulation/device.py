@@ -9,7 +9,8 @@ with a budget loses its rank when it has had the device for so long.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
 many extents of something else as it serves at a time when a streaming job starts, or starts again,
-with an empty ring.
+with an empty ring. A job that starts waits for all of them, whatever links it streams over: they
+are what it displaces, or copies ahead of another task's next job.
 
 Pure: no clock and no randomness of its own. Not simulated: prefetch of the next job, spills.
 """
@@ -170,6 +171,7 @@ class _Run:
         self.rings: dict[str, Job] = {}
         """Whose extents lie in each domain's ring."""
         self.copying = [False] * len(machine.links)
+        self.used = sorted({link for task in tasks for link in task.link_of_extent})
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
         self.longest = [[max(part.compute_s) for part in task.parts] for task in tasks]
@@ -256,15 +258,20 @@ class _Run:
         if before is not None:
             self._lose_ring(before)
         self.rings[job.model.domain] = job
-        self._occupy_links(job)
+        self._occupy_links(job, displaces=not job.begun)
+        job.begun = True
 
-    def _occupy_links(self, job: Job) -> None:
-        for link, copying in enumerate(self.copying):
-            if copying or not self.machine.blocked_extents or not self.noise.busy():
-                continue
-            size = self.machine.extent_bytes
-            spent = self.machine.links[link].flight_s(size) * self.machine.blocked_extents
-            self._copy(link, spent, lambda: None, "foreign", job)
+    def _occupy_links(self, job: Job, *, displaces: bool = False) -> None:
+        idle = [link for link in self.used if not self.copying[link]]
+        spent_s: dict[int, float] = {}
+        for link in idle:
+            if self.machine.blocked_extents and self.noise.busy():
+                flight_s = self.machine.links[link].flight_s(self.machine.extent_bytes)
+                spent_s[link] = flight_s * self.machine.blocked_extents
+        if displaces and spent_s:
+            spent_s = dict.fromkeys(idle, max(spent_s.values()))
+        for link, seconds in spent_s.items():
+            self._copy(link, seconds, lambda: None, "foreign", job)
 
     def _lose_ring(self, job: Job) -> None:
         if self.rings.get(job.model.domain) is job:

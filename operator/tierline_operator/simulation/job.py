@@ -112,6 +112,8 @@ class Job:
         self.held_s = 0.0
         """How long it has had the device, up to `since_s` if it has it."""
         self.since_s = 0.0
+        self.begun = False
+        """Whether its stream has begun: no other one is displaced by it any more."""
         self.rings_lost = 0
         self.contained = False
         """Whether it has had its budget, and goes on without its rank."""

@@ -1,8 +1,11 @@
 """Is admission sound? Just-admitted sets under attack, by the million.
 
 Each set is made *tight* for each way of scheduling: fast memory is bisected until the set is only
-just admitted, so that no slack can hide an unsound term. Half of the sets are planned with margins,
-and attacked with layers and links that are as slow as the margins allow. The attacks: each task as
+just admitted, so that no slack can hide an unsound term. Sets take turns on four devices: a bare
+one; one planned with margins, and attacked with layers and links that are as slow as those allow; a
+GPU with the run time's own costs and two extents at a time on its link; and the same with half of
+the weights on NVMe, whose extents stand before jobs that never read from there, as a stream that is
+displaced and a copy ahead of another task's next job do. The attacks: each task as
 the blocker an instant before all others or before those aligned to the critical time or to a
 deadline; jobs held back until another has just begun its last or longest layer; random offsets and
 separations; each with durations in full, with layers, copies or both shortened one by one or for
@@ -22,16 +25,21 @@ from tests.simulation.compiled.runs import Attack, play
 from tests.simulation.compiled.tables import tables_of
 from tests.simulation.tasksets import device_for
 
+from tierline_api.device import DeviceKind
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.overheads import OVERHEADS
+from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import prepare
-from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
+from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 from tierline_operator.simulation.device import Machine
 from tierline_operator.simulation.from_plans import machine_of, models_of
 from tierline_operator.simulation.job import TaskModel
 
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-MARGINS = (Margins(), Margins(compute=1.1, bandwidth=1.25))
+MARGINS = Margins(compute=1.1, bandwidth=1.25)
+NVME = LinkRate(12e9, 5e-5, in_flight=2)
+DEVICES = 4
 BISECTIONS = 8
 TOLERANCE_S = 2e-9
 START_S = 1.0
@@ -70,8 +78,7 @@ class Tally:
 
 def examine(number: int, load: float, scheduling: Scheduling, runs: int) -> Tally:
     """Draw set `number`, make it tight, and attack it so many times."""
-    tasks = drawn(number, load)
-    device = replace(device_for(tasks, 2.0), margins=MARGINS[number % len(MARGINS)])
+    tasks, device = on_device(number % DEVICES, drawn(number, load))
     found = only_just(tasks, device, scheduling)
     if found is None:
         return Tally(never_admitted=1)
@@ -96,6 +103,26 @@ def examine(number: int, load: float, scheduling: Scheduling, runs: int) -> Tall
         ),
         least_slack_s=-float(played.seen["latest_s"].max()),
     )
+
+
+def on_device(which: int, tasks: list[TaskDemand]) -> tuple[list[TaskDemand], DeviceCapacity]:
+    """The tasks as they ask one of the devices, which has half of the memory that they need."""
+    device = device_for(tasks, 2.0)
+    if which == 0:
+        return tasks, device
+    if which == 1:
+        return tasks, replace(device, margins=MARGINS)
+    own, dram = OVERHEADS[DeviceKind.CUDA], device.tiers["dram"]
+    tiers = {"dram": replace(dram, link=replace(dram.link, in_flight=2))}
+    if which == 3:
+        half = sum(task.layout.extent_count * task.layout.extent_bytes for task in tasks) // 2
+        tiers = {"dram": replace(tiers["dram"], capacity_bytes=half)}
+        tiers["nvme"] = TierCapacity(dram.capacity_bytes, NVME)
+        tasks = [replace(task, tiers=("dram", "nvme")) for task in tasks]
+    gpu = replace(
+        device, tiers=tiers, margins=MARGINS, dispatch_s=own.dispatch_s, gate_s=own.gate_s
+    )
+    return tasks, gpu
 
 
 def only_just(

@@ -146,15 +146,24 @@ def _lose_ring(tables: Tables, state: State, slot: int, seen: Any) -> None:
 
 
 @inlined
-def _occupy_links(tables: Tables, state: State, attack: Any) -> None:
+def _occupy_links(tables: Tables, state: State, attack: Any, displaces: bool) -> None:
+    longest_s = 0.0
     for number in range(state.links.shape[0]):
         link = state.links[number]
-        if link.at < math.inf or tables.device[0].blocks == 0:
+        link.taken = 0
+        if link.at < math.inf or tables.foreign_s[number] == 0.0:
             continue
-        if attack.busy < 1.0 and _draw(state, LINKS) >= attack.busy:
+        if attack.busy >= 1.0 or _draw(state, LINKS) < attack.busy:
+            link.taken = 1
+            longest_s = max(longest_s, tables.foreign_s[number])
+    if longest_s == 0.0:
+        return
+    for number in range(state.links.shape[0]):
+        link = state.links[number]
+        if link.at < math.inf or not (link.taken or (displaces and tables.foreign_s[number] > 0.0)):
             continue
         link.order = _order(state)
-        link.at = state.run[0].now + tables.foreign_s[number]
+        link.at = state.run[0].now + (longest_s if displaces else tables.foreign_s[number])
         link.position = FOREIGN
 
 
@@ -219,7 +228,7 @@ def _take(tables: Tables, state: State, attack: Any) -> None:
             job = state.jobs[slot]
             job.task, job.key, job.arrival_s = number, _order(state), run.now
             job.deadline_s = run.now + task.deadline_s
-            job.part, job.waiting, job.alive = 0, 1, 1
+            job.part, job.waiting, job.alive, job.begun = 0, 1, 1, 0
             _open(state, slot)
 
 
@@ -244,7 +253,8 @@ def _begin(tables: Tables, state: State, attack: Any, seen: Any) -> None:
     if before != NOBODY:
         _lose_ring(tables, state, before, seen)
     state.rings[task.domain] = slot
-    _occupy_links(tables, state, attack)
+    _occupy_links(tables, state, attack, state.jobs[slot].begun == 0)
+    state.jobs[slot].begun = 1
 
 
 @inlined
@@ -278,7 +288,7 @@ def _end_layer(
     _open(state, slot)
     if job.part < task.parts:
         if task.streams:
-            _occupy_links(tables, state, attack)
+            _occupy_links(tables, state, attack, False)
         return
     run.holder = NOBODY
     job.alive = 0

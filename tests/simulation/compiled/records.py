@@ -17,11 +17,20 @@ JOB = np.dtype(
         ("consumed", "i8"),
         ("waiting", "i8"),
         ("alive", "i8"),
+        ("begun", "i8"),
     ],
     align=True,
 )
 LINK = np.dtype(
-    [("at", "f8"), ("order", "i8"), ("job", "i8"), ("position", "i8"), ("epoch", "i8")], align=True
+    [
+        ("at", "f8"),
+        ("order", "i8"),
+        ("job", "i8"),
+        ("position", "i8"),
+        ("epoch", "i8"),
+        ("taken", "i8"),
+    ],
+    align=True,
 )
 RUN = np.dtype(
     [

@@ -47,7 +47,6 @@ DEVICE = np.dtype(
     [
         ("scheduling", "i8"),
         ("dispatch_s", "f8"),
-        ("blocks", "i8"),
         ("domains", "i8"),
         ("widest", "i8"),
     ],
@@ -69,7 +68,7 @@ class Tables(NamedTuple):
     """For each part and link where its positions begin and end in `positions`."""
     positions: Table
     foreign_s: Table
-    """For each link how long something else may keep it at a dispatch."""
+    """For each link how long something else may keep it at a dispatch; 0 for those of no task."""
 
 
 def tables_of(tasks: Sequence[TaskModel], machine: Machine) -> Tables:
@@ -111,9 +110,12 @@ def tables_of(tasks: Sequence[TaskModel], machine: Machine) -> Tables:
                 ends.append((begin, len(positions)))
             queues.append(ends)
     widest = max((row[3] for row in parts), default=0)
-    blocks = machine.blocked_extents
-    foreign = [link.flight_s(machine.extent_bytes) * blocks for link in machine.links]
-    device = (WAYS.index(machine.scheduling), machine.dispatch_s, blocks, len(domains), widest)
+    used = {link for task in tasks for link in task.link_of_extent}
+    foreign = [
+        link.flight_s(machine.extent_bytes) * machine.blocked_extents * (number in used)
+        for number, link in enumerate(machine.links)
+    ]
+    device = (WAYS.index(machine.scheduling), machine.dispatch_s, len(domains), widest)
     return Tables(
         device=np.array([device], DEVICE),
         tasks=np.array(rows, TASK),
