@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 RING_KEEPING = {"scheduling": "RingKeeping", "layer_ns": 10**12, "penalty_ns": 10**9}
 LATE_S, EARLY_S = 3000, 1000
 EXTENTS = 12
+UNHURRIED = {"predictedJobTime": "1000s"}
+"""Added to plans whose jobs are not to be contained, however busy the machine is."""
 
 
 def waiting(agent: AgentProcess) -> int:
@@ -80,8 +82,7 @@ def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
 ) -> None:
     (device,) = agent.call("node")["node"]["status"]["devices"]
     assert device["preemption"] == ["LayerPreemptive", "RingKeeping"]
-    # So long that no job is contained, however busy the machine is.
-    unhurried = {**plan(EXTENTS, resident=(3,), ring=3), "predictedJobTime": "1000s"}
+    unhurried = plan(EXTENTS, resident=(3,), ring=3) | UNHURRIED
     assert agent.register("long", unhurried, preemption=terms)["ok"]
     agent.register("short", plan(4, resident=(0, 1, 2, 3) if resident else (), ring=2))
     long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
@@ -164,7 +165,8 @@ def test_a_preempted_job_can_read_its_arena_again(
 def test_a_job_that_does_not_look_at_its_gates_runs_to_its_end_and_is_counted(
     shared_agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    assert shared_agent.register("rude", plan(4), preemption={**terms, "layer_ns": 1})["ok"]
+    rude_plan, rude_terms = plan(4) | UNHURRIED, {**terms, "layer_ns": 1}
+    assert shared_agent.register("rude", rude_plan, preemption=rude_terms)["ok"]
     shared_agent.register("polite", plan(4))
     rude, polite = shared_agent.client("rude"), shared_agent.client("polite")
     arena = rude.load(content(1, 4))
@@ -202,8 +204,7 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
 def test_a_soft_job_that_comes_behind_the_one_before_it_has_no_rank(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    unhurried = {**plan(4), "predictedJobTime": "1000s"}
-    agent.register("soft", unhurried, preemption=terms, criticality="Soft")
+    agent.register("soft", plan(4) | UNHURRIED, preemption=terms, criticality="Soft")
     agent.register("later", plan(4))
     soft, later = agent.client("soft"), agent.client("later")
     arena = soft.load(content(1, 4))
