@@ -11,8 +11,11 @@ is swapped whole at job boundaries, and only when another task wants the memory.
 The memory of extents and backups is also the clients'. One that comes back after a restart of the
 agent offers both, and each backup says where its task's content is.
 
-Invariant: an extent's content is copied only while its task does not run, and a backup is closed
-only when no copy uses it.
+A client that leaves in the middle of a job may still write: a killed process is seen to leave its
+socket before its GPU has stopped. Nobody else of the domain begins until that process is dead.
+
+Invariant: an extent's content is copied only while its task does not run, nobody's job begins while
+another's may still write to the domain's extents, and a backup is closed only when no copy uses it.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ class _Domain:
     backups: dict[int, Backup] = field(default_factory=dict)
     extents: list[Pooled] = field(default_factory=list)
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    inside: dict[Process, asyncio.Event] = field(default_factory=dict)
+    """Those that left in the middle of a job and may still write; set when they are dead."""
 
 
 class Workspaces:
@@ -86,6 +91,11 @@ class Workspaces:
             OSError: the backup could not be taken.
         """
         shared = self._domains.setdefault(domain, _Domain())
+        if importer in shared.inside:
+            raise DescriptorRefused(
+                "cannot take a workspace back: its connection broke in the middle of a job, whose "
+                "content may not be whole; restart the task"
+            )
         size_bytes = len(descriptors) * self._device.extent_bytes
         preserve = backup is not None
         async with shared.moving:
@@ -116,6 +126,8 @@ class Workspaces:
         Raises OSError: a copy failed, and with it the content of the task that was copied.
         """
         shared = self._domains[domain]
+        for dead in list(shared.inside.values()):
+            await dead.wait()
         async with shared.moving:
             turn = shared.overlay.turn(token)
             if turn.save is not None:
@@ -131,6 +143,17 @@ class Workspaces:
     def ended(self, domain: str, token: int, reach_bytes: int) -> None:
         """The client's job has left content in the first `reach_bytes`."""
         self._domains[domain].overlay.ended(token, reach_bytes)
+
+    def left_inside(self, domain: str, process: Process) -> None:
+        """The client has gone in the middle of a job; `died` is told of its process's death."""
+        self._domains[domain].inside.setdefault(process, asyncio.Event())
+
+    def died(self, process: Process) -> None:
+        """A process that left in the middle of a job is dead."""
+        for shared in self._domains.values():
+            dead = shared.inside.pop(process, None)
+            if dead is not None:
+                dead.set()
 
     async def leave(self, domain: str, token: int) -> None:
         """The client has gone; what nobody else needs is given up."""

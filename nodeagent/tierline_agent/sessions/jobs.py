@@ -343,6 +343,7 @@ class Jobs:
             else:
                 _log.warning("%s left in the middle of job %d", self._client, job.number)
                 self._client.task.counters.broken += 1
+                self._workspace.left_inside()
                 self._leave(job)
         self._publish_held()
 
@@ -440,8 +441,10 @@ class Jobs:
         )
 
     def _grace_is_over(self, number: int) -> None:
-        _log.error("%s did not acknowledge that job %d is revoked", self._client, number)
-        self._client.connection.close()
+        """It may compute from its ring for as long as it does not look: others need the ring."""
+        client = self._client
+        _log.error("killing %s: it did not acknowledge that job %d is revoked", client, number)
+        client.node.watch.kill(client.process)
 
     # -- outputs: a record waits for its digests, so that nobody reads it without them
 

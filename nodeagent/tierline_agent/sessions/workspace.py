@@ -159,6 +159,19 @@ class ClientWorkspace:
             client = self._client
             client.unit.workspaces.ended(client.domain, client.token, reach_bytes)
 
+    def left_inside(self) -> None:
+        """The client is gone in the middle of a job: who shares the extents waits for its death.
+
+        One that closed its connection and lives must not, for longer than it might take to come
+        back after a restart of the agent.
+        """
+        if not self._lent:
+            return
+        client, node = self._client, self._client.node
+        client.unit.workspaces.left_inside(client.domain, client.process)
+        node.watch.on_death(client.process, client.unit.workspaces.died)
+        node.loop.call_later(node.config.holder_grace_s, node.watch.kill, client.process)
+
     async def close(self) -> None:
         """The client is gone, and none of its requests is at work any more."""
         self._close_descriptors()

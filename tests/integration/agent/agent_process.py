@@ -66,6 +66,7 @@ class AgentProcess:
             "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
             "recovery_s": 30,
             "holder_grace_s": 300,
+            "revoke_grace_s": 300,  # whoever does not answer is killed, the test's process too
             **settings,
         }
         self._values = values
@@ -221,6 +222,7 @@ class ProgramKind:
 
 
 HOST_PROGRAM = ProgramKind("tests.integration.agent.task_program", EXTENT_BYTES)
+LEAVING_PROGRAM = ProgramKind("tests.integration.agent.leaving_program", EXTENT_BYTES)
 
 
 class TaskProcess:

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 import mmap
+import signal
 import urllib.request
 
 import pytest
 from tests.integration.agent.agent_process import (
     EXTENT_BYTES,
+    LEAVING_PROGRAM,
     AgentProcess,
     content,
     plan,
     wait_until,
 )
-from tests.integration.agent.raw_client import RefusedError
+from tests.integration.agent.raw_client import TIMEOUT_S, RefusedError
 
 from tierline_agent import protocol as p
 
@@ -59,19 +61,15 @@ def test_damage_is_found_in_the_middle_of_a_stream_and_never_shown(agent: AgentP
     assert "digest" in task["notices"][-1]["text"]
 
 
-def test_a_client_that_does_not_acknowledge_a_revocation_is_disconnected(
-    agent: AgentProcess,
-) -> None:
+def test_a_client_that_does_not_acknowledge_a_revocation_is_killed(agent: AgentProcess) -> None:
     agent.restart_with(revoke_grace_s=0.05)
     agent.register("victim", plan(4))
     agent.register("other", plan(4))
-    victim, other = agent.client("victim"), agent.client("other")
-    data = content(100, 4)
-    victim.load(data)
-    flip_bits_of(agent, data)
-    victim.begin(0)
-    victim.expect(p.Revoke)
-    other.begin(p.NO_ARENA)
+    victim = agent.program("victim", 100, 4, LEAVING_PROGRAM)
+    flip_bits_of(agent, content(100, 4))
+    assert victim.do("job") == "inside"
+    assert victim.process.wait(TIMEOUT_S) == -signal.SIGKILL
+    agent.client("other").begin(p.NO_ARENA)
     assert agent.task("victim")["clients"] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from tests.integration.agent import gpu_agent
 from tests.integration.agent.agent_process import (
     EXTENT_BYTES,
+    LEAVING_PROGRAM,
     AgentProcess,
     ProgramKind,
     content,
     plan,
 )
-from tests.integration.agent.raw_client import RawClient
+from tests.integration.agent.raw_client import TIMEOUT_S, RawClient
 from tests.native_builds import simulated_machine
 
 from tierline_agent import protocol as p
@@ -111,18 +113,33 @@ def test_only_what_a_job_says_is_preserved(shared_agent: AgentProcess) -> None:
     one.end()
 
 
-def test_a_job_that_dies_while_others_wait_leaves_them_their_content(
-    shared_agent: AgentProcess,
-) -> None:
-    one, two = tenant(shared_agent, "one", 3), tenant(shared_agent, "two", 3)
+def test_nobody_begins_while_one_that_left_in_its_job_may_still_write(agent: AgentProcess) -> None:
+    one = tenant(agent, "one", 3)
     one.begin()
     one.write(FIRST)
     one.end()
-    two.begin()
-    two.write(SECOND)
-    two.client.close()
-    one.begin()
+    assert agent.register("two", plan(1, resident=(0,), ring=0, workspace=3 * EXTENT_BYTES))["ok"]
+    leaving = agent.program("two", 0, 3, LEAVING_PROGRAM)
+    assert leaving.do("job") == "left"
+    job = one.client.begin(p.NO_ARENA, wait=False)
+    assert agent.task("two")["clients"] == []
+    alive_ns = time.monotonic_ns()
+    leaving.kill()
+    granted = one.client.expect(p.Grant)
+    assert granted.granted_ns > alive_ns
     assert one.reads(FIRST)
+    one.job = job
+    one.end()
+
+
+def test_one_that_left_in_its_job_and_lives_on_is_killed(agent: AgentProcess) -> None:
+    agent.restart_with(holder_grace_s=0.05)
+    one = tenant(agent, "one", 3)
+    assert agent.register("two", plan(1, resident=(0,), ring=0, workspace=3 * EXTENT_BYTES))["ok"]
+    leaving = agent.program("two", 0, 3, LEAVING_PROGRAM)
+    assert leaving.do("job") == "left"
+    assert leaving.process.wait(TIMEOUT_S) == -signal.SIGKILL
+    one.begin()
     one.end()
 
 
