@@ -2,7 +2,8 @@
 
 Idle extents keep the bytes of the trust domain that used them last, so they are *reused* only
 inside that domain. Another domain's idle extents are *destroyed* (their memory goes back to the
-kernel, which zeroes it) and new ones *created* in their place; the longest idle go first.
+kernel, which zeroes it) and new ones *created* in their place; the longest idle go first. Where the
+limit was lowered below what exists, its own that it does not want go after them.
 
 Invariant: the choice never exceeds the limit, and never reuses across domains.
 """
@@ -41,8 +42,9 @@ def choose(idle: Sequence[Idle], domain: str, wanted: int, room: int) -> Choice:
     oldest_first = sorted(idle, key=lambda extent: extent.idle_since)
     own = [extent.key for extent in oldest_first if extent.domain == domain]
     foreign = [extent.key for extent in oldest_first if extent.domain != domain]
-    reuse = own[max(0, len(own) - wanted) :] if wanted else []
+    spare = max(0, len(own) - wanted)
+    reuse = own[spare:]
     create = wanted - len(reuse)
     missing = max(0, create - room)
-    destroy = foreign[:missing]
+    destroy = [*foreign, *own[:spare]][:missing]
     return Choice(tuple(reuse), tuple(destroy), create, missing - len(destroy))

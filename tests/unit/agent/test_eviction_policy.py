@@ -18,11 +18,11 @@ def test_a_choice_is_complete_within_the_limit_and_inside_the_domain(
     domains = {extent.key: extent.domain for extent in idle}
     assert len(choice.reuse) + choice.create == wanted
     assert all(domains[key] == "a" for key in choice.reuse)
-    assert all(domains[key] == "b" for key in choice.destroy)
-    if choice.short == 0:
-        assert choice.create - len(choice.destroy) <= max(room, 0)
-    else:
-        assert len(choice.destroy) == sum(domain == "b" for domain in domains.values())
+    assert not set(choice.destroy) & set(choice.reuse)
+    assert len(set(choice.destroy)) == len(choice.destroy)
+    assert choice.create - len(choice.destroy) - choice.short <= room
+    if choice.short:
+        assert len(choice.destroy) + len(choice.reuse) == len(idle)
     own = sum(domain == "a" for domain in domains.values())
     assert len(choice.reuse) == min(own, wanted)
 
@@ -31,3 +31,9 @@ def test_the_longest_idle_of_others_go_first_and_the_latest_of_ones_own_are_reus
     idle = [Idle(1, "b", 5), Idle(2, "b", 3), Idle(3, "a", 1), Idle(4, "a", 2)]
     assert choose(idle, "a", 1, 0) == Choice((4,), (), 0, 0)
     assert choose(idle, "a", 3, 0) == Choice((3, 4), (2,), 1, 0)
+
+
+def test_ones_own_make_room_when_the_limit_was_lowered() -> None:
+    idle = [Idle(1, "a", 1), Idle(2, "b", 2), Idle(3, "a", 3)]
+    assert choose(idle, "a", 0, -2) == Choice((), (2, 1), 0, 0)
+    assert choose(idle, "a", 1, -3) == Choice((3,), (2, 1), 0, 1)
