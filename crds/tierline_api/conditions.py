@@ -40,6 +40,7 @@ class Reason(StrEnum):
     PROFILE_FOUND = "ProfileFound"
     PROFILE_MISSING = "ProfileMissing"
     PROFILING = "Profiling"
+    PROFILING_FAILED = "ProfilingFailed"
     # Admitted
     ADMITTED = "Admitted"
     PENDING = "Pending"

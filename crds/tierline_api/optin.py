@@ -32,7 +32,8 @@ TERMS: Final = "tierline.io/terms"
 STANDING: Final = "tierline.io/standing"
 """Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it has its device alone
 to be observed and measured, there is no plan. Demoted: its deadline no longer holds beside the
-others, jobs run only when nobody else waits. Lost: not even that holds; it gets no lease."""
+others, jobs run only when nobody else waits. Lost: not even that holds; it gets no lease.
+Unmeasured: its measuring was given up, because others waited for the device; it gets no lease."""
 ORDER: Final = "tierline.io/order"
 """Annotation of an admitted claim: counts admissions; a restarted operator plans in this order."""
 

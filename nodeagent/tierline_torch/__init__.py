@@ -6,7 +6,8 @@ TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an obs
 the former TIERLINE_LEARNED names what an earlier observed run wrote (`learned`). A program that is
 swapped whole (TIERLINE_SWAP) has no layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
-imports torch costs neither time nor a connection.
+imports torch costs neither time nor a connection. Only where TIERLINE_PLANNED is there and the
+program was measured already, it waits for its plan here (`parking`).
 """
 
 import os
@@ -18,6 +19,8 @@ def autoload() -> None:
     """Hook module calls if this process is a Tierline task. Never raises."""
     task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
     if task and not os.environ.get("TIERLINE_SWAP"):
-        from tierline_torch import calls  # noqa: PLC0415  # other processes must not pay for it
+        from tierline_torch import calls, parking  # noqa: PLC0415  # others must not pay for it
 
         calls.install()
+        if not os.environ.get("TIERLINE_SOCKET") and os.environ.get("TIERLINE_PLANNED"):
+            parking.wait_if_measured(task, os.environ["TIERLINE_PLANNED"])

@@ -16,8 +16,7 @@ third job on.
 
 On Kubernetes TIERLINE_PLANNED names the socket that is there once the task was planned by what was
 measured. A program with a loop of its own writes its profile when as many jobs counted as were
-asked for; one that still runs when that socket is there ends, so that its container starts anew and
-it runs by its plan.
+asked for, and runs no job after that (`parking`).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from tierline_api.layout import MAX_ARENAS
+from tierline_torch import parking
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import Stopwatch
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 DEFAULT_RELEASES = 12
 _WARM_JOBS = 2
 _HOUR_NS = 3_600_000_000_000
-_ENDS_TO_START_ANEW = 75  # EX_TEMPFAIL of sysexits.h: ask again
 
 
 @dataclass
@@ -114,9 +113,10 @@ class Observer:
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Start the clock. Nothing waits for an observed job, whatever its window."""
         del window
-        if self._finished and self._planned and os.path.exists(self._planned):  # noqa: PTH110
-            self._process.say("measured and planned: it ends, to start by its plan")
-            os._exit(_ENDS_TO_START_ANEW)
+        if self._planned:
+            parking.end_if_decided(self._planned)
+            if self._finished:
+                parking.make_room(self._planned)
         in_loop = self._process.window is not None
         self._counting = stream and not warmup and (in_loop or site.jobs >= _WARM_JOBS)
         self._watch = Stopwatch(site.gates if stream else {})

@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from tierline_kube.client import Kube
@@ -64,6 +66,7 @@ class Engine:
         self._due: set[TaskKey] = set()
         self._retries: dict[TaskKey, int] = {}
         self._retry_at: dict[TaskKey, float] = {}
+        self._late_at = math.inf
         self._began_at: float | None = None
         self._finishing = False
         self._doubt_until = 0.0
@@ -120,6 +123,7 @@ class Engine:
         self._wake.clear()
         self._read_inbox()
         now = time.monotonic()
+        self._late_at = self._be_late(now)
         for key in [key for key, at in self._retry_at.items() if at <= now]:
             del self._retry_at[key]
             self._due.add(key)
@@ -136,6 +140,12 @@ class Engine:
         self._show(due)
         return settled.more or bool(self._due)
 
+    def _be_late(self, now: float) -> float:
+        """Note who is measured for too long; returns when to look again, as `time.monotonic`."""
+        clock = datetime.now(UTC)
+        next_ = self.view.be_late(clock, self._settings.measuring_limit_s)
+        return now + (next_ - clock).total_seconds() if next_ else math.inf
+
     def _read_inbox(self) -> None:
         inbox, self._inbox = self._inbox, {}
         for resource, body, gone in inbox.values():
@@ -143,7 +153,7 @@ class Engine:
 
     async def _pause(self, until: float) -> None:
         """Wait for something to see, or for something to be due."""
-        until = min([until, *self._retry_at.values()])
+        until = min([until, self._late_at, *self._retry_at.values()])
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await self._wake.wait()

@@ -25,6 +25,8 @@ from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standi
 from tierline_operator.planning.held import Held
 
 _HOLDING = {Standing.PLANNED, Standing.DEMOTED}
+_PLANLESS = {Standing.PROFILING, Standing.LOST}
+"""Without a plan noted these were allocated to be measured."""
 M = TypeVar("M", bound=ApiModel)
 
 
@@ -130,7 +132,9 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             place=DeviceKey(ours["pool"], ours["device"]) if ours else None,
             allocated=allocation.get("allocationTimestamp") or "",
             order=int(order) if order.isascii() and order.isdigit() else None,
-            profiling=bool(ours) and standing == Standing.PROFILING,
+            profiling=bool(ours) and standing in _PLANLESS and PLAN not in meta.annotations,
+            overdue=bool(ours) and before is not None and before.claim.overdue,
+            unmeasured=bool(ours) and standing == Standing.UNMEASURED,
             leaving=meta.leaving,
             held=_held(meta, before) if ours and standing in _HOLDING else None,
             lost=bool(ours) and standing == Standing.LOST,

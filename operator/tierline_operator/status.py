@@ -81,7 +81,7 @@ def status_of(
 
 def _deciding(verdict: Verdict) -> Said:
     """The condition that decides the phase."""
-    profiling = verdict.phase == Phase.PROFILING
+    profiling = verdict.phase == Phase.PROFILING and verdict.profiled.status == _FALSE
     missing = verdict.profiled.status == _FALSE and verdict.admitted.reason == Reason.PENDING
     return verdict.profiled if profiling or missing else verdict.admitted
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
@@ -51,6 +53,7 @@ class View:
         self.templates: dict[Name, KnownPart] = {}
         self.deployments: dict[Name, KnownPart] = {}
         self._pods_of: dict[TaskKey, set[Name]] = defaultdict(set)
+        self._measured: set[ClaimKey] = set()
         self._versions: dict[tuple[str, str, str], int] = {}
         self._takes: dict[str, Callable[[Json, Name], set[TaskKey]]] = {
             MEMTASK.plural: self._task,
@@ -103,6 +106,7 @@ class View:
             self.fleet.drop_quota(*name)
         elif resource == CLAIM:
             known = self.claims.pop(ClaimKey(*name), None)
+            self._measured.discard(ClaimKey(*name))
             self.fleet.drop_claim(ClaimKey(*name))
             return {known.claim.task_key} if known else set()
         elif resource == POD:
@@ -117,6 +121,22 @@ class View:
         elif resource == DEPLOYMENT:
             self.deployments.pop(name, None)
         return {task}
+
+    def be_late(self, now: datetime, limit_s: float) -> datetime | None:
+        """Tell the fleet who is measured for longer than `limit_s`; returns when to look again.
+
+        Clocks of two replicas may differ by little against the limit.
+        """
+        times = []
+        for key in list(self._measured):
+            known = self.claims[key]
+            due = _time_of(known.claim.allocated, now) + timedelta(seconds=limit_s)
+            if due > now:
+                times.append(due)
+            elif not known.claim.overdue:
+                self.claims[key] = replace(known, claim=replace(known.claim, overdue=True))
+                self.fleet.put_claim(self.claims[key].claim)
+        return min(times, default=None)
 
     def known(self, resource: Resource) -> dict[Name, int]:
         """The objects of a kind that are there, with their versions."""
@@ -156,6 +176,10 @@ class View:
     def _claim(self, body: Json, name: Name) -> set[TaskKey]:
         known = claim_of(body, self.claims.get(ClaimKey(*name)))
         self.claims[known.claim.key] = known
+        if known.claim.profiling:
+            self._measured.add(known.claim.key)
+        else:
+            self._measured.discard(known.claim.key)
         self.fleet.put_claim(known.claim)
         return {known.claim.task_key}
 
@@ -173,3 +197,11 @@ class View:
     def _deployment(self, body: Json, name: Name) -> set[TaskKey]:
         self.deployments[name] = part_of(body)
         return {TaskKey(*name)}
+
+
+def _time_of(text: str, otherwise: datetime) -> datetime:
+    """When a claim was allocated; operators write that, and people might."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return otherwise

@@ -98,8 +98,9 @@ def deployment(task: MemTask, meta: Meta) -> Json:
 
 def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
     """The annotations by which the node's agent knows what a claim was granted by its spec."""
+    measured = seat.standing is Standing.MEASURED  # as if it went on, until it has a plan
     notes = {
-        STANDING: seat.standing.value,
+        STANDING: (Standing.PROFILING if measured else seat.standing).value,
         ORDER: str(seat.order),
         TERMS: json.dumps(Terms.of(spec).to_api(), separators=(",", ":")),
     }

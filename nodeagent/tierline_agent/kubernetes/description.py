@@ -28,6 +28,8 @@ MEASURED: Final = "measured"
 """The folder in a pod's folder that its program may write, while it is measured."""
 PROFILE: Final = "profile.jsonl"
 """What it writes there."""
+UNMEASURED: Final = "unmeasured"
+"""The file in a pod's folder that is there once its measuring was given up."""
 _VERSION: Final = f"version.{DRIVER}"
 _BOOT: Final = f"boot.{DRIVER}"
 _READ_ONLY: Final = ("ro", "nosuid", "nodev", "bind")

@@ -26,6 +26,7 @@ from tierline_agent.kubernetes.description import (
     MEASURED,
     PROFILE,
     PYTHON,
+    UNMEASURED,
     Described,
     Version,
     file_name,
@@ -107,6 +108,10 @@ class PodFolders:
             draft.hardlink_to(source)
             draft.replace(library)
         return folder
+
+    def give_up(self, uid: str) -> None:
+        """Tell the program of a pod that is measured to end, because it took too long."""
+        (self.path(uid) / UNMEASURED).touch()
 
     def has_measured(self, uid: str) -> bool:
         """Whether this very pod was measured, and left what it wrote."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -33,6 +33,10 @@ class Standing(StrEnum):
     PROFILING = "Profiling"
     DEMOTED = "Demoted"
     LOST = "Lost"
+    UNMEASURED = "Unmeasured"
+
+
+_WITH_A_LEASE: Final = {Standing.PLANNED, Standing.DEMOTED}
 
 
 class NotGranted(AgentError):  # noqa: N818 - what it is
@@ -63,7 +67,7 @@ class Grant:
     @property
     def registration(self) -> Registration | None:
         """What the agent is told; None for a pod that gets no lease."""
-        if self.plan is None or self.standing in {Standing.PROFILING, Standing.LOST}:
+        if self.plan is None or self.standing not in _WITH_A_LEASE:
             return None
         realtime = self.terms.realtime
         demoted = self.standing is Standing.DEMOTED
@@ -128,7 +132,7 @@ def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
             f"{who} has notes that this agent cannot read ({error}); "
             "are operator and agent of one release?"
         ) from error
-    if standing in {Standing.PLANNED, Standing.DEMOTED} and plan is None:
+    if standing in _WITH_A_LEASE and plan is None:
         raise NotGranted(f"{who} is {standing} and has no plan yet; the operator writes it soon")
     return Grant(
         namespace=metadata["namespace"],

@@ -79,6 +79,12 @@ class Placing:
                 f"claim {grant.namespace}/{grant.claim}: MemTask/{grant.task} no longer fits its "
                 "device; its conditions say what is missing"
             )
+        if grant.standing is Standing.UNMEASURED:
+            raise NotGranted(
+                f"claim {grant.namespace}/{grant.claim}: the pod left no profile of MemTask/"
+                f"{grant.task} in time, and others waited for the device; delete the pod to have "
+                "it measured again"
+            )
         async with self._turn:
             registered = await self._registered()
             return await self._make(grant, self._version_of(grant.uid), registered)
@@ -138,6 +144,8 @@ class Placing:
     ) -> tuple[str, ...]:
         measured = grant.standing is Standing.PROFILING
         folder = self._folders.make(grant.uid, version, measured=measured)
+        if grant.standing is Standing.UNMEASURED:
+            self._folders.give_up(grant.uid)
         complete = await self._register(grant, registered)
         access = self._opener(grant)
         learned = self._folders.has_measured(grant.uid)

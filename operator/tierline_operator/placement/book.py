@@ -31,8 +31,8 @@ from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.incremental import Standing as Proven
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
-Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | None]
-"""What the task of a seat asks of a device; None while it is to be measured first."""
+Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | Standing]
+"""What the task of a seat asks of a device; how it stands while it is to be measured first."""
 
 
 class Book:
@@ -47,6 +47,8 @@ class Book:
         self._order = Order()
         self._keys: frozenset[DeviceKey] | None = None
         self._standings = Standings()
+        self.measuring: set[DeviceKey] = set()
+        """Devices on which tasks are measured, or wait because they were."""
 
     def put_node(self, node: MemNode) -> set[DeviceKey]:
         """Take a node as it is now; returns the devices of which something changed."""
@@ -112,7 +114,13 @@ class Book:
             self._by_node[key.node].discard(key)
             self._order.drop(key)
             self._standings.drop(key)
+            self.measuring.discard(key)
             self._keys = None
+
+    def measure(self, ledger: Ledger, seat: Seat) -> None:
+        """Begin to measure the task of a seat."""
+        seat.standing, seat.bound, seat.measured = Standing.PROFILING, True, True
+        self.measuring.add(ledger.key)
 
     def _rank(self, ledger: Ledger) -> None:
         self._order.put(ledger.key, ledger.load, len(ledger.seats))
@@ -197,21 +205,26 @@ class Book:
         for seat in list(ledger.seats):
             seat.demand = seat.plan = None
             seat.reason = ""
-            asked = ask(seat, ledger) if ledger.usable else None
             if not ledger.usable:
                 why = f"device {ledger.key} is not there or has failed"
                 lost += self._lose(seat, why)
-            elif asked is None:
-                seat.standing = Standing.PROFILING
+                continue
+            asked = ask(seat, ledger)
+            if isinstance(asked, Standing):
+                seat.standing = asked
             elif isinstance(asked, Unasked):
                 lost += self._lose(seat, asked.sentence)
-                if seat.bound:
+                if seat.bound and not seat.measured:
                     ledger.unknown = f"device {ledger.key} runs {seat.task}: {asked.sentence}"
             else:
                 seat.demand = asked
                 asking.append(seat)
         lost += self._rule(ledger, asking)
         ledger.seats = [seat for seat in ledger.seats if seat not in lost]
+        if any(seat.measured for seat in ledger.seats):
+            self.measuring.add(ledger.key)
+        else:
+            self.measuring.discard(ledger.key)
         self._rank(ledger)
         return lost
 

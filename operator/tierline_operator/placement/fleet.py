@@ -5,6 +5,7 @@ What it holds true after every `settle`:
 * an allocated claim sits where it is allocated, whatever else was thought: claims are the truth;
 * what stands Planned on a device was proven together (book.py), so no deadline is promised twice;
 * what a running pod holds is what it was given: nobody's coming changes its plan (holding.py);
+* where a task is measured nothing has a plan; who was measured waits for somebody (measuring.py);
 * a task has at most one seat a live claim, and places kept free up to its `replicas`;
 * who waits was refused by every device since that device last became roomier.
 
@@ -33,6 +34,7 @@ from tierline_operator.placement.book import Book
 from tierline_operator.placement.demands import Unasked
 from tierline_operator.placement.entry import NOWHERE, Entry, restored
 from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.measuring import Measuring, to_be_measured
 from tierline_operator.placement.rules import ANEW, Rules
 from tierline_operator.placement.saying import verdict_of
 from tierline_operator.placement.seating import Seating
@@ -77,6 +79,11 @@ class Fleet:
         self._missing: set[TaskKey] = set()
         self._restless: set[TaskKey] = set()
         self._respec: set[TaskKey] = set()
+        self._unmeasured: set[TaskKey] = set()
+        self._measuring = Measuring(
+            *(self._entries, self._claims, self._unmeasured, self._missing),
+            lambda entry: self._profile(entry) is not None,
+        )
         self._seating = Seating(self._book, self._ask, self._profile)
 
     # Events
@@ -146,6 +153,7 @@ class Fleet:
         entry = self._entries.pop(key, None)
         for of in (self._changed, self._unsynced, self._missing, self._restless, self._respec):
             of.discard(key)
+        self._unmeasured.discard(key)
         if entry is None:
             return
         for seat in entry.seats:
@@ -225,6 +233,7 @@ class Fleet:
             self._unproven.clear()
         self._change_specs()
         more = self._place()
+        self._end_measuring()
         for key in self._changed:
             # Not before: who waits for what an ended pod held is served before the next pod holds.
             for seat in self._entries[key].seats:
@@ -254,6 +263,7 @@ class Fleet:
             (self._missing, entry.missing > 0),
             (self._restless, entry.missing > 0 and bool(entry.untested)),
             (self._respec, bool(entry.seats) and entry.granted is not entry.task.spec),
+            (self._unmeasured, self._profile(entry) is None and to_be_measured(entry)),
         ):
             if belongs:
                 of.add(entry.key)
@@ -337,13 +347,16 @@ class Fleet:
 
     # What the rest asks
 
-    def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | None:
+    def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
         entry = self._entries[seat.task]
-        if seat.held is None and self._profile(entry) is None:
-            claim = self._claims.get(seat.claim) if seat.claim else None
-            if seat.standing == Standing.PROFILING or (claim and claim.profiling):
-                return None
-        return self._seating.demand(entry, ledger, seat.held)
+        standing = self._measuring.standing(seat, ledger) if seat.measured else None
+        return standing or self._seating.demand(entry, ledger, seat.held)
+
+    def _end_measuring(self) -> None:
+        """Rule again where nobody is waited for any more, or somebody waits for too long."""
+        self._unproven |= {
+            key for key in self._book.measuring if self._measuring.moves(self._book.ledgers[key])
+        }
 
     def _profile(self, entry: Entry) -> MemProfile | None:
         return self._profiles.get((entry.key.namespace, entry.profile_name))

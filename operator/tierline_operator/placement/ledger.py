@@ -5,7 +5,7 @@ are given in the order of admission, so what a device was granted stays its own 
 of the node takes more.
 
 A device is *closed* to new seats while it runs something whose demand is unknown: a claim whose
-MemTask or MemProfile is gone, or a task that is being measured alone.
+MemTask or MemProfile is gone, or while tasks are measured on it one by one (measuring.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tierline_api.memnode import Device, Health, MemNode
 from tierline_operator.placement.quota import Usage, tier_bytes, usage_of
@@ -22,6 +23,8 @@ from tierline_operator.placement.verdict import Refusal
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import capacity_of, supports_of
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+_MEASURING: Final = {Standing.PROFILING, Standing.MEASURED}
 
 
 @dataclass
@@ -59,9 +62,20 @@ class Ledger:
         if self.orphans:
             names = ", ".join(sorted(claim.name for claim in self.orphans))
             return f"device {self.key} runs claims without a MemTask ({names}); delete their pods"
-        if any(seat.standing == Standing.PROFILING for seat in self.seats):
-            return f"device {self.key} measures a task alone"
+        if any(seat.standing in _MEASURING for seat in self.seats):
+            return f"device {self.key} measures tasks alone, and is open when that is done"
         return self.unknown
+
+    @property
+    def only_measures(self) -> bool:
+        """Whether nothing holds anything of it: it is empty, or has only what is measured here."""
+        planless = all(seat.measured and seat.plan is None for seat in self.seats)
+        return self.usable and not self.orphans and planless
+
+    @property
+    def measures_now(self) -> bool:
+        """Whether a program runs on it to be measured."""
+        return any(seat.standing is Standing.PROFILING for seat in self.seats)
 
     def capacity(self, rules: KindRules, taken_by_others: Mapping[str, int]) -> DeviceCapacity:
         """What its seats may share; `taken_by_others` bytes of each tier are not theirs."""

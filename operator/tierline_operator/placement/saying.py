@@ -48,6 +48,16 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
     alone = next((seat for seat in entry.seats if seat.standing == Standing.PROFILING), None)
     if alone is not None:
         return Said(_FALSE, Reason.PROFILING, f"runs alone on {alone.place} to be measured")
+    failed = next((seat for seat in entry.seats if seat.standing == Standing.UNMEASURED), None)
+    if failed is not None:
+        pods = ", ".join(c.pod for c in entry.claims.values() if c.key == failed.claim)
+        return Said(
+            _FALSE,
+            Reason.PROFILING_FAILED,
+            f"its pod {pods} ran on {failed.place} to be measured, left no MemProfile/"
+            f"{entry.profile_name} in time, and others waited for the device; see the pod's log, "
+            "then delete the pod to have it measured again, or apply the profile",
+        )
     if entry.refusal:
         return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.text)
     runs = "; its pods run on by the plans that they hold" if entry.seats else ""
@@ -60,9 +70,9 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
         pods = ", ".join(sorted(claim.pod for claim in entry.claims.values() if claim.place))
         what = f"waits until its pods have ended: {pods}" if pods else "nothing runs any more"
         return Said(_FALSE, Reason.BEING_DELETED, f"is being deleted; {what}")
-    worse = [s for s in entry.seats if s.standing in {Standing.LOST, Standing.DEMOTED}]
+    worse = [s for s in entry.seats if s.standing not in {Standing.PLANNED, Standing.PROFILING}]
     if worse:
-        return _worse(worse[0], matching())
+        return _worse(worse[0], entry, profile, matching)
     by_plan = all(seat.plan is not None for seat in entry.seats)
     if profile is None and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
@@ -78,8 +88,17 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     return Said(_TRUE, Reason.ADMITTED, _holds(entry))
 
 
-def _worse(seat: Seat, matching: Sequence[Ledger]) -> Said:
-    gone = seat.place not in {ledger.key for ledger in matching}
+def _worse(seat: Seat, entry: Entry, profile: MemProfile | None, matching: Matching) -> Said:
+    if seat.standing is Standing.UNMEASURED:
+        return _profiled(entry, profile)
+    if seat.standing is Standing.MEASURED:
+        return Said(
+            _FALSE,
+            Reason.PENDING,
+            f"has been measured on {seat.place}, and is planned there when the other tasks that "
+            "wait for that have been measured, too",
+        )
+    gone = seat.place not in {ledger.key for ledger in matching()}
     if gone and seat.demand is None:
         return Said(
             _FALSE,
@@ -142,9 +161,12 @@ def _holds(entry: Entry) -> str:
 
 
 def _phase(entry: Entry, admitted: Said) -> Phase:
-    if any(seat.standing == Standing.PROFILING for seat in entry.seats):
+    if any(seat.standing in {Standing.PROFILING, Standing.MEASURED} for seat in entry.seats):
         return Phase.PROFILING
     if admitted.status == _TRUE:
         return Phase.ADMITTED
-    refused = {Reason.NO_LONGER_HOLDS, Reason.INVALID_SPEC, Reason.NODE_GONE}
+    refused = {
+        *(Reason.NO_LONGER_HOLDS, Reason.INVALID_SPEC, Reason.NODE_GONE),
+        Reason.PROFILING_FAILED,
+    }
     return Phase.REFUSED if admitted.reason in refused else Phase.PENDING

@@ -2,8 +2,8 @@
 
 Devices are tried from the least loaded on. A device whose promised time and the task's own least
 time (all weights resident) exceed all of its time is passed over without a plan: a necessary
-condition, exact where it says no. A task without a profile is given a whole empty device, once, to
-be measured there; its other pods wait for the measure.
+condition, exact where it says no. A task without a profile is first measured (measuring.py); its
+other pods wait for the measure.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Seating:
             found = relief(self._book, ledger, [*rows, (None, demand)], self._anew)
         entry.refusal = replace(nearest, relief=found)
 
-    def _anew(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | None:
+    def _anew(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
         """What the next pod of a seat would ask."""
         return self._ask(replace(seat, held=None), ledger)
 
@@ -278,10 +278,10 @@ class Seating:
         return least > 1
 
     def _find_alone(self, entry: Entry) -> tuple[int, set[TaskKey]]:
-        """An empty device on which a pod of the task is measured."""
+        """A device on which nothing runs while a pod of the task is measured there."""
         entry.untested = NOWHERE
         name = entry.profile_name
-        if any(seat.standing == Standing.PROFILING for seat in entry.seats):
+        if any(seat.measured for seat in entry.seats):
             entry.refusal = Refusal(Reason.PROFILING, "waits until its first pod has been measured")
             return 0, set()
         claim = next(iter(entry.unseated()), None)
@@ -293,23 +293,28 @@ class Seating:
             )
             return 0, set()
         budget = entry.task.spec.memory.budget_bytes
-        free = [k for k in self.matching(entry) if not k.seats and not k.closed]
+        matching = list(self.matching(entry))
+        free = [k for k in matching if k.only_measures and not k.measures_now]
         free.sort(
             key=lambda k: (
-                (k.device.fast_bytes < budget, -k.device.fast_bytes, k.key)
+                (bool(k.seats), k.device.fast_bytes < budget, -k.device.fast_bytes, k.key)
                 if k.device
-                else (True, 0, k.key)
+                else (True, True, 0, k.key)
             )
         )
         if not free:
+            soon = next((k for k in matching if k.only_measures), None)
             entry.refusal = Refusal(
                 Reason.PROFILE_MISSING,
-                f"there is no MemProfile/{name}, and no device that matches is empty to measure "
-                "the task alone; apply the profile or free a device",
+                f"there is no MemProfile/{name}; it is measured on {soon.key} when another task "
+                "has been measured there"
+                if soon
+                else f"there is no MemProfile/{name}, and no device that matches is empty to "
+                "measure the task alone; apply the profile, or delete the tasks of a device: "
+                "tasks that are applied together are measured one after the other",
             )
             return 0, set()
-        seat = self._add(entry, free[0].key, claim)
-        seat.standing, seat.bound = Standing.PROFILING, True
+        self._book.measure(free[0], self._add(entry, free[0].key, claim))
         return 0, {entry.key}
 
     # By a changed spec

@@ -63,7 +63,11 @@ class Claim:
     order: int | None = None
     """The number of its admission."""
     profiling: bool = False
-    """It was allocated to be measured alone."""
+    """It was allocated to be measured, and got no plan yet."""
+    overdue: bool = False
+    """It is measured for longer than others must wait for that."""
+    unmeasured: bool = False
+    """It is noted as not measured: its measuring was given up."""
     leaving: bool = False
     """It is being deleted: not to be allocated any more."""
     held: Held | None = None
@@ -88,6 +92,10 @@ class Standing(StrEnum):
     """Its deadline no longer holds; it runs in what the others leave."""
     LOST = "Lost"
     """Its pod was admitted, and it cannot even run in what the others leave."""
+    MEASURED = "Measured"
+    """It was measured, and gets its plan when others have been measured on the device, too."""
+    UNMEASURED = "Unmeasured"
+    """It was not measured in time, and others waited: its measuring was given up."""
 
 
 @dataclass
@@ -109,6 +117,10 @@ class Seat:
     """What its pod holds, from the decision on: it is planned by nothing else."""
     bound: bool = False
     """Whether its claim is allocated here, or may be: that was decided."""
+    measured: bool = False
+    """Its pod was started to be measured and has no plan: it holds nothing (measuring.py)."""
+    overdue: bool = False
+    """It is measured for longer than others must wait for that."""
     reason: str = ""
     """A sentence, where it stands worse than planned."""
 
@@ -117,20 +129,28 @@ class Seat:
         if self.claim is None or self.plan is None or self.held is not None:
             return
         self.held, self.bound = held_by(self.plan, self.scheduling), True
+        self.measured = False
         if self.demand is not None:
             self.demand = replace(self.demand, held=self.held)
 
     def leave(self) -> None:
         """Its pod is gone, and with it what it held: the next one gets a plan of its own."""
         self.claim = self.held = self.plan = None
-        self.bound = False
+        self.bound = self.measured = False
 
     def agree(self, claim: Claim) -> bool:
         """Hold what is noted in its pod's claim; returns whether that is something else."""
         self.bound = True
-        before = self.held
+        before = self.held, self.measured, self.overdue, self.standing
         if claim.lost and self.standing is Standing.LOST:
             self.held = None
         elif claim.held is not None:
-            self.held = claim.held
-        return self.held != before
+            self.held, self.measured = claim.held, False
+        self.overdue = claim.overdue
+        if self.held is None and self.plan is None and (claim.profiling or claim.unmeasured):
+            self.measured = True
+            if claim.unmeasured:
+                self.standing = Standing.UNMEASURED
+            elif self.standing is Standing.PLANNED:
+                self.standing = Standing.PROFILING
+        return before != (self.held, self.measured, self.overdue, self.standing)

@@ -243,6 +243,20 @@ def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
     until("it is told", lambda: learned in variables(), PATIENCE_S)
 
 
+def test_a_pod_whose_measuring_was_given_up_ends_and_gets_no_time(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+) -> None:
+    assert kubelet.prepare(claim).error == ""
+    api_server.api.merge(claim, {"metadata": {"annotations": notes("Unmeasured")}})
+
+    told = agent.pods / claim["metadata"]["uid"] / "unmeasured"
+    until("its program is told", told.exists, PATIENCE_S)
+    until("it gets no time", lambda: not agent.call("snapshot")["snapshot"]["tasks"], PATIENCE_S)
+    variables = edits(json.loads(description(agent, claim).read_text()))["env"]
+    assert "TIERLINE_REQUIRED=1" in variables
+    assert "delete the pod to have it measured again" in kubelet.prepare(claim).error
+
+
 def test_memory_of_an_earlier_plan_is_waited_for_by_name(
     agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
 ) -> None:

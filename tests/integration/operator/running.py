@@ -248,6 +248,10 @@ class User:
             "metadata": {"name": name, "namespace": self.namespace},
         }
 
+    def profile(self, name: str) -> Manifest:
+        """How to name a MemProfile."""
+        return self.task(name) | {"kind": "MemProfile"}
+
     def named_pod(self, name: str) -> Manifest:
         """How to name a pod."""
         metadata = {"name": name, "namespace": self.namespace}

@@ -259,6 +259,33 @@ def test_a_task_without_a_profile_is_measured_alone_then_admitted(user: User) ->
     )
 
 
+def test_tasks_that_come_together_are_measured_in_turn_on_the_only_device(user: User) -> None:
+    user.node(node("node-a"))
+    names = ["x", "y", "z"]
+    for name in names:
+        user.apply(task(name, period_ms=1000))
+        user.pod(name, name)
+
+    def measured_now() -> list[str]:
+        return [
+            claim["metadata"]["labels"]["tierline.io/task"]
+            for claim in user.claims()
+            if placed(claim)
+        ]
+
+    for done in range(3):
+        until("the next one is measured", lambda done=done: len(measured_now()) == done + 1)  # type: ignore[misc]
+        reached = {name: user.api.get(user.task(name)) for name in names}
+        said = [conditions(found).get("Admitted", {}) for found in reached.values()]
+        assert not any(one.get("status") == "True" for one in said)
+        (now,) = [name for name in measured_now() if not user.api.exists(user.profile(name))]
+        # What the agent writes when the pod has left its profile.
+        user.apply(profile(now, mib=16, compute_ms=2))
+
+    for name in names:
+        user.wait_task(name, "Admitted")
+
+
 def test_a_profile_may_go_at_any_time_and_pods_run_on_by_their_plans(user: User) -> None:
     user.node(node("node-a"))
     user.node(node("node-b"))

@@ -239,3 +239,31 @@ def test_a_restart_changes_no_plan_of_a_running_pod(
 
     assert {c["metadata"]["name"]: memory_in(c) for c in user.claims()} == before
     assert not [name for name in running if "NoLongerHolds" in dict(user.events(name))]
+
+
+def test_a_task_that_is_never_measured_lets_the_next_one_go_also_after_a_restart(
+    user: User, operators: list[Operator], nursery: Nursery, tmp_path: Path
+) -> None:
+    def start(name: str) -> Operator:
+        operators.append(
+            Operator(user.plane, nursery, tmp_path, name, {"MEASURING_LIMIT_S": "1"}).start()
+        )
+        return operators[-1]
+
+    first = start("first")
+    user.node(node("node-a"))
+    for name in ("a", "b"):
+        user.apply(task(name))
+        user.pod(name, name)
+        user.wait_placed(name)
+    found = user.wait_task("a", "ProfilingFailed", "Profiled")
+    assert found["status"]["phase"] == "Refused"
+    first.stop()
+    start("second")
+    user.apply(profile("b"))
+    user.wait_task("b", "Admitted")
+
+    found = user.wait_task("a", "ProfilingFailed", "Profiled")
+    claim = user.claim_of("a")
+    assert claim is not None
+    assert claim["metadata"]["annotations"]["tierline.io/standing"] == "Unmeasured"

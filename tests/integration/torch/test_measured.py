@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,37 +19,71 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8)).eva
 with torch.inference_mode():
     while True:
         model(torch.zeros(1, 64))
+        print("ran", flush=True)
 """
+Start = Callable[[], "subprocess.Popen[str]"]
 
 
-@pytest.mark.slow
-def test_a_loop_without_end_is_measured_and_ends_when_it_was_planned(tmp_path: Path) -> None:
-    measured, planned = tmp_path / "profile.jsonl", tmp_path / "planned"
-    program = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM],
-        env={
-            **os.environ,
-            "TIERLINE_OBSERVE": str(measured),
-            "TIERLINE_OBSERVE_JOBS": "3",
-            "TIERLINE_PLANNED": str(planned),
-        },
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts the program as its container does."""
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            env={
+                **os.environ,
+                "TIERLINE_OBSERVE": str(tmp_path / "profile.jsonl"),
+                "TIERLINE_OBSERVE_JOBS": "3",
+                "TIERLINE_PLANNED": str(tmp_path / "planned"),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def ended(program: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a program printed and said that ends to be started anew."""
     try:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not (measured.exists() and '{"profile"' in measured.read_text()):
-            assert program.poll() is None, program.communicate()[1]
-            assert time.monotonic() < deadline, "it wrote no profile"
-            time.sleep(0.05)
-        planned.touch()
-        _, said = program.communicate(timeout=_PATIENCE_S)
+        printed, said = program.communicate(timeout=_PATIENCE_S)
     finally:
         program.kill()
         program.wait()
-
     assert program.returncode == _ENDS_TO_START_ANEW, said
-    assert "it ends, to start by its plan" in said
-    lines = [json.loads(line) for line in measured.read_text().splitlines()]
-    (profile,) = [line["profile"] for line in lines if "profile" in line]
+    return printed, said
+
+
+@pytest.mark.slow
+def test_a_loop_without_end_is_measured_makes_room_and_waits_for_its_plan(
+    tmp_path: Path, start: Start
+) -> None:
+    printed, said = ended(start())
+    assert "it ends, to leave the device to others" in said
+    measured = (tmp_path / "profile.jsonl").read_text()
+    (profile,) = [
+        line["profile"] for line in map(json.loads, measured.splitlines()) if "profile" in line
+    ]
     assert sum(layer["bytes"] for layer in profile["layers"]) >= 4 * (64 * 65 + 8 * 65)
+    assert printed.count("ran") < 20, "it runs no job for nothing"
+
+    again = start()
+    assert again.stderr is not None
+    first = again.stderr.readline()
+    (tmp_path / "planned").touch()
+    printed, said = ended(again)
+    assert "it waits for its plan" in first
+    assert "it ends, to start by its plan" in said
+    assert not printed, "it has run no job"
+    assert (tmp_path / "profile.jsonl").read_text() == measured
+
+
+@pytest.mark.slow
+def test_a_program_ends_when_its_measuring_is_given_up(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "unmeasured").touch()
+
+    _, said = ended(start())
+
+    assert "it was not measured in time" in said

@@ -56,7 +56,7 @@ def test_a_plan_says_how_jobs_give_the_device_away() -> None:
     assert registration.plan.holds_as(without.plan)
 
 
-@pytest.mark.parametrize("standing", ["Profiling", "Lost"])
+@pytest.mark.parametrize("standing", ["Profiling", "Lost", "Unmeasured"])
 def test_who_has_no_plan_that_holds_is_not_registered(standing: str) -> None:
     grant = grant_of(claim(annotations=notes(standing)), NODE)
 

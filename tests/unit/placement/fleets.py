@@ -187,12 +187,14 @@ def allocated(of: Fleet, known: Claim) -> Claim:
     seat = of.seat_of(known.key)
     assert seat is not None
     lost = seat.standing == Standing.LOST
+    planless = {Standing.PROFILING, Standing.MEASURED}
     return replace(
         known,
         place=seat.place,
         allocated=known.allocated or known.created,
         order=seat.order,
-        profiling=seat.standing == Standing.PROFILING,
+        profiling=seat.standing in planless or (lost and known.profiling),
+        unmeasured=seat.standing == Standing.UNMEASURED,
         held=seat.held if not lost else None,
         lost=lost,
     )

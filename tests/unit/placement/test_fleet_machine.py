@@ -139,6 +139,13 @@ class Cluster(RuleBasedStateMachine):
             del self.claims[key]
             self.fleet.drop_claim(key)
 
+    @rule()
+    def measuring_takes_long(self) -> None:
+        for key, known in self.claims.items():
+            if known.profiling:
+                self.claims[key] = replace(known, overdue=True)
+                self.fleet.put_claim(self.claims[key])
+
     @rule(space=SPACES, fast=st.sampled_from([16, 64, None]))
     def quota_changes(self, space: str, fast: int | None) -> None:
         self.fleet.put_quota(quota("q", namespace=space, fast_mib=fast))
@@ -193,6 +200,7 @@ class Crowd(Cluster):
 def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemTask]) -> None:
     """The promises of a fleet that has settled."""
     nobody_waits_for_no_reason(fleet)
+    nobody_measured_waits_for_nobody(fleet)
     for ledger in fleet.devices().values():
         device_holds(ledger)
     for claim_key, known in claims.items():
@@ -228,6 +236,15 @@ def nobody_waits_for_no_reason(fleet: Fleet) -> None:
             together = [known for known, _ in ledger.planned] + [demand]
             answer, _ = fleet._book.try_set(ledger, together)
             assert answer is None, f"{key} has room on {ledger.key}"
+
+
+def nobody_measured_waits_for_nobody(fleet: Fleet) -> None:
+    """Who was measured waits for who is measured now, or can be next: one of them is at it."""
+    for ledger in fleet.devices().values():
+        standings = [seat.standing for seat in ledger.seats]
+        if Standing.MEASURED in standings:
+            assert standings.count(Standing.PROFILING) == 1, f"{ledger.key} is at rest"
+            assert not ledger.planned, "where somebody is measured nothing has a plan"
 
 
 def device_holds(ledger: Ledger) -> None:

@@ -1,0 +1,121 @@
+"""Tasks without a profile are measured first: each alone, one after the other, also on one device.
+
+A program that is measured runs unmanaged: it takes no lease, and its times are those of the task
+alone only where nothing else runs. So it gets a device on which nothing holds anything. Were it
+planned as soon as it has been measured, it would run on there, and who comes next would never find
+a device for itself. So whoever has been measured waits (Standing.MEASURED; its program runs no job
+until its plan is there, and has left the device) for those who are to be measured there as well:
+the tasks whose pods came within `BATCH_S` of the first one's allocation. Then all of them are
+planned together, and the device is open to everyone.
+
+Invariant: while a program is measured on a device, nothing there has a plan. So measuring breaks no
+proof, and nobody is admitted whom measuring could make late.
+
+It ends: who waits to be measured has a turn as soon as nobody else is measured; a measuring that
+takes longer than others must wait is given up when others want the device (Standing.UNMEASURED; its
+pod gets no time until it is started anew or somebody brings the profile); who comes later than the
+batch is not waited for. All of it is read from claims and profiles: a restart changes nothing.
+What it does not do: measure beside tasks that were admitted. Who comes when the device is in use
+waits until it is free, or until somebody brings the profile, and is told so. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import Final
+
+from tierline_operator.placement.entry import Entry
+from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.seats import Claim, ClaimKey, Seat, Standing, TaskKey
+
+BATCH_S: Final = 600
+"""Who is measured first waits for those whose pods come within so long."""
+
+
+def to_be_measured(entry: Entry) -> bool:
+    """Whether a task without a profile waits for a device on which its first pod is measured."""
+    return not entry.leaving and not any(s.measured for s in entry.seats) and bool(entry.unseated())
+
+
+class Measuring:
+    """How those stand that were started to be measured, as the fleet's own books tell."""
+
+    def __init__(
+        self,
+        entries: Mapping[TaskKey, Entry],
+        claims: Mapping[ClaimKey, Claim],
+        unmeasured: AbstractSet[TaskKey],
+        missing: AbstractSet[TaskKey],
+        profiled: Callable[[Entry], bool],
+    ) -> None:
+        """Look into books that the fleet keeps.
+
+        Args:
+            entries: all tasks.
+            claims: all claims.
+            unmeasured: tasks without a profile of which `to_be_measured` holds.
+            missing: tasks that wait for a place.
+            profiled: whether a task has a profile.
+        """
+        self._entries = entries
+        self._claims = claims
+        self._unmeasured = unmeasured
+        self._missing = missing
+        self._profiled = profiled
+
+    def standing(self, seat: Seat, ledger: Ledger) -> Standing | None:
+        """How a seat stands that has no plan and `measured`; None if it is to be planned now."""
+        if self._profiled(self._entries[seat.task]):
+            return Standing.MEASURED if self._awaits(ledger) else None
+        if seat.standing is Standing.UNMEASURED or (seat.overdue and self._wanted(seat, ledger)):
+            return Standing.UNMEASURED
+        return Standing.PROFILING
+
+    def moves(self, ledger: Ledger) -> bool:
+        """Whether a seat of a device stands otherwise by now."""
+        return any(
+            self.standing(seat, ledger) is not seat.standing
+            for seat in ledger.seats
+            if seat.standing in {Standing.PROFILING, Standing.MEASURED}
+        )
+
+    def _awaits(self, ledger: Ledger) -> bool:
+        """Whether somebody is measured on a device now, or is to be in this batch."""
+        if not ledger.only_measures:
+            return False
+        if any(self._goes_on(seat) for seat in ledger.seats):
+            return True
+        begun = [self._claims[seat.claim].allocated for seat in ledger.seats if seat.claim]
+        first = min((one for one in begun if one), default="")
+        waiting = (self._entries[key] for key in self._unmeasured)
+        return any(_wants(entry, ledger) and _in_time(entry, first) for entry in waiting)
+
+    def _goes_on(self, seat: Seat) -> bool:
+        measured = seat.standing is not Standing.PROFILING
+        return not measured and not self._profiled(self._entries[seat.task])
+
+    def _wanted(self, seat: Seat, ledger: Ledger) -> bool:
+        """Whether somebody else waits for the device of a seat."""
+        if any(other.standing is Standing.MEASURED for other in ledger.seats):
+            return True
+        others = (self._entries[key] for key in self._missing if key != seat.task)
+        return any(
+            _wants(entry, ledger) and (entry.key in self._unmeasured or self._profiled(entry))
+            for entry in others
+        )
+
+
+def _wants(entry: Entry, ledger: Ledger) -> bool:
+    device, wants = ledger.device, entry.task.spec.device
+    return device is not None and wants.matches(device.kind, device.product)
+
+
+def _in_time(entry: Entry, first: str) -> bool:
+    """Whether its pod came early enough after the first that was measured began."""
+    try:
+        came, began = (datetime.fromisoformat(t) for t in (entry.unseated()[0].created, first))
+        return came <= began + timedelta(seconds=BATCH_S)
+    except (TypeError, ValueError):
+        return not first  # nobody's measuring has begun, or it is not known when
