@@ -55,7 +55,7 @@ def entering(name: str) -> list[str]:
     return ["/bin/sh", "-c", script.format(" ".join(files)), "in-group"]
 
 
-def kill_all(name: str, patience_s: float = 20.0) -> None:
+def kill_all(name: str, patience_s: float = 60.0) -> None:
     """Kill every process of the group `name` and of those below it; returns when none is left."""
     deadline = time.monotonic() + patience_s
     while pids := _pids(name):
@@ -80,7 +80,7 @@ def exists(name: str) -> bool:
     return any((root / name).is_dir() for root in _hierarchies())
 
 
-def _remove_soon(group: Path, patience_s: float = 5.0) -> None:
+def _remove_soon(group: Path, patience_s: float = 60.0) -> None:
     """Remove a group; the kernel may take a moment to forget the last process in it."""
     deadline = time.monotonic() + patience_s
     while True:
