@@ -45,13 +45,14 @@ REGISTRY = kopf.get_default_registry()
 
 
 def rules_of(chosen: Settings) -> Rules:
-    """The rules of placement with the administrator's margins."""
+    """The rules of placement with the administrator's margins and headroom."""
     margins = {DeviceKind.CPU: chosen.cpu_margin, DeviceKind.CUDA: chosen.cuda_margin}
     return Rules(
         by_kind={
             kind: KindRules(Margins(margins[kind], margins[kind]), rules.dispatch_s, rules.gate_s)
             for kind, rules in Rules().by_kind.items()
-        }
+        },
+        headroom=chosen.headroom,
     )
 
 

@@ -55,6 +55,8 @@ class Settings:
     """Safety factor of compute times and bandwidths on the device kind cpu."""
     cuda_margin: float = 1.1
     """The same on cuda."""
+    headroom: float = 0.5
+    """Share of a device's fast memory that no pod holds which plans leave to later pods."""
     measuring_limit_s: float = 900.0
     """A task without a profile is measured for so long, once others wait for the device."""
 
@@ -78,6 +80,10 @@ class Settings:
         for name in ("cpu_margin", "cuda_margin"):
             if not getattr(self, name) >= 1:
                 raise SettingsError(f"{name_of(name)} is below 1; write at least 1")
+        if not 0 <= self.headroom < 1:
+            raise SettingsError(
+                f"{name_of('headroom')} is {self.headroom}; write a share from 0 to below 1"
+            )
         for name in ("resync_s", "retry_period_s", "writes_at_once", "measuring_limit_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name_of(name)} is not above 0; write a positive number")

@@ -138,7 +138,8 @@ class Book:
             if key != ledger.key:
                 for tier, size in self.ledgers[key].tier_bytes().items():
                     taken[tier] += size
-        return ledger.capacity(self.rules(ledger), taken)
+        capacity = ledger.capacity(self.rules(ledger), taken)
+        return replace(capacity, headroom=self._rules.headroom)
 
     def try_set(
         self, ledger: Ledger, demands: Sequence[TaskDemand]

@@ -7,8 +7,9 @@ before Soft before BestEffort, the longer admitted first. What no longer holds b
 is *demoted* to BestEffort if the others still hold beside that, else it is *lost*; a place kept
 free is given up. So what is guaranteed is always proven.
 
-What a pod is given stays its own until it ends. So plans make do with half of the memory that no
-pod holds, where that is enough: half is left to who comes next, and half of that to the one after.
+What a pod is given stays its own until it ends. So plans make do with a part of the memory that no
+pod holds, where that is enough for every deadline: the headroom (by default half) is left to who
+comes next, and the same part of that to the one after.
 
 Pure. Invariant: the plans of all seats that stand Planned or Demoted come from one Admitted.
 """
@@ -49,11 +50,12 @@ class Proof:
 def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted | Infeasible:
     """Ask the planner, with names made to differ.
 
-    Half of what nobody holds is left for those to come where that is enough. A device that has
-    become smaller than what is held has none to leave.
+    The headroom of what nobody holds is left for those to come where that is enough. A device that
+    has become smaller than what is held has none to leave.
     """
     held = _held_bytes(demands)
-    within = (held + device.fast_bytes) // 2 if held < device.fast_bytes else None
+    room = device.fast_bytes - held
+    within = held + int(room * (1 - device.headroom)) if room > 0 else None
     return plan(named(demands), device, within_bytes=within)
 
 

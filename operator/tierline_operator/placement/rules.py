@@ -40,6 +40,8 @@ class Rules:
     """Everything that placement is told beside the objects of the cluster."""
 
     by_kind: dict[DeviceKind, KindRules] = field(default_factory=_by_kind)
+    headroom: float = 0.5
+    """Share of the fast memory that no pod holds which plans leave to later pods (proof.py)."""
     work_per_settle: int = 256
     """How much is tried for those who wait before the caller may look at new events: 1 for a plan
     beside those that are there, `ANEW` a task for one of a whole device."""

@@ -4,7 +4,7 @@ The admitted tasks keep their plans, so the only question is what the new one ma
 answers that in one pass over the deadlines (admission/growth.py): the largest job time with which
 every deadline still holds. Paced resident sets (curve.py) for that job time and for shares of it
 trade time for memory, and one recursion says what each really costs. Chosen is the fastest one that
-leaves half of the free memory to those who come later (a job that takes all the time there is would
+leaves the device's headroom to those who come later (a job that takes all the time there is would
 leave them nothing), else the one with the least memory. So no curve is made and nothing is
 searched. Where nothing fits, `settle` plans everybody anew, as planner.plan does.
 
@@ -95,7 +95,7 @@ class Standing:
             taken = option.extents + more_ring
             if cost_ns <= most_ns and taken <= room:
                 fits.append((taken, option, more_ring, cost_ns))
-                if taken <= room // 2:
+                if taken <= room * (1 - self.device.headroom):
                     break
         if not fits:
             return None

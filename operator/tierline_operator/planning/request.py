@@ -118,6 +118,9 @@ class DeviceCapacity:
     yield says nothing of a device on which they do not."""
     backup: Backup | None = None
     """None: no measured link, so no workspace can be preserved."""
+    headroom: float = 0.5
+    """Share of the fast memory that no pod holds which plans leave to those to come, where that is
+    enough: what a pod gets is its own until it ends."""
     blocked_extents: int = 1
     """Extents of something else that may be on a link when a job is dispatched, for each that it
     serves at a time (P3)."""

@@ -30,6 +30,7 @@ def test_the_environment_sets_them() -> None:
         pytest.param("LOG_LEVEL", "loud", "debug, info, warning, error", id="unknown level"),
         pytest.param("CPU_MARGIN", "0.9", "write at least 1", id="margin below 1"),
         pytest.param("CUDA_MARGIN", "nan", "write at least 1", id="margin of nothing"),
+        pytest.param("HEADROOM", "1", "write a share from 0 to below 1", id="all is headroom"),
         pytest.param("WRITES_AT_ONCE", "0", "write a positive number", id="no writes"),
     ],
 )

@@ -1,7 +1,10 @@
 """What running pods hold is a constant: newcomers, nodes and profiles change nobody's plan."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.placement.fleets import (
+    EXACT,
     MIB,
     claim,
     feed,
@@ -46,6 +49,23 @@ def test_a_newcomer_is_planned_beside_what_a_pod_holds() -> None:
     assert held_by(plan_of_pod(seen, old)) == held_by(before)
     together = resident(before) + resident(plan_of_pod(seen, new)) + before.ring_extents
     assert together + 4 <= 64
+
+
+@pytest.mark.parametrize("crowd", [False, True], ids=["planned anew", "put beside"])
+@pytest.mark.parametrize("headroom", [0.0, 0.5, 0.75])
+def test_the_headroom_is_what_a_task_alone_leaves_to_others(
+    headroom: float, *, crowd: bool
+) -> None:
+    told = replace(EXACT, headroom=headroom, few_waiting=0 if crowd else 4)
+    seen = fleet(node("a", fast_mib=64), profile("m", mib=48), task("m"), rules=told)
+
+    plan = plan_of_pod(seen, run(seen, "m"))
+
+    assert resident(plan) + plan.ring_extents + 4 <= 64 * (1 - headroom)
+    assert (resident(plan) == 48) is (headroom == 0), "all that it could use"
+    whole = task("m", policy=SwapPolicy.RESIDENT)
+    seen = fleet(node("a", fast_mib=64), profile("m", mib=48), whole, rules=told)
+    assert resident(plan_of_pod(seen, run(seen, "m"))) == 48, "what it needs it gets"
 
 
 def test_a_place_that_is_only_kept_makes_room() -> None:
