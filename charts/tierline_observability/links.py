@@ -19,7 +19,8 @@ LINKS = Dashboard(
                 Graph(
                     "While busy, against planned",
                     "Recent bandwidth of each link over the worst one, which plans were made with; "
-                    "below 0.8 for long it counts as drifted, unless its transfers are small.",
+                    "below what margins of plans leave (0.77 on cpu, 0.91 on cuda) for long it "
+                    "counts as drifted, unless its transfers are small.",
                     Unit.SHARE,
                     (
                         Query(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tierline_api.margins import MARGINS
 from tierline_api.memnode import Device, MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
@@ -11,10 +12,6 @@ from tierline_operator.planning import from_api, planner
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.overheads import OVERHEADS
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
-
-DEFAULT_MARGIN = 1.3
-"""On a CPU the agent's copies slow the layers and the layers slow the copies, but both are measured
-by themselves; beside each other neither lost more than a fifth on the machines tried."""
 
 
 def device_for(node: MemNode, kind: str) -> Device:
@@ -49,9 +46,14 @@ def one_kind(tasks: Sequence[MemTask]) -> str:
 
 
 def decide(
-    tasks: Sequence[MemTask], profiles: Mapping[str, MemProfile], node: MemNode, margin: float
+    tasks: Sequence[MemTask],
+    profiles: Mapping[str, MemProfile],
+    node: MemNode,
+    margin: float | None,
 ) -> Admitted | Infeasible:
     """Ask the planner whether all `tasks` can run on the node's device together.
+
+    Without a `margin`, with that of the kind of device.
 
     Raises:
         CommandError: the question makes no sense as it stands.
@@ -60,7 +62,10 @@ def decide(
 
 
 def question_of_all(
-    tasks: Sequence[MemTask], profiles: Mapping[str, MemProfile], node: MemNode, margin: float
+    tasks: Sequence[MemTask],
+    profiles: Mapping[str, MemProfile],
+    node: MemNode,
+    margin: float | None,
 ) -> tuple[list[TaskDemand], DeviceCapacity]:
     """What all `tasks` ask, and what the node's one device for them offers.
 
@@ -73,7 +78,7 @@ def question_of_all(
 
 
 def question_of(
-    task: MemTask, profile: MemProfile, node: MemNode, margin: float
+    task: MemTask, profile: MemProfile, node: MemNode, margin: float | None
 ) -> tuple[TaskDemand, DeviceCapacity]:
     """What one task asks, and what the node's device for it offers.
 
@@ -82,8 +87,9 @@ def question_of(
     """
     device = device_for(node, task.spec.device.kind.value)
     own = OVERHEADS[device.kind]
+    chosen = MARGINS[device.kind] if margin is None else margin
     capacity = from_api.capacity_of(
-        *(node, device, Margins(margin, margin)),
+        *(node, device, Margins(chosen, chosen)),
         dispatch_s=own.dispatch_s,
         gate_s=own.gate_s,
         supports=from_api.supports_of(device),
@@ -113,6 +119,18 @@ def slack_sentence(answer: Admitted) -> str:
     )
 
 
+def memory_sentence(answer: Admitted, device: DeviceCapacity) -> str:
+    """What of the fast memory is planned, in words."""
+    which = "the largest; jobs have them in turns"
+    if not device.workspaces_overlay:
+        which = "all together; programs on this device keep theirs between jobs"
+    return (
+        f"fast memory: {answer.fast_bytes_used / 2**20:,.0f} of "
+        f"{device.fast_bytes / 2**20:,.0f} MiB are planned, "
+        f"{answer.workspace_bytes / 2**20:,.0f} MiB of it for workspaces ({which})"
+    )
+
+
 def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
     """The verdict for programs."""
     if isinstance(answer, Admitted):
@@ -124,6 +142,7 @@ def answer_json(answer: Admitted | Infeasible) -> dict[str, Any]:
             "blocker": answer.blocker,
             "scheduling": answer.scheduling.value,
             "fast_bytes_used": answer.fast_bytes_used,
+            "workspace_bytes": answer.workspace_bytes,
             "remarks": list(answer.remarks),
             "tasks": [
                 {

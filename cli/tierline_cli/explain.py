@@ -14,6 +14,7 @@ from tierline_cli.options import files_argument, json_option, margin_option, nod
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import planner
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.request import DeviceCapacity
 
 
 @click.command(name="explain")
@@ -21,7 +22,9 @@ from tierline_operator.planning.answer import Admitted, Infeasible
 @node_option
 @json_option
 @margin_option
-def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: float) -> None:
+def command(
+    files: tuple[Path, ...], node: Path | None, as_json: bool, margin: float | None
+) -> None:
     """Say why the MemTasks in FILES hold their deadlines on a node, or why not.
 
     Answers for each way of scheduling, and says which one the node's agent would run. FILES hold
@@ -39,7 +42,7 @@ def command(files: tuple[Path, ...], node: Path | None, as_json: bool, margin: f
         click.echo(json.dumps({**said, "chosen": None if chosen is None else chosen.value}))
     else:
         for way, answer in answers.items():
-            _show(way, answer, does=way in device.supports)
+            _show(way, answer, device)
         if chosen is not None:
             Console().print(f"the agent runs it [bold]{chosen.value}[/]")
     if chosen is None:
@@ -53,14 +56,15 @@ def _as_json(answer: Admitted | Infeasible) -> dict[str, Any]:
     return said
 
 
-def _show(way: Scheduling, answer: Admitted | Infeasible, *, does: bool) -> None:
+def _show(way: Scheduling, answer: Admitted | Infeasible, device: DeviceCapacity) -> None:
     console = Console()
-    if not does:
+    if way not in device.supports:
         console.print("[dim]agents do not do this on the node's device:[/]")
     if isinstance(answer, Infeasible):
         console.print(f"[bold]{way.value}[/]: [bold red]not admitted[/]: {answer.sentence}")
         return
     console.print(f"[bold]{way.value}[/]: [bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    console.print(f"  {decide.memory_sentence(answer, device)}")
     if answer.blocker is not None:
         console.print(f"  in that window {answer.blocker} may hold the device first")
     yielding = [plan for plan in answer.plans if plan.preemptible]

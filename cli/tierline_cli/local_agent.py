@@ -38,6 +38,8 @@ class LocalAgent:
     tiers: list[TierSpec]
     place: Place = field(default_factory=Place)
     metrics_port: int | None = None
+    margin: float | None = None
+    """That of the plans made for it; None for what is usual."""
     work_dir: Path = field(init=False)
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
 
@@ -122,6 +124,7 @@ class LocalAgent:
             **self.place.settings,
             "fast_bytes": self.fast_bytes,
             "extent_bytes": self.extent_bytes,
+            "margin": self.margin,
         }
         return {
             "state_dir": str(self.work_dir / "state"),

@@ -47,7 +47,8 @@ class RunOptions:
     """None for what is usual on the tasks' kind of device."""
     metrics_port: int | None
     profile_jobs: int
-    margin: float
+    margin: float | None
+    """None for what is usual on the tasks' kind of device."""
     gpu: int = 0
     """Which GPU, for tasks that want one."""
 
@@ -94,6 +95,7 @@ class LocalRun:
             ),
             place=self.place,
             metrics_port=self.options.metrics_port,
+            margin=self.options.margin,
         )
         self._admin = self._agent.start()
         return MemNode.from_api(self._admin.call("node")["node"])

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from tierline_api.device import DeviceKind
+from tierline_api.margins import MARGINS
 from tierline_api.quantities import parse_quantity
-from tierline_cli.decide import DEFAULT_MARGIN
 from tierline_operator.admission.preemption import Scheduling
 
 
@@ -35,9 +36,8 @@ QUANTITY = Quantity()
 margin_option = click.option(
     "--margin",
     type=click.FloatRange(min=1),
-    default=DEFAULT_MARGIN,
-    show_default=True,
-    help="Plan with times this much longer, and links this much slower, than measured.",
+    help="Plan with times this much longer, and links this much slower, than measured; "
+    f"by default {' and '.join(f'{MARGINS[kind]} on {kind.value}' for kind in DeviceKind)}.",
 )
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)

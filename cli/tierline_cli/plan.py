@@ -38,7 +38,7 @@ def command(
     only: str | None,
     png: Path | None,
     as_json: bool,
-    margin: float,
+    margin: float | None,
 ) -> None:
     """Show job time against fast memory for the MemTasks in FILES, each alone on the node.
 

@@ -88,7 +88,7 @@ def command(
     gpu: int,
     metrics_port: int | None,
     profile_jobs: int,
-    margin: float,
+    margin: float | None,
 ) -> None:
     """Run the MemTasks in FILES on this machine.
 

@@ -93,7 +93,7 @@ def command(
     png: Path | None,
     trace: Path | None,
     as_json: bool,
-    margin: float,
+    margin: float | None,
 ) -> None:
     """Play the MemTasks in FILES on a simulated device, with the plans that admission grants.
 
@@ -121,6 +121,8 @@ def command(
         if as_json:
             click.echo(json.dumps(_as_json(seen, demands, plans, answer)))
         else:
+            if isinstance(answer, Admitted):
+                Console().print(decide.memory_sentence(answer, device))
             Console().print(_table(seen, demands, plans, answer))
     if not answer.ok:
         raise SystemExit(EXIT_INFEASIBLE)

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, Field, field_validator
 from .base import API_VERSION, ApiModel, Rule
 from .conditions import Conditions
 from .device import DeviceKind
+from .fast_memory import OVERLAY
 from .fields import Count, PositiveCount, Seconds, Text
 from .memprofile import EXTENT_SIZES
 from .metadata import ClusterObjectMeta
@@ -65,10 +66,19 @@ class Device(ApiModel):
     """Fast memory that admitted plans take, in bytes."""
     extent_bytes: Annotated[PositiveCount, Field(json_schema_extra={"enum": list(EXTENT_SIZES)})]
     """Size of an extent in bytes."""
+    workspaces_overlay: bool | None = None
+    """Whether its programs leave the memory of their workspaces to each other between jobs. If not,
+    fast memory holds all workspaces, else the largest; absent is yes on cpu and no on cuda."""
     preemption: Annotated[tuple[Scheduling, ...], Field(max_length=2)] = ()
     """How its jobs can give it away where a layer ends; none if they keep it to their end."""
     health: Health = Health.HEALTHY
     """Whether jobs can run on it."""
+
+    @property
+    def overlays(self) -> bool:
+        """Say whether the largest workspace stands for all of them."""
+        known = self.workspaces_overlay
+        return OVERLAY[self.kind] if known is None else known
 
     @field_validator("extent_bytes")
     @classmethod

@@ -51,6 +51,8 @@ from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
 from tierline_agent.tiers.resizing import Fitted, fit
 from tierline_agent.unit import Unit
 from tierline_agent.workspaces import Workspaces
+from tierline_api.device import DeviceKind
+from tierline_api.fast_memory import OVERLAY
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
@@ -170,6 +172,7 @@ async def _assemble(
     }
     for link in storage.links:
         link.on_drift = _report_drift
+    _set_margins(storage, devices, config)
     book = ClientBook(run_dir / _CLIENTS)
     recovery = Recovery(
         book=book,
@@ -233,6 +236,7 @@ def _capacity_of(name: str, device: Device) -> DeviceCapacity:
         memory_bytes=device.memory_bytes,
         context_bytes=device.context_bytes,
         yields=device.kind in YIELDING_DEVICES,
+        overlay=OVERLAY[DeviceKind(device.kind)],
     )
 
 
@@ -288,6 +292,17 @@ async def _measure_links(node: Node, path: Path) -> None:
                 rate.worst_bytes_per_s / 1e9,
                 rate.overhead_s * 1e6,
             )
+
+
+def _set_margins(storage: Storage, devices: Mapping[str, Device], config: AgentConfig) -> None:
+    """Tell each link how much slower than measured it may be: as plans of all its devices bear."""
+    for link in storage.links:
+        kinds = {
+            device.kind
+            for name, device in devices.items()
+            if any(link is one for one, _ in storage.links_of(name))
+        }
+        link.meter.margin = min(one.plan_margin for one in config.all_devices if one.kind in kinds)
 
 
 def _report_drift(link: Link) -> None:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tierline_agent.errors import ConfigError
+from tierline_api.device import DeviceKind
+from tierline_api.margins import MARGINS
 
 MIN_EXTENT_BYTES = 64 << 10
 MAX_EXTENT_BYTES = 1 << 30
@@ -40,6 +42,14 @@ class DeviceSettings(_Settings):
     """Fast memory that tasks may use together, extents and workspaces, bytes."""
     extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)]
     """Size of an extent, bytes; a power of two. Default 4 MiB on cpu, 32 MiB on cuda."""
+    margin: Annotated[float | None, Field(ge=1)] = None
+    """The margin with which plans for it are made: a link that does less than so much slower than
+    it was measured has drifted. Default 1.3 on cpu, 1.1 on cuda."""
+
+    @property
+    def plan_margin(self) -> float:
+        """The margin, chosen or usual."""
+        return MARGINS[DeviceKind(self.kind)] if self.margin is None else self.margin
 
     @model_validator(mode="before")
     @classmethod

@@ -67,7 +67,7 @@ class ExtentPool:
         self._rings: dict[str, list[Pooled]] = {}
         self._workspaces: dict[str, list[Pooled]] = {}
         self._adoptable: dict[Identity, str] = {}
-        self._reserved_bytes = 0
+        self._lendable_bytes = self._apart_bytes = 0
         self._keys = 0
         self._moments = 0
 
@@ -75,19 +75,21 @@ class ExtentPool:
 
     @property
     def limit(self) -> int:
-        """Most extents that may exist beside what of the reserved workspace they are not."""
+        """Most extents that may exist beside what is kept free for workspaces."""
         lent = sum(map(len, self._workspaces.values())) * self._device.extent_bytes
-        reserved = max(0, self._reserved_bytes - lent)
-        return max(0, self._device.fast_bytes - reserved) // self._device.extent_bytes
+        return self._at_most(self._apart_bytes + max(0, self._lendable_bytes - lent))
+
+    def _at_most(self, reserved_bytes: int) -> int:
+        return max(0, self._device.fast_bytes - reserved_bytes) // self._device.extent_bytes
 
     @property
     def bytes_held(self) -> int:
         """Bytes of all extents that exist."""
         return len(self._extents) * self._device.extent_bytes
 
-    def reserve_workspace(self, size_bytes: int) -> None:
-        """Keep so much of the fast memory for the workspace of the running job."""
-        self._reserved_bytes = size_bytes
+    def reserve(self, lendable_bytes: int, apart_bytes: int = 0) -> None:
+        """Keep so much of the fast memory free: for extents behind workspaces, and for good."""
+        self._lendable_bytes, self._apart_bytes = lendable_bytes, apart_bytes
 
     def count_by_state(self) -> dict[State, int]:
         """Number of extents in each state."""
@@ -238,8 +240,7 @@ class ExtentPool:
             for pooled in self._extents.values()
             if pooled.state is State.FREE
         ]
-        workspace = state is State.WORKSPACE
-        limit = self._device.fast_bytes // self._device.extent_bytes if workspace else self.limit
+        limit = self._at_most(self._apart_bytes) if state is State.WORKSPACE else self.limit
         choice = eviction.choose(idle, domain, count, limit - len(self._extents))
         if choice.short:
             draining = self.count_by_state()[State.DRAINING]
@@ -278,7 +279,7 @@ class ExtentPool:
     ) -> Pooled:
         ring = state is State.RING
         shared = (self._rings if ring else self._workspaces).setdefault(domain, [])
-        limit = self.limit if ring else self._device.fast_bytes // self._device.extent_bytes
+        limit = self.limit if ring else self._at_most(self._apart_bytes)
         pooled = self._adopt(domain, descriptor, limit)
         what = f"{'ring slot' if ring else 'workspace extent'} {number}"
         if number < len(shared):

@@ -6,9 +6,10 @@ quotient is one sample. Kept are a moving average (EWMA) and the worst of the re
 
 A link is *watched* against what plans were made with: its worst rate at the start, and the time of
 a transfer of next to nothing. Its busy time is cut into spans of `SPAN_NS`, long enough that no
-hiccup of the machine fills one. A span in which its bytes took longer than planned, by more than
-`DRIFT_RATIO`, is slow, and counted. The link has *drifted* after `DRIFT_SPANS` slow ones in a row,
-and has recovered after as many that are not; meanwhile it offers the slowest that it was seen at.
+hiccup of the machine fills one. A span in which its bytes took longer than in plans, which count on
+the bandwidth over `margin`, is slow, and counted. The link has *drifted* after `DRIFT_SPANS` slow
+ones in a row, and has recovered after as many that are not; meanwhile it offers the slowest that it
+was seen at.
 
 It reads no clock: all moments are given, in nanoseconds. Not thread-safe: the link locks.
 """
@@ -21,8 +22,6 @@ from dataclasses import dataclass
 
 WINDOW_TRANSFERS = 4
 SPAN_NS = 200_000_000
-DRIFT_RATIO = 0.8
-"""Margins of plans are larger than this leaves."""
 DRIFT_SPANS = 4
 _AVERAGE_WEIGHT = 0.2
 _RECENT_WINDOWS = 64
@@ -46,6 +45,8 @@ class LinkMeter:
 
     def __init__(self) -> None:
         self.planned: LinkRate | None = None
+        self.margin = 1.0
+        """Plans count on the planned bandwidth over this."""
         self.bytes_total = 0
         self.transfers_total = 0
         self.errors_total = 0
@@ -141,7 +142,7 @@ class LinkMeter:
         if planned is not None:
             took_s = (busy_ns - span.began_busy_ns) / _NS_PER_S
             share = span.planned_s(planned) / took_s
-            slow = share < DRIFT_RATIO
+            slow = took_s > span.planned_s(planned, self.margin)
             self.slow_spans_total += slow
             self._turning = self._turning + 1 if slow != self.drifted else 0
             if slow:
@@ -168,9 +169,9 @@ class _Span:
     size_bytes: int = 0
     transfers: int = 0
 
-    def planned_s(self, rate: LinkRate) -> float:
-        """How long that should have taken at worst."""
-        return self.size_bytes / rate.worst_bytes_per_s + self.transfers * rate.overhead_s
+    def planned_s(self, rate: LinkRate, margin: float = 1.0) -> float:
+        """How long that should have taken at worst, or may take by plans with that margin."""
+        return self.size_bytes * margin / rate.worst_bytes_per_s + self.transfers * rate.overhead_s
 
     def restart(self, busy_ns: int) -> None:
         self.began_busy_ns, self.size_bytes, self.transfers = busy_ns, 0, 0

@@ -68,8 +68,7 @@ class Node:
     def plans_changed(self) -> None:
         """A task was registered or removed: what must be kept free and what rings are needed."""
         for name, unit in self.units.items():
-            reserved = self.registry.workspace_bytes(name) + self.registry.parked_bytes(name)
-            unit.pool.reserve_workspace(reserved)
+            unit.pool.reserve(*self.registry.reserved_bytes(name))
             for domain in unit.pool.ring_domains():
                 unit.pool.shrink_ring(domain, self.registry.ring_slots(name, domain))
 

@@ -19,6 +19,7 @@ from tierline_agent.storage import Tier
 from tierline_agent.tasks import Task
 from tierline_agent.unit import Unit
 from tierline_api.device import DeviceKind
+from tierline_api.fast_memory import OVERLAY
 from tierline_api.memnode import (
     Device,
     Health,
@@ -77,6 +78,7 @@ def _device_status(node: Node, unit: Unit) -> Device:
         fast_bytes=device.fast_bytes,
         used_bytes=node.registry.planned_bytes(unit.name),
         extent_bytes=device.extent_bytes,
+        workspaces_overlay=OVERLAY[DeviceKind(device.kind)],
         preemption=tuple(Scheduling) if device.kind in YIELDING_DEVICES else (),
         health=Health.FAILED if device.lost else Health.HEALTHY,
     )

@@ -2,8 +2,8 @@
 
 The administrator registers a task with the plan that admission made. The agent proves nothing
 again, but it refuses what cannot fit: on each device, Σ resident + Σ over domains of the largest
-ring + the largest workspace + Σ of what preempted jobs keep must fit the fast memory, and all
-extents the tiers; and preemption where programs cannot yield. Registrations
+ring + the workspaces (`tierline_api.fast_memory`) + Σ of what preempted jobs keep must fit the fast
+memory, and all extents the tiers; and preemption where programs cannot yield. Registrations
 survive a restart of the agent (and of the machine); a start of the releases survives only as long
 as the clock it is told in.
 
@@ -13,7 +13,7 @@ Invariant: at any time all registered plans fit together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.protocol import LayerProfile
+from tierline_api.fast_memory import Contexts, Workspace, WorkspaceCharge, charge
 from tierline_api.plan import Plan
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
@@ -176,6 +177,8 @@ class DeviceCapacity:
     """What each process takes so; the agent is one, and each task has one."""
     yields: bool = False
     """Whether its clients can give it away inside a job."""
+    overlay: bool = True
+    """Whether programs give the memory of their workspaces back between jobs."""
 
     def check_contexts(self, tasks: int) -> None:
         """Check that the contexts of so many tasks fit beside the fast memory.
@@ -183,14 +186,16 @@ class DeviceCapacity:
         Raises:
             QuotaExceeded: they do not.
         """
-        contexts = (tasks + 1) * self.context_bytes
-        if self.memory_bytes is None or contexts == 0:
+        if self.memory_bytes is None:
             return
-        if self.fast_bytes + contexts > self.memory_bytes:
+        contexts = Contexts(self.context_bytes, self.memory_bytes - self.fast_bytes)
+        missing = contexts.missing_bytes(tasks) if self.context_bytes else 0
+        if missing:
             raise QuotaExceeded(
-                f"the contexts of {tasks} tasks and the agent take {contexts} bytes beside "
-                f"{self.fast_bytes} of fast memory, and the device has {self.memory_bytes}; "
-                "configure less as device.fast_bytes"
+                f"the contexts of {tasks} tasks and the agent take "
+                f"{(tasks + 1) * self.context_bytes} bytes beside {self.fast_bytes} of fast "
+                f"memory, and the device has {self.memory_bytes}; configure device.fast_bytes "
+                f"{missing} bytes smaller"
             )
 
 
@@ -350,13 +355,18 @@ class TaskRegistry:
         )
         return max(rings, default=0)
 
-    def workspace_bytes(self, device: str) -> int:
-        """The largest workspace of all tasks of a device."""
-        return max((task.plan.workspace_bytes for task in self.on_device(device)), default=0)
+    def reserved_bytes(self, device: str) -> tuple[int, int]:
+        """Fast memory that is not for weights: what may become workspaces in extents, and the rest.
 
-    def parked_bytes(self, device: str) -> int:
-        """What the preempted jobs of all tasks of a device keep at most, together."""
-        return sum(_parked_bytes(task.registration) for task in self.on_device(device))
+        The rest is what workspaces take apart from extents, and what preempted jobs keep.
+        """
+        registrations = [task.registration for task in self.on_device(device)]
+        capacity = self._capacity.devices[device]
+        taken = _workspaces(registrations, capacity)
+        parked = sum(map(_parked_bytes, registrations))
+        if capacity.overlay:
+            return taken.total_bytes, parked
+        return taken.in_extents_bytes, taken.apart_bytes + parked
 
     def scheduling(self, device: str) -> str:
         """When a device's jobs give it away: NonPreemptive unless a plan says otherwise."""
@@ -365,8 +375,8 @@ class TaskRegistry:
 
     def planned_bytes(self, device: str) -> int:
         """Fast memory of a device that the registered plans take together."""
-        registrations = (task.registration for task in self.on_device(device))
-        return _fast_bytes(registrations, self._capacity.devices[device].extent_bytes)
+        registrations = [task.registration for task in self.on_device(device)]
+        return _fast_bytes(registrations, self._capacity.devices[device])
 
     def planned_homes(self) -> Counter[str]:
         """Extents that the registered plans keep in each tier."""
@@ -391,11 +401,13 @@ class TaskRegistry:
             raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
         beside = [*(task.registration for task in others if task.device == device), registration]
         _check_preemption(registration, beside, capacity)
-        needed = _fast_bytes(beside, capacity.extent_bytes)
+        needed = _fast_bytes(beside, capacity)
         if needed > capacity.fast_bytes:
+            kept = 0 if capacity.overlay else _workspaces(beside, capacity).apart_bytes
+            part = f" ({kept} of them for workspaces, which programs here keep)" if kept else ""
             raise QuotaExceeded(
-                f"cannot register {name!r}: the plans need {needed} bytes of fast memory together "
-                f"and there are {capacity.fast_bytes}; "
+                f"cannot register {name!r}: the plans need {needed} bytes of fast memory "
+                f"together{part} and there are {capacity.fast_bytes}; "
                 f"{needed - capacity.fast_bytes} bytes are missing"
             )
         together = [*(task.registration for task in others), registration]
@@ -424,17 +436,26 @@ class TaskRegistry:
         state.write_json(self._path, value, durable=True)
 
 
-def _fast_bytes(registrations: Iterable[Registration], extent_bytes: int) -> int:
-    resident = workspace = parked = 0
+def _fast_bytes(registrations: Sequence[Registration], capacity: DeviceCapacity) -> int:
+    resident = parked = 0
     rings: dict[str, int] = {}
     for registration in registrations:
         plan = registration.plan
         resident += len(plan.resident_extents)
-        workspace = max(workspace, plan.workspace_bytes)
         parked += _parked_bytes(registration)
         ring = rings.get(registration.domain, 0)
         rings[registration.domain] = max(ring, plan.ring_extents)
-    return (resident + sum(rings.values())) * extent_bytes + workspace + parked
+    workspaces = _workspaces(registrations, capacity).total_bytes
+    return (resident + sum(rings.values())) * capacity.extent_bytes + workspaces + parked
+
+
+def _workspaces(registrations: Iterable[Registration], capacity: DeviceCapacity) -> WorkspaceCharge:
+    # A task without weights to lay out has all it allocates in one workspace, which is swapped.
+    rows = (
+        Workspace(one.domain, one.plan.workspace_bytes, in_extents=one.plan.extent_count == 0)
+        for one in registrations
+    )
+    return charge(rows, capacity.extent_bytes, overlay=capacity.overlay)
 
 
 def _parked_bytes(registration: Registration) -> int:

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final
 
+from tierline_api.device import DeviceKind
+from tierline_api.margins import MARGINS
+
 PREFIX: Final = "TIERLINE_OPERATOR_"
 
 
@@ -51,9 +54,9 @@ class Settings:
     """json: one object a line; text: for people."""
     log_level: str = "info"
     """debug, info, warning or error."""
-    cpu_margin: float = 1.3
+    cpu_margin: float = MARGINS[DeviceKind.CPU]
     """Safety factor of compute times and bandwidths on the device kind cpu."""
-    cuda_margin: float = 1.1
+    cuda_margin: float = MARGINS[DeviceKind.CUDA]
     """The same on cuda."""
     headroom: float = 0.5
     """Share of a device's fast memory that no pod holds which plans leave to later pods."""

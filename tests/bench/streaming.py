@@ -66,7 +66,7 @@ def measure(task: MemTask, tier: Tier, jobs: int, nvme: Path | None) -> Row:
         extent_bytes=4 << 20,
         metrics_port=None,
         profile_jobs=jobs,
-        margin=1.3,
+        margin=None,
     )
     with LocalRun(Manifests(tasks=(_alone(task, tier),)), options) as run:
         run.measured.take(jobs, lambda *_: None)

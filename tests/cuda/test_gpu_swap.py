@@ -126,7 +126,7 @@ def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
 
 def register(agent: AgentProcess, *tasks: str) -> None:
     for task in tasks:
-        plan = gpu_plan(1, resident=(0,), ring=0, workspace=EXTENTS * EXTENT_BYTES)
+        plan = gpu_plan(0, ring=0, workspace=EXTENTS * EXTENT_BYTES)
         assert agent.register(task, plan)["ok"]
 
 

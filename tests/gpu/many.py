@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--duration", type=float, default=120.0, help="seconds")
     parser.add_argument("--fast-gib", type=float, default=3.0)
     parser.add_argument("--extent-mib", type=int, default=16)
-    parser.add_argument("--margin", type=float, default=decide.DEFAULT_MARGIN)
+    parser.add_argument("--margin", type=float, help="as planned for the kind if left out")
     parser.add_argument("--kind", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

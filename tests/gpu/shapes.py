@@ -111,9 +111,8 @@ class Predictor:
 
     def of(self, plan: Plan) -> tuple[float, float]:
         """Seconds of a job: by the bare recursion, and as admission charges it."""
-        margin = decide.DEFAULT_MARGIN
         asked = task(self.name, self.name, "cuda", None, _LONG_S)
-        demand, capacity = decide.question_of(asked, self.profile, self.node, margin)
+        demand, capacity = decide.question_of(asked, self.profile, self.node, None)
         prepared = prepare([demand], capacity)
         if isinstance(prepared, Infeasible):
             raise SystemExit(prepared.sentence)

@@ -81,6 +81,7 @@ def by_its_plan(task: MemTask, spec: MemTaskSpec, held: Held, rules: KindRules) 
         workspace_bytes=held.workspace_bytes,
         tiers=tuple(dict.fromkeys(held.home_of_extent)),
         criticality=spec.realtime.criticality,
+        in_extents=whole,
         preserved_bytes=held.workspace_bytes if preserves else 0,
         held=held,
     )

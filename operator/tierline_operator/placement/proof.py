@@ -23,6 +23,7 @@ from tierline_api.realtime import Criticality
 from tierline_operator.placement.demands import demoted
 from tierline_operator.placement.seats import Standing
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
+from tierline_operator.planning.beside_weights import workspace_bytes
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
@@ -53,15 +54,15 @@ def together(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Admitted 
     The headroom of what nobody holds is left for those to come where that is enough. A device that
     has become smaller than what is held has none to leave.
     """
-    held = _held_bytes(demands)
+    held = _held_bytes(demands, overlay=device.workspaces_overlay)
     room = device.fast_bytes - held
     within = held + int(room * (1 - device.headroom)) if room > 0 else None
     return plan(named(demands), device, within_bytes=within)
 
 
-def _held_bytes(demands: Sequence[TaskDemand]) -> int:
-    """Fast memory of what running pods hold: residents, parked, rings, the largest workspace."""
-    resident = workspace = 0
+def _held_bytes(demands: Sequence[TaskDemand], *, overlay: bool) -> int:
+    """Fast memory of what running pods hold: residents, parked, rings, workspaces."""
+    resident = 0
     rings: dict[str, int] = {}
     for demand in demands:
         held = demand.held
@@ -70,8 +71,8 @@ def _held_bytes(demands: Sequence[TaskDemand]) -> int:
             resident += len(held.resident_extents) * held.extent_bytes
             ring = held.ring_extents * held.extent_bytes
             rings[demand.domain] = max(rings.get(demand.domain, 0), ring)
-            workspace = max(workspace, held.workspace_bytes)
-    return resident + sum(rings.values()) + workspace
+    running = [demand for demand in demands if demand.held is not None]
+    return resident + sum(rings.values()) + workspace_bytes(running, overlay=overlay)
 
 
 def prove(demands: Sequence[TaskDemand], running: Sequence[bool], device: DeviceCapacity) -> Proof:

@@ -1,7 +1,7 @@
 """Namespaced quotas: what plans take of a device, and whether the sum stays within every MemQuota.
 
 Fast memory is counted as planned: resident extents of all tasks, what preempted jobs keep, and on
-each device one ring and one workspace, the largest (tasks of a namespace share them). Equal weights
+each device the largest ring and the workspaces, as they share memory there or not. Equal weights
 count once in a tier of a node. A link's share is the time that streaming needs at worst, per
 device. Pure.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from tierline_api.memquota import MemQuota
 from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.beside_weights import workspace_bytes
 from tierline_operator.planning.reasons import mebibytes
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
@@ -65,7 +66,8 @@ def _usage(planned: Sequence[tuple[TaskDemand, TaskPlan]], device: DeviceCapacit
         len(plan.resident_extents) * plan.extent_bytes + plan.parked_bytes for _, plan in planned
     )
     ring = max(plan.ring_extents * plan.extent_bytes for _, plan in planned)
-    workspace = max(plan.workspace_bytes for _, plan in planned)
+    demands = [demand for demand, _ in planned]
+    workspaces = workspace_bytes(demands, overlay=device.workspaces_overlay)
     share: dict[str, float] = defaultdict(float)
     for demand, plan in planned:
         held = frozenset(plan.resident_extents)
@@ -75,7 +77,7 @@ def _usage(planned: Sequence[tuple[TaskDemand, TaskPlan]], device: DeviceCapacit
             at += run.extents
             copy_s = device.tiers[run.tier].link.copy_s(plan.extent_bytes)
             share[run.tier] += streamed * copy_s * device.margins.bandwidth / demand.period_s
-    return Usage(resident + ring + workspace, tier_bytes(planned), dict(share))
+    return Usage(resident + ring + workspaces, tier_bytes(planned), dict(share))
 
 
 @dataclass(frozen=True)

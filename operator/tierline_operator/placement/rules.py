@@ -1,7 +1,6 @@
 """What an administrator sets: safety margins, beside the run time's own costs, by kind of device.
 
-Pure values. The margin of `cpu` is that of `tierline run`: there the agent's copies and the layers
-slow each other. On a GPU copies have engines of their own.
+Pure values. Margins nobody has set are those of tierline_api/margins.py.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tierline_api.device import DeviceKind
+from tierline_api.margins import MARGINS
 from tierline_operator.planning.overheads import OVERHEADS
 from tierline_operator.planning.request import Margins
 
@@ -25,12 +25,9 @@ class KindRules:
     """What a gate adds to a layer."""
 
 
-_MARGINS = {DeviceKind.CPU: Margins(1.3, 1.3), DeviceKind.CUDA: Margins(1.1, 1.1)}
-
-
 def _by_kind() -> dict[DeviceKind, KindRules]:
     return {
-        kind: KindRules(_MARGINS[kind], own.dispatch_s, own.gate_s)
+        kind: KindRules(Margins(MARGINS[kind], MARGINS[kind]), own.dispatch_s, own.gate_s)
         for kind, own in OVERHEADS.items()
     }
 

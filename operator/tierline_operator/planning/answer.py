@@ -70,6 +70,8 @@ class Admitted:
     blocker: str | None
     """The task that may block that window."""
     fast_bytes_used: int
+    workspace_bytes: int = 0
+    """What of that is for the workspaces of all tasks together."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
     """What the device must do for the proof to hold."""
     remarks: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from tierline_api import preemption
+from tierline_api.fast_memory import Contexts
 from tierline_api.layout import LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import Layer, MemProfile
@@ -85,6 +86,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         policy=spec.swap.policy,
         criticality=spec.realtime.criticality,
         reserved_bytes=spec.memory.reserved_bytes,
+        in_extents=whole,
         preserved_bytes=workspace_bytes if preserves else 0,
         weights_digest=profile.spec.digest or "",
     )
@@ -138,7 +140,15 @@ def capacity_of(
         gate_s=gate_s,
         supports=frozenset(supports),
         backup=_backup(node, device),
+        workspaces_overlay=device.overlays,
+        contexts=_contexts(device),
     )
+
+
+def _contexts(device: Device) -> Contexts | None:
+    if not device.context_bytes or device.memory_bytes is None:
+        return None
+    return Contexts(device.context_bytes, max(0, device.memory_bytes - device.fast_bytes))
 
 
 def _backup(node: MemNode, device: Device) -> Backup | None:

@@ -32,6 +32,7 @@ from tierline_operator.admission.growth import DemandCurve
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Infeasible, TaskPlan
+from tierline_operator.planning.beside_weights import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.curve import Point, forced_residents, paced
 from tierline_operator.planning.homes import place_homes
 from tierline_operator.planning.options import Option, Task, displacement_s
@@ -61,9 +62,9 @@ class Standing:
 
     @property
     def fast_bytes_used(self) -> int:
-        """Residents, rings, what may be parked, and the largest workspace."""
-        workspace = max((demand.workspace_bytes for demand in self.demands), default=0)
-        return self.lean.extents * _extent_bytes(self.demands) + workspace
+        """Residents, rings, what may be parked, and the workspaces."""
+        workspaces = workspace_bytes(self.demands, overlay=self.device.workspaces_overlay)
+        return self.lean.extents * _extent_bytes(self.demands) + workspaces
 
     def with_task(self, demand: TaskDemand) -> Standing | None:
         """The same with one task more, or None if that takes a plan of everybody anew."""
@@ -73,7 +74,8 @@ class Standing:
         quick = quick and all(other.mean_compute_s is None for other in everyone)
         known = {other.name for other in self.demands}
         moved = any(other.preserved_bytes for other in everyone)
-        if self.curve is None or not quick or moved or demand.name in known:
+        crowded = contexts_exceeded(len(everyone), self.device) is not None
+        if self.curve is None or not quick or moved or crowded or demand.name in known:
             return None
         homes = place_homes([*self.demands, demand], self.device.tiers)
         if isinstance(homes, Infeasible):
@@ -87,8 +89,8 @@ class Standing:
             return None  # the others' streams would wait longer for its, too
         task = Task(demand, homes[-1], self.device, displaced_s=displaced_s)
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
-        workspace = max(other.workspace_bytes for other in everyone)
-        room = (self.device.fast_bytes - workspace) // size - self.lean.extents
+        workspaces = workspace_bytes(everyone, overlay=self.device.workspaces_overlay)
+        room = (self.device.fast_bytes - workspaces) // size - self.lean.extents
         fits: list[tuple[int, Option, int, int]] = []
         for option, more_ring in self._choices(task, most_ns, room):
             cost_ns = option.cost_ns + task.later_ns(option) + self._charge(task, option)

@@ -91,8 +91,10 @@ class Task:
         self.span, self.wide_layer = _widest(layout)
         reserved = max(0, demand.reserved_bytes - demand.workspace_bytes)
         self.least_extents = min(-(-reserved // size), layout.extent_count)
-        self.parked_extents = -(-self._activation_bytes() // size)
-        """What the task holds besides its plan while it is preempted."""
+        in_own = not device.workspaces_overlay and self.held is None
+        self.parked_extents = 0 if in_own else -(-self._activation_bytes() // size)
+        """What the task holds besides its plan while it is preempted; nothing where its workspace
+        is its own all the time."""
         self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate."""
         # Without layers nothing is known of them but what the plan was made with.

@@ -1,8 +1,9 @@
 """Plans for all tasks of a device, with the proof that every deadline holds, or the reason why not.
 
 The memory constraint, in extents: the resident extents of all tasks, plus for each trust domain the
-largest ring of its tasks, plus the largest workspace (bytes), fit in fast memory. Tasks of a domain
-share the ring because jobs run one at a time and nothing in it outlives a job.
+largest ring of its tasks, plus the workspaces (bytes; beside_weights.py: the largest, or on devices
+whose programs keep theirs the sum), fit in fast memory. Tasks of a domain share the ring because
+jobs run one at a time and nothing in it outlives a job.
 
 How a plan is found: homes first (homes.py); then for a few ring sizes (options.py) a search for
 resident sets (search.py) until the exact test (admission/demand.py) accepts. What is left of memory
@@ -24,7 +25,7 @@ job counts as blocking.
 Where jobs may be preempted at layer boundaries, costs and sections are those of
 admission/preemption.py, and the activations of all preemptible tasks are part of the constraint:
 
-    sum of resident + rings + largest workspace + sum of parked <= fast memory.
+    sum of resident + rings + workspaces + sum of parked <= fast memory.
 
 Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
 
@@ -44,6 +45,7 @@ from tierline_operator.admission.demand import NS, DemandTest
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
+from tierline_operator.planning.beside_weights import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.homes import place_homes, runs
 from tierline_operator.planning.options import Option, Task, displacement_s, rings_to_try
 from tierline_operator.planning.reasons import (
@@ -117,6 +119,9 @@ def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | I
         raise ValueError(f"cannot plan {', '.join(names)}: task names must differ")
     if len({task.layout.extent_bytes for task in tasks}) > 1:
         raise ValueError("cannot plan tasks whose extents differ in size on one device")
+    crowded = contexts_exceeded(len(tasks), device)
+    if crowded is not None:
+        return crowded
     homes = place_homes(tasks, device.tiers)
     if isinstance(homes, Infeasible):
         return homes
@@ -126,7 +131,8 @@ def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | I
     size = tasks[0].layout.extent_bytes if tasks else 1
     displaced_s = displacement_s(device, chain.from_iterable(homes), size)
     rows = zip(tasks, homes, turns, strict=True)
-    return Prepared([Task(task, home, device, turn, displaced_s) for task, home, turn in rows])
+    ready = [Task(task, home, device, turn, displaced_s) for task, home, turn in rows]
+    return Prepared(ready, overlay=device.workspaces_overlay)
 
 
 class Prepared:
@@ -135,9 +141,14 @@ class Prepared:
     A set with a preserved workspace never yields, whatever scheduling is asked (writeback.py).
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        """Curves are made when they are first asked for, and kept."""
+    def __init__(self, tasks: Sequence[Task], *, overlay: bool) -> None:
+        """Curves are made when they are first asked for, and kept.
+
+        `overlay`: programs of the device give their workspaces back between jobs.
+        """
         self.tasks = tasks
+        self.overlay = overlay
+        self.workspace_bytes = workspace_bytes([task.demand for task in tasks], overlay=overlay)
         due = [task for task in tasks if task.guaranteed]
         self.test = DemandTest([task.period_ns for task in due], [task.deadline_ns for task in due])
 
@@ -194,7 +205,7 @@ class Lean:
     """What a preemption of each preemptible task costs, by index."""
     rings: dict[str, int]
     extents: int
-    """All of fast memory but the largest workspace: residents, rings, parked."""
+    """All of fast memory but the workspaces: residents, rings, parked."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +233,8 @@ class _Planner:
         self.scheduling = scheduling
         self.fast_bytes = fast_bytes
         self.extent_bytes = tasks[0].demand.layout.extent_bytes
-        self.workspace_bytes = max(task.demand.workspace_bytes for task in tasks)
+        self.workspace_bytes = prepared.workspace_bytes
+        self.overlay = prepared.overlay
         self.room = (fast_bytes - self.workspace_bytes) // self.extent_bytes
 
     def find(self) -> _Found:
@@ -245,7 +257,11 @@ class _Planner:
         found = self.find()
         if found.nearest is None:
             need = found.least_extents * self.extent_bytes + self.workspace_bytes
-            return memory_exceeded(self.tasks, need, self.fast_bytes)
+            held = [task.demand for task in self.tasks if task.held is not None]
+            kept = workspace_bytes(held, overlay=self.overlay)
+            return memory_exceeded(
+                self.tasks, need, self.fast_bytes, self.workspace_bytes, held_workspace_bytes=kept
+            )
         search, rings = found.nearest.search, found.nearest.rings
         outcome = found.nearest.outcome
         if outcome.ok:
@@ -336,6 +352,7 @@ class _Planner:
             slack_s=-outcome.late_ns / NS,
             blocker=None if outcome.blocker is None else self.tasks[outcome.blocker].demand.name,
             fast_bytes_used=used * self.extent_bytes + self.workspace_bytes,
+            workspace_bytes=self.workspace_bytes,
             scheduling=self.scheduling if outcome.preemptible else Scheduling.NON_PREEMPTIVE,
             remarks=tuple(
                 resident_all_the_same(search, outcome, index)

@@ -28,16 +28,25 @@ def milliseconds(seconds: float) -> str:
     return f"{rounded / 1000:.3g} s" if rounded >= 1000 else f"{rounded:.3g} ms"
 
 
-def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> Infeasible:
-    """Not even the smallest plans fit: name the part that weighs most."""
+def memory_exceeded(
+    tasks: Sequence[Task],
+    need_bytes: int,
+    fast_bytes: int,
+    workspace_bytes: int,
+    *,
+    held_workspace_bytes: int,
+) -> Infeasible:
+    """Not even the smallest plans fit: name the part that weighs most.
+
+    `workspace_bytes` of the need are for workspaces; running pods have so much of them.
+    """
     size = tasks[0].demand.layout.extent_bytes
     missing = need_bytes - fast_bytes
     if any(task.held is not None for task in tasks):
-        return _no_room_beside(tasks, missing, fast_bytes)
+        return _no_room_beside(tasks, missing, fast_bytes, held_workspace_bytes)
     workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
     kept = max(tasks, key=_least_extents)
     wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
-    workspace_bytes = workspace.demand.workspace_bytes
     kept_bytes = sum(map(_least_extents, tasks)) * size
     # What is left of the need: rings, or what layers wider than the ring must keep.
     if workspace_bytes + kept_bytes <= fast_bytes:
@@ -54,15 +63,23 @@ def memory_exceeded(tasks: Sequence[Task], need_bytes: int, fast_bytes: int) -> 
             task=wide.demand.name,
             missing_bytes=missing,
         )
-    largest = workspace if workspace_bytes >= _least_extents(kept) * size else kept
+    own_bytes = workspace.demand.workspace_bytes
+    largest = workspace if own_bytes >= _least_extents(kept) * size else kept
     part = "workspace" if largest is workspace else "weights that must stay resident"
-    part_bytes = max(workspace_bytes, _least_extents(kept) * size)
+    part_bytes = max(own_bytes, _least_extents(kept) * size)
+    together = (
+        f"{mebibytes(workspace_bytes)} are workspaces, which programs on this device keep between "
+        "jobs; "
+        if workspace_bytes > own_bytes
+        else ""
+    )
     return Infeasible(
         kind="memory",
         reason="FastMemoryExceeded",
         sentence=(
             f"the tasks need at least {mebibytes(need_bytes)} of fast memory and there are "
-            f"{mebibytes(fast_bytes)}: {mebibytes(missing)} are missing; the largest part is "
+            f"{mebibytes(fast_bytes)}: {mebibytes(missing)} are missing; {together}the largest "
+            "part is "
             f"{mebibytes(part_bytes)} of {part} of {largest.demand.name}: give the device "
             f"{mebibytes(missing)} more fast memory or make that part smaller"
         ),
@@ -91,19 +108,20 @@ def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
     )
 
 
-def _no_room_beside(tasks: Sequence[Task], missing: int, fast_bytes: int) -> Infeasible:
+def _no_room_beside(
+    tasks: Sequence[Task], missing: int, fast_bytes: int, workspace_bytes: int
+) -> Infeasible:
     """The smallest plans do not fit beside what running pods hold."""
     size = tasks[0].demand.layout.extent_bytes
     rings: dict[str, int] = {}
-    resident = workspace = parked = 0
+    resident = parked = 0
     for task in tasks:
         if task.held is not None:
             parked += task.held.yielding.parked_bytes if task.held.yielding else 0
             domain = task.demand.domain
             rings[domain] = max(rings.get(domain, 0), task.held.ring_extents)
             resident += len(task.held.resident_extents)
-            workspace = max(workspace, task.held.workspace_bytes)
-    held = (resident + sum(rings.values())) * size + workspace + parked
+    held = (resident + sum(rings.values())) * size + workspace_bytes + parked
     return Infeasible(
         kind="memory",
         reason="FastMemoryExceeded",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tierline_api.fast_memory import Contexts
 from tierline_api.layout import ArenaLayout
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
@@ -44,6 +45,9 @@ class TaskDemand:
     activation_bytes: int | None = None
     """Live bytes of the workspace where a layer ends, at most: what stays parked while the task is
     preempted. None: all of the workspace."""
+    in_extents: bool = False
+    """Whether its workspace lies in extents of the agent, which tasks of its domain have in turns:
+    a program without layers, policy Swap."""
     preserved_bytes: int = 0
     """Workspace content that must survive other tasks' jobs: it is written back and restored."""
     weights_digest: str = ""
@@ -118,6 +122,11 @@ class DeviceCapacity:
     yield says nothing of a device on which they do not."""
     backup: Backup | None = None
     """None: no measured link, so no workspace can be preserved."""
+    workspaces_overlay: bool = True
+    """Whether its programs give the memory of their workspaces back between jobs; else the sum of
+    all workspaces counts, not the largest."""
+    contexts: Contexts | None = None
+    """What its processes take beside fast memory; None: nothing."""
     headroom: float = 0.5
     """Share of the fast memory that no pod holds which plans leave to those to come, where that is
     enough: what a pod gets is its own until it ends."""

@@ -75,7 +75,7 @@ def optimum_bytes(prepared: Prepared, way: Scheduling) -> int | None:
             extents.append(outcome.used + sum(rings.values()))
     if not extents:
         return None
-    return min(extents) * size + max(task.demand.workspace_bytes for task in tasks)
+    return min(extents) * size + prepared.workspace_bytes
 
 
 def planned_bytes(prepared: Prepared, way: Scheduling, best: int) -> int:

@@ -305,7 +305,9 @@ def plan(
         "ringExtents": ring,
         "workspaceBytes": workspace,
         "homes": [
-            {"tier": tier, "extents": count} for tier, count in homes or (("dram", extents),)
+            {"tier": tier, "extents": count}
+            for tier, count in homes or (("dram", extents),)
+            if extents
         ],
         "predictedJobTime": "100ms",
         "predictedResponseTime": "200ms",

@@ -163,7 +163,7 @@ def test_programs_on_a_gpu_are_swapped_whole(tmp_path: Path) -> None:
         names = ("one", "two", "three")
         for name in names:
             size = 5 * gpu_agent.EXTENT_BYTES
-            plan_of = gpu_agent.gpu_plan(1, workspace=size, resident=(0,), ring=0)
+            plan_of = gpu_agent.gpu_plan(0, workspace=size, ring=0)
             assert agent.register(name, plan_of)["ok"]
         # Of 8 extents.
         programs = {name: agent.program(name, 0, 5, GPU_PROGRAM) for name in names}

@@ -116,16 +116,28 @@ def test_a_ring_is_shared_inside_its_domain_and_grows() -> None:
 
 def test_the_workspace_is_kept_free() -> None:
     _, pool = pool_of(4)
-    pool.reserve_workspace(EXTENT_BYTES + 1)
+    pool.reserve(EXTENT_BYTES + 1)
     with pytest.raises(QuotaExceeded, match="1 more"):
         pool.take_resident("a", 3, ALICE)
     assert len(pool.take_resident("a", 2, ALICE)) == 2
     pool.close()
 
 
+def test_what_programs_keep_apart_is_lent_to_nobody() -> None:
+    _, pool = pool_of(4)
+    pool.reserve(EXTENT_BYTES, EXTENT_BYTES)
+    with pytest.raises(QuotaExceeded, match="1 more"):
+        pool.take_resident("a", 3, ALICE)
+    assert len(pool.take_resident("a", 2, ALICE)) == 2
+    assert len(pool.workspace("a", 1, ALICE)) == 1
+    with pytest.raises(QuotaExceeded, match="1 more"):
+        pool.workspace("a", 2, ALICE)
+    pool.close()
+
+
 def test_a_workspace_in_extents_is_what_was_kept_free() -> None:
     _, pool = pool_of(4)
-    pool.reserve_workspace(2 * EXTENT_BYTES)
+    pool.reserve(2 * EXTENT_BYTES)
     first = pool.workspace("a", 1, ALICE)
     assert pool.workspace("a", 2, BOB)[:1] == first
     assert len(pool.take_resident("a", 2, ALICE)) == 2

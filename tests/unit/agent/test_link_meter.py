@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.planning.shapes import LINK, device, task
 
+from tierline_agent.config import DeviceSettings
 from tierline_agent.link_meter import (
     DRIFT_SPANS,
     SPAN_NS,
@@ -9,6 +11,10 @@ from tierline_agent.link_meter import (
     LinkMeter,
     LinkRate,
 )
+from tierline_api.device import DeviceKind
+from tierline_api.margins import MARGINS
+from tierline_operator.planning.options import Task
+from tierline_operator.planning.request import Margins
 
 MS = 1_000_000
 
@@ -60,6 +66,7 @@ def planned() -> LinkMeter:
     """A link that is planned with 1 MB/s, and moves more in the median."""
     meter = LinkMeter()
     meter.planned = LinkRate(2e6, 1e6, 0.0)
+    meter.margin = 1.25
     return meter
 
 
@@ -87,15 +94,28 @@ def test_hiccups_are_counted_and_are_no_drift() -> None:
     assert meter.offered_bytes_per_s == 1e6
 
 
-def test_what_the_margins_of_plans_cover_is_not_slow() -> None:
-    meter = planned()
-    spans(meter, 3 * DRIFT_SPANS, 1.2)
-    assert meter.slow_spans_total == 0
+@pytest.mark.parametrize("kind", MARGINS)
+def test_a_link_is_slow_when_it_is_too_slow_for_plans_and_not_before(kind: DeviceKind) -> None:
+    """By the margin that plans are made with: the planner's own time of a copy is the limit."""
+    margin = MARGINS[kind]
+    capacity = device(9, margins=Margins(margin, margin))
+    (copy_s,) = set(Task(task("t", 100, 100, 1), ["dram"] * 10, capacity).worst.copy_s)
+    for late, slow in ((-0.01, False), (0.01, True)):
+        meter = LinkMeter()
+        meter.planned = LinkRate(2 * LINK.bandwidth_bytes_per_s, LINK.bandwidth_bytes_per_s, 0.0)
+        meter.margin = DeviceSettings.model_validate(
+            {"kind": kind.value, "fast_bytes": 1 << 30}
+        ).plan_margin
+        took_ns = round(copy_s * (1 + late) * 1e9)
+        for _ in range((DRIFT_SPANS + 1) * SPAN_NS // took_ns):
+            meter.moved(10**6, took_ns)
+        assert meter.drifted is slow
 
 
 def test_small_transfers_are_slow_by_their_overhead_not_by_the_link() -> None:
     meter = LinkMeter()
     meter.planned = LinkRate(2e6, 1e6, 0.009)
+    meter.margin = 1.01
     spans(meter, 3 * DRIFT_SPANS, 10)  # 0.1 MB/s
     assert meter.slow_spans_total == 0
 

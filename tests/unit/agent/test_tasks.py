@@ -41,7 +41,7 @@ def registration(
                 "residentExtents": list(range(resident)),
                 "ringExtents": ring,
                 "workspaceBytes": workspace,
-                "homes": [{"tier": tier, "extents": extents}],
+                "homes": [{"tier": tier, "extents": extents}] if extents else [],
                 "predictedJobTime": "1ms",
                 "predictedResponseTime": "1ms",
             },
@@ -79,6 +79,19 @@ def test_contexts_take_memory_beside_the_fast_memory(tmp_path: Path) -> None:
     tasks.register(registration("second"))
     with pytest.raises(QuotaExceeded, match="contexts of 3 tasks and the agent take 262144 bytes"):
         tasks.register(registration("third"))
+
+
+def test_programs_that_keep_their_workspaces_are_charged_for_all_of_them(tmp_path: Path) -> None:
+    gpu = DeviceCapacity(10 * E, E, overlay=False)
+    tasks = TaskRegistry(tmp_path / "tasks.json", Capacity({"gpu-0": gpu}, {"dram": 40}), limit=9)
+    tasks.register(registration("first", resident=1, workspace=3 * E))
+    tasks.register(registration("second", workspace=2 * E))
+    tasks.register(registration("swapped", extents=0, ring=0, workspace=E + 1))
+    tasks.register(registration("in-turn", extents=0, ring=0, workspace=E))
+    assert tasks.planned_bytes("gpu-0") == (1 + 1 + 3 + 2 + 2) * E
+    assert tasks.reserved_bytes("gpu-0") == (2 * E, 5 * E)
+    with pytest.raises(QuotaExceeded, match=f"{7 * E} of them for workspaces, which programs here"):
+        tasks.register(registration("third", workspace=2 * E))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +143,7 @@ def test_registrations_and_their_start_are_read_back(tmp_path: Path) -> None:
     assert again.load() == []
     assert [task.registration for task in again] == [task.registration for task in tasks]
     assert again.start == Start(3, 4)
-    assert again.workspace_bytes("cpu") == 5
+    assert again.reserved_bytes("cpu") == (5, 0)
     assert again.ring_slots("cpu", "other") == 1
 
 

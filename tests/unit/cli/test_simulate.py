@@ -75,6 +75,7 @@ def test_explain_answers_for_each_way_of_scheduling(manifest: Path) -> None:
     said = " ".join(run("explain", manifest, "--margin", "1").output.split())
     assert "non-preemptive: not admitted: urgent cannot keep its deadline of 60 ms" in said
     assert "long gives way where a layer ends: 32 MiB stay parked" in said
+    assert "MiB of it for workspaces (the largest; jobs have them in turns)" in said
     assert "the agent runs it ring-keeping" in said
     admitted = run("admit", manifest, "--margin", "1")
     assert admitted.exit_code == 0

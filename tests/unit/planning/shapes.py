@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
+from tierline_api.fast_memory import Contexts
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
@@ -24,6 +25,7 @@ class MoreOfTask(TypedDict, total=False):
     criticality: Criticality
     mean_compute_s: Sequence[float]
     reserved_bytes: int
+    in_extents: bool
     weights_digest: str
 
 
@@ -35,6 +37,8 @@ class MoreOfDevice(TypedDict, total=False):
     dispatch_s: float
     gate_s: float
     blocked_extents: int
+    workspaces_overlay: bool
+    contexts: Contexts
 
 
 def layout_of(sizes: Sequence[int], extent_bytes: int = 100) -> ArenaLayout:

@@ -10,11 +10,13 @@ import pytest
 from tests.simulation.tasksets import device_for, random_set
 from tests.unit.planning.shapes import LINK, device, layout_of, task
 
+from tierline_api.fast_memory import Contexts
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.incremental import Standing, admit, settle
 from tierline_operator.planning.pipeline import LinkRate, Pipeline, job_time
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
@@ -37,6 +39,13 @@ def refused(tasks: list[TaskDemand], on: DeviceCapacity) -> Infeasible:
     answer = plan(tasks, on)
     assert isinstance(answer, Infeasible)
     return answer
+
+
+def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> Standing | Infeasible:
+    """The last one beside the others, with their plans."""
+    before = settle(tasks[:-1], on)
+    assert isinstance(before, Standing)
+    return admit(before, tasks[-1])
 
 
 def test_weights_that_fit_stay() -> None:
@@ -280,6 +289,49 @@ class TestRefusals:
         assert answer.missing_bytes == 3 * MB
         assert "2.9 MiB are missing" in answer.sentence
         assert plan(tasks, device(24)).ok
+
+    def test_workspaces_that_programs_keep(self) -> None:
+        """On a GPU each process keeps what its jobs have used: the sum is charged, in every way."""
+        tasks = [
+            task("a", 1000, 1000, 10, workspace_bytes=4 * MB, policy=SwapPolicy.RESIDENT),
+            task("b", 1000, 1000, 10, workspace_bytes=3 * MB, policy=SwapPolicy.RESIDENT),
+        ]
+        assert plan(tasks, device(24)).ok
+        answer = refused(tasks, device(24, workspaces_overlay=False))
+        assert answer.reason == "FastMemoryExceeded"
+        assert answer.missing_bytes == 3 * MB
+        assert "6.7 MiB are workspaces, which programs on this device keep" in answer.sentence
+        enough = device(27, workspaces_overlay=False)
+        held = admitted(tasks, enough)
+        assert (held.workspace_bytes, held.fast_bytes_used) == (7 * MB, 27 * MB)
+        grown = one_more(tasks, enough)
+        assert isinstance(grown, Standing)
+        assert grown.fast_bytes_used == enough.fast_bytes
+        assert isinstance(one_more(tasks, device(26, workspaces_overlay=False)), Infeasible)
+
+    def test_nothing_is_parked_beside_a_workspace_that_programs_keep(self) -> None:
+        layers = {"megabytes": 10, "layers": 10, "policy": SwapPolicy.RESIDENT}
+        tasks = [
+            task("long", 300, 300, 40, workspace_bytes=4 * MB, **layers),  # type: ignore[arg-type]
+            task("short", 60, 15, 3, workspace_bytes=4 * MB, **layers),  # type: ignore[arg-type]
+        ]
+        for overlay, parked in ((True, 4 * MB), (False, 0)):
+            on = device(28, workspaces_overlay=overlay)
+            answer = plan(tasks, on, scheduling=Scheduling.RING_KEEPING)
+            assert isinstance(answer, Admitted)
+            assert [(p.preemptible, p.parked_bytes) for p in answer.plans] == [
+                (True, parked),
+                (False, 0),
+            ]
+            assert answer.fast_bytes_used == 28 * MB
+
+    def test_contexts(self) -> None:
+        tasks = [task(name, 1000, 1000, 10, policy=SwapPolicy.RESIDENT) for name in "ab"]
+        on = device(50, contexts=Contexts(each_bytes=2 * MB, beside_bytes=5 * MB))
+        answer = refused(tasks, on)
+        assert (answer.kind, answer.missing_bytes) == ("memory", MB)
+        assert "the CUDA contexts of 2 tasks and the agent" in answer.sentence
+        assert isinstance(one_more(tasks, on), Infeasible)
 
     def test_ring(self) -> None:
         tasks = [task("wide", 1000, 1000, 10, layers=1)]

@@ -16,7 +16,8 @@ cannot work fails here, with a sentence, and not on the nodes.
 {{- end }}
 
 {{/*
-The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES "agent" .Values.agent).
+The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES "agent" .Values.agent
+"margins" .Values.operator.margins).
 */}}
 {{- define "tierline.agent.settings" -}}
 {{- $at := printf "agent.pools.%s" .name -}}
@@ -31,10 +32,10 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- end -}}
 {{- $device := dict "fast_bytes" $fastBytes "extent_bytes" $extentBytes -}}
 {{- if eq $kind "cpu" -}}
-{{- $devices = append $devices (merge (dict "kind" "cpu") $device) -}}
+{{- $devices = append $devices (merge (dict "kind" "cpu" "margin" $.margins.cpu) $device) -}}
 {{- else -}}
 {{- range $index := until (int $chosen.count) -}}
-{{- $devices = append $devices (merge (dict "kind" "cuda" "index" $index) $device) -}}
+{{- $devices = append $devices (merge (dict "kind" "cuda" "index" $index "margin" $.margins.cuda) $device) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
