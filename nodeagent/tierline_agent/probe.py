@@ -1,5 +1,7 @@
 """Measuring links at the start, through the path that jobs use.
 
+What is measured of d2h is what it is planned for: devices that save workspaces.
+
 Content is stored, and read back through the link into extents of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
 flight as always, and more content than caches hold; content of next to nothing, as many behind each
@@ -20,6 +22,7 @@ for the probe. Then, the rates of last time hold.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 import time
@@ -32,7 +35,7 @@ from random import Random
 from typing import Any, Self
 
 from tierline_agent import state
-from tierline_agent.devices.base import Device, Extent, StreamOrder
+from tierline_agent.devices.base import Backup, Device, Extent, StreamOrder
 from tierline_agent.errors import StreamFailed
 from tierline_agent.link_meter import WINDOW_TRANSFERS, LinkRate
 from tierline_agent.links import Link
@@ -48,6 +51,7 @@ _WORKING_SET_BYTES = 128 << 20  # more than caches hold: plans stream from memor
 _MOST_CONTENTS = 64
 _TARGETS = 4 * IN_FLIGHT
 _READ_WINDOWS = 8
+_SAVE_WINDOWS = 8
 _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
 _SMALL_TRANSFERS = 64
@@ -125,7 +129,7 @@ def _by_links(
         return work
 
     async def run(wanted: Source) -> None:
-        await wanted.link.run(BACKGROUND_NS, load(wanted), device=wanted.device)
+        await wanted.link.run(BACKGROUND_NS, load(wanted), metered=False, device=wanted.device)
 
     async def read(digests: Sequence[bytes]) -> None:
         await gather_all(run(source(digest)) for digest in digests)
@@ -177,6 +181,8 @@ async def _measure_alone(tier: Tier, probe: _Probe) -> None:
             stored.overhead_s = await _time(contents.put(small))
         except NoSpace:
             return
+        if not tier.measured:
+            stored.overhead_s = await _save_for_a_while(tier.write, probe)
         *full, tiny = contents.digests
         overheads = [
             await _time(read([tiny] * _SMALL_TRANSFERS)) / _SMALL_TRANSFERS
@@ -203,6 +209,31 @@ async def _measure_together(tier: Tier, probes: Sequence[_Probe]) -> None:
             _read_for_a_while(probe.reads(tier), _from(round(at * apart), contents.digests))
             for at, probe in enumerate(probes)
         )
+
+
+async def _save_for_a_while(link: Link, probe: _Probe) -> float:
+    """Save extents as workspaces are saved, by the link; returns the overhead of one, seconds."""
+    device, extents = probe.device, probe.extents[:WINDOW_TRANSFERS]
+    backup = await asyncio.to_thread(device.create_backup, len(extents))
+    try:
+        await asyncio.to_thread(_save, backup, extents)  # both sides are touched now
+        each = []
+        for _ in range(_SAVE_WINDOWS):
+            took_ns = await asyncio.to_thread(_save, backup, extents)
+            each.append(took_ns / len(extents))
+            for _ in extents:
+                link.account(device.extent_bytes, took_ns // len(extents))
+        alone = [await asyncio.to_thread(_save, backup, extents[:1]) for _ in range(_SMALL_ROUNDS)]
+    finally:
+        backup.close()
+    return max(0.0, statistics.median(alone) - statistics.median(each)) / 1e9
+
+
+def _save(backup: Backup, extents: Sequence[Extent]) -> int:
+    """Nanoseconds that it takes to save some extents."""
+    began_ns = time.monotonic_ns()
+    backup.save(extents)
+    return time.monotonic_ns() - began_ns
 
 
 async def _read_for_a_while(read: Reads, digests: Sequence[bytes]) -> None:
@@ -270,10 +301,10 @@ class _Contents:
         """Store one more content. Raises NoSpace."""
 
         def work() -> int:
-            self.digests.append(self._tier.store.put(self._key, content))
+            self.digests.append(self._tier.put(self._key, content))
             return len(content)
 
-        await self._tier.write.run(BACKGROUND_NS, work)
+        await self._tier.write.run(BACKGROUND_NS, work, metered=False)
 
 
 async def _time(work: Awaitable[None]) -> float:

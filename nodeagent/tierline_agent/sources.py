@@ -66,3 +66,7 @@ class Source:
     """Set if the device is to copy the extent by itself."""
     device: str = ""
     """Whose turn on the link a read takes."""
+
+    def measured(self, target: memoryview) -> int:
+        """Read as the link's own work, in a transfer of which the rest is not metered."""
+        return self.link.measure(lambda: self.read(target))

@@ -20,7 +20,7 @@ from tierline_agent.config import TierSettings
 from tierline_agent.devices.base import Device, Extent
 from tierline_agent.errors import NotAdmitted
 from tierline_agent.links import Link
-from tierline_agent.policy.transfers import BACKGROUND_NS
+from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 from tierline_agent.sources import Lender, Source
 from tierline_agent.tiers import (
     CorruptExtent,
@@ -30,7 +30,7 @@ from tierline_agent.tiers import (
     domain_key,
     open_medium,
 )
-from tierline_agent.tiers.memory import scratch
+from tierline_agent.tiers.memory import Warm, address_of, copy_out
 from tierline_api.memnode import READ_LINK, LinkName
 from tierline_api.plan import Tier as TierName
 
@@ -60,6 +60,19 @@ class Tier:
         """How many devices take turns on a link when they read; 1 for the one that writes."""
         return max(1, sum(link is one for one in self.reads.values()))
 
+    def put(self, key: bytes, content: memoryview) -> bytes:
+        """Store content, for a worker of `write`, and return its digest. Raises as `Store.put`.
+
+        Of a medium's own link the write is measured, and not the digest. The dram tier has none:
+        what its link measures is devices that save memory, and this is a copy inside the host.
+        """
+        return self.store.put(key, content, self.write.measure if self.measured else None)
+
+    @property
+    def measured(self) -> bool:
+        """Whether the link that writes is the medium's own."""
+        return self.write.name != LinkName.D2H
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -73,9 +86,10 @@ class Stored:
 class Storage:
     """All tiers of the node."""
 
-    def __init__(self, devices: Mapping[str, Device]) -> None:
+    def __init__(self, devices: Mapping[str, Device], extent_bytes: int) -> None:
         self.tiers: dict[str, Tier] = {}
         self._devices = devices
+        self._warm = Warm(extent_bytes, IN_FLIGHT)
         self._keys: dict[str, bytes] = {}
 
     @classmethod
@@ -92,7 +106,7 @@ class Storage:
             TierError: a medium cannot be used.
             OSError: a device cannot pin a medium that is memory.
         """
-        storage = cls(devices)
+        storage = cls(devices, extent_bytes)
         try:
             for tier in settings:
                 storage.tiers[tier.name] = _open_tier(tier, devices, extent_bytes, queue_limit)
@@ -137,12 +151,12 @@ class Storage:
 
         def work() -> int:
             nonlocal digest
-            with staged() as source, scratch(source.nbytes) as private:
-                private[:] = source
-                digest = tier.store.put(key, private)
+            with staged() as source, self._warm.borrow(source.nbytes) as private:
+                copy_out(private, address_of(source))
+                digest = tier.put(key, private)
                 return source.nbytes
 
-        length = await tier.write.run(BACKGROUND_NS, work)
+        length = await tier.write.run(BACKGROUND_NS, work, metered=False)
         return Stored(tier, digest, length)
 
     async def fill(self, device: str, domain: str, stored: Stored, extent: Extent) -> None:
@@ -156,7 +170,7 @@ class Storage:
         await source.link.run(
             BACKGROUND_NS,
             lambda: target.load(extent, source),
-            metered=not target.copies_itself,
+            metered=False,
             device=device,
         )
 
@@ -177,14 +191,13 @@ class Storage:
 
         def work() -> int:
             # verified where the client cannot write: else it could make good content look corrupt
-            with scratch(stored.length) as private, staged() as target:
-                length = source.read(private)
-                target[:length] = private[:length]
+            with self._warm.borrow(stored.length) as private, staged() as target:
+                # where the device itself is the link, a read inside the host says nothing of it
+                length = source.read(private) if source.lender else source.measured(private)
+                copy_out(target[:length], address_of(private))
                 return length
 
-        # where the device itself is the link, a copy between two places of the host says nothing
-        metered = source.lender is None
-        return await source.link.run(deadline_ns, work, metered=metered, device=device)
+        return await source.link.run(deadline_ns, work, metered=False, device=device)
 
     def source(self, device: str, domain: str, stored: Stored, name: str) -> Source:
         """Where a device reads an extent from."""

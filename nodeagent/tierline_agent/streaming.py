@@ -60,8 +60,8 @@ class HostWords(Words, Protocol):
 class Filler(Protocol):
     """A device whose extents are host memory."""
 
-    def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
-        """Let `read` put bytes at the extent's start; returns how many."""
+    def load(self, extent: Extent, source: Source) -> int:
+        """Put a source's bytes at the extent's start, and count them; returns how many."""
         ...
 
 
@@ -213,7 +213,7 @@ class Stream:
         slot = self._ring[slot_of(number, len(self._ring))]
 
         def work() -> int:
-            return self._device.fill(slot, source.read)
+            return self._device.load(slot, source)
 
         submitted_s = time.monotonic()
 
@@ -226,7 +226,7 @@ class Stream:
             if self._cancelled:
                 return
             self._waiting[number] = source.link.submit(
-                self._deadline_ns, work, done, device=source.device
+                self._deadline_ns, work, done, metered=False, device=source.device
             )
             self._open += 1
 

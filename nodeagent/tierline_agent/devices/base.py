@@ -347,7 +347,7 @@ class Device(Protocol):
     def load(self, extent: Extent, source: Source) -> int:
         """Put a source's bytes at the extent's start; returns how many. Blocks; for link workers.
 
-        A device that `copies_itself` counts what it moves by the source's link itself.
+        It counts what it moves by the source's link itself.
         Raises what the source raises; the extent's bytes are then undefined.
         """
         ...

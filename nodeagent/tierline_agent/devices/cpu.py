@@ -151,6 +151,7 @@ class CpuDevice:
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into the extent itself; the first time, put huge pages under it."""
         memory = _memory(extent)
+        memory.touch()
         moved = read(memory.view)
         if moved == self.extent_bytes:
             memory.use_huge_pages()
@@ -158,7 +159,7 @@ class CpuDevice:
 
     def load(self, extent: Extent, source: Source) -> int:
         """Let the source be read into the extent itself."""
-        return self.fill(extent, source.read)
+        return self.fill(extent, source.measured)
 
     def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
         """Nothing: links read from every medium."""

@@ -19,6 +19,7 @@ import stat
 from tierline_agent.devices import hugepages
 from tierline_agent.devices.base import Identity
 from tierline_agent.errors import DescriptorRefused
+from tierline_agent.tiers import memory
 
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -32,6 +33,7 @@ class SharedMemory:
         """Take over `descriptor`, also if this raises OSError."""
         self._descriptor = descriptor
         self._collapsed = False
+        self._touched = False
         self.size_bytes = size_bytes
         try:
             about = os.fstat(descriptor)
@@ -82,6 +84,12 @@ class SharedMemory:
     def populate(self) -> None:
         """Have all of it in memory now. Raises OSError: there is not so much."""
         os.posix_fallocate(self._descriptor, 0, self.size_bytes)
+
+    def touch(self) -> None:
+        """Have all of it in memory now, once, so that what is written into it does not fault."""
+        if not self._touched:
+            self._touched = True
+            memory.touch(self.view)
 
     def use_huge_pages(self) -> None:
         """Ask for huge pages, once; all of it should have been written before."""

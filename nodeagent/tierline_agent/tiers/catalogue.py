@@ -23,7 +23,7 @@ class Entry:
     """One content. `length` in bytes; `slot` is None when unsound content has lost its slot.
 
     `sound` is False from the moment a read finds wrong bytes (`corrupt`) or none at all.
-    `checksum` is what a read that verified the digest in this process found, None before;
+    `checksum` is of bytes whose digest was taken in this process, read or written, None before;
     `trusted` tells that the bytes on the medium itself were verified, or written, by this process.
     """
 

@@ -22,10 +22,18 @@ it has been written anew; lent content stays where it is until it is taken back.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tierline_agent.tiers.catalogue import Catalogue, Claim, Entry
-from tierline_agent.tiers.digest import DIGEST_BYTES, Digest, checksum_of, digest_of, domain_tag
+from tierline_agent.tiers.digest import (
+    DIGEST_BYTES,
+    Checksum,
+    Digest,
+    checksum_of,
+    digest_of,
+    domain_tag,
+)
 from tierline_agent.tiers.errors import (
     CorruptExtent,
     MediumFailure,
@@ -39,6 +47,9 @@ from tierline_agent.tiers.mapped import MappedMedium
 from tierline_agent.tiers.medium import Medium
 from tierline_agent.tiers.memory import scratch
 from tierline_agent.tiers.volume import Volume
+
+Measure = Callable[[Callable[[], int]], object]
+"""Does a write, which says how many bytes it was; what it raises passes through."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,21 @@ class _Totals:
     failures: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What is to be written."""
+
+    data: memoryview
+    key: bytes
+    digest: Digest
+    checksum: Checksum
+    measure: Measure
+
+
+def _unmeasured(write: Callable[[], int]) -> None:
+    write()
 
 
 class Store:
@@ -131,16 +157,18 @@ class Store:
         """Most bytes one content may have."""
         return self._volume.geometry.extent_bytes
 
-    def put(self, key: bytes, data: memoryview) -> Digest:
+    def put(self, key: bytes, data: memoryview, measure: Measure | None = None) -> Digest:
         """Store `data` (1 to extent_bytes bytes) in the domain of `key`, and take a reference.
 
         Content that is there already is shared; content that was found corrupt is written anew,
         for all who refer to it. Returns when it is durable. `data` must not change meanwhile:
-        if it does, the content is found corrupt at its first read. Raises NoSpace or
-        MediumFailure; then no reference is taken.
+        if it does, the content is found corrupt at its first read. The write to the medium is done
+        by `measure`. Raises NoSpace or MediumFailure; then no reference is taken.
         """
         if not 0 < data.nbytes <= self.extent_bytes:
             raise ValueError(f"content of {data.nbytes} bytes: must be 1 to {self.extent_bytes}")
+        # The checksum first, as when reading: it must not be that of bytes with another digest.
+        checksum = checksum_of(data)
         digest = digest_of(key, data)
         with self._changed:
             self._changed.wait_for(lambda: self._may_write(digest))
@@ -153,7 +181,8 @@ class Store:
             claim = self._claim(digest, data.nbytes)
             self._busy.add(digest)
         try:
-            self._write(claim, digest, key, data)
+            content = _Content(data, key, digest, checksum, measure or _unmeasured)
+            self._write(claim, content)
         finally:
             with self._changed:
                 self._busy.discard(digest)
@@ -177,11 +206,11 @@ class Store:
         self._totals.evicted += claim.evicted
         return claim
 
-    def _write(self, claim: Claim, digest: Digest, key: bytes, data: memoryview) -> None:
-        tag = domain_tag(key)
+    def _write(self, claim: Claim, content: _Content) -> None:
+        digest, size_bytes, tag = content.digest, content.data.nbytes, domain_tag(content.key)
         while True:
             try:
-                held = self._fill(claim, digest, tag, key, data)
+                held = self._fill(claim, content, tag)
             except BaseException:
                 with self._changed:
                     self._totals.failures += 1
@@ -190,22 +219,28 @@ class Store:
             with self._changed:
                 if not held:
                     self._catalogue.retire(digest)
-                    claim = self._claim(digest, data.nbytes)
+                    claim = self._claim(digest, size_bytes)
                     continue
                 repairs = self._catalogue.find(digest) is not None
-                self._catalogue.settle(claim, digest, tag, data.nbytes)
+                self._catalogue.settle(claim, digest, tag, size_bytes).checksum = content.checksum
                 self._totals.puts += 1
                 self._totals.repaired += repairs
-                self._totals.written_bytes += data.nbytes
+                self._totals.written_bytes += size_bytes
                 return
 
-    def _fill(self, claim: Claim, digest: Digest, tag: bytes, key: bytes, data: memoryview) -> bool:
+    def _fill(self, claim: Claim, content: _Content, tag: bytes) -> bool:
         """Write content and record into a claimed slot; False if a suspect slot failed again."""
-        self._volume.write_content(claim.slot, data)
-        if claim.suspect and self._digest_on_medium(claim.slot, data.nbytes, key) != digest:
+        digest, length = content.digest, content.data.nbytes
+
+        def write() -> int:
+            self._volume.write_content(claim.slot, content.data)
+            return length
+
+        content.measure(write)
+        if claim.suspect and self._digest_on_medium(claim.slot, length, content.key) != digest:
             self._volume.write_record(claim.slot, Record(SlotState.RETIRED))
             return False
-        record = Record(SlotState.STORED, length=data.nbytes, digest=digest, tag=tag)
+        record = Record(SlotState.STORED, length=length, digest=digest, tag=tag)
         self._volume.write_record(claim.slot, record)
         return True
 
@@ -237,7 +272,8 @@ class Store:
         """Copy content to the start of `target` (page-aligned), verify it, return its length.
 
         The caller's memory is checked after the copy: by digest the first time in this process,
-        then by the checksum found on that occasion. If it does not match, the medium itself is
+        unless this process wrote it, then by the checksum found on that occasion or when it was
+        written. If it does not match, the medium itself is
         looked at again, by digest: wrong bytes there are quarantined for good
         (CorruptExtent); right ones mean that somebody wrote to `target` (MemoryChanged).
         After any error the bytes in `target` must not be used. Raises also UnknownExtent,

@@ -173,7 +173,7 @@ class CudaDevice:
     def load(self, extent: Extent, source: Source) -> int:
         """Copy from where the source's bytes lie, or through a buffer, and count it."""
         if source.lender is None:
-            return self.fill(extent, lambda view: source.link.measure(lambda: source.read(view)))
+            return self.fill(extent, source.measured)
         with self._working() as parts:
             place = source.lender.lend()
             try:
