@@ -35,6 +35,8 @@ class Launches:
         self._library = library.load()
         self._library.tierline_observer_time.argtypes = (ctypes.c_bool,)
         self._library.tierline_observer_time.restype = None
+        self._library.tierline_observer_time_graphs.argtypes = (ctypes.c_bool,)
+        self._library.tierline_observer_time_graphs.restype = None
         self._library.tierline_stack_clear.argtypes = ()
         self._library.tierline_stack_clear.restype = None
 
@@ -65,12 +67,23 @@ class Launches:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Time the launches that read a range first, in the block; inside `watching`."""
+        """Time the launches that read a range first, in the block; inside `watching`.
+
+        Those of a graph but for nodes that others of them may run beside: of these the last counts.
+        """
         self._library.tierline_observer_time(True)
         try:
             yield
         finally:
             self._library.tierline_observer_time(False)
+
+    def time_graphs(self) -> None:
+        """Keep a copy of each graph instantiated from now on: it can then be timed node by node.
+
+        Other graphs are timed as a whole. The first `timing` of a graph prepares the copy, so what
+        that job takes is not to be used.
+        """
+        self._library.tierline_observer_time_graphs(True)
 
     def times(self) -> list[tuple[int, float]]:
         """(launch, when it ended) pairs in program order; inside `timing`.

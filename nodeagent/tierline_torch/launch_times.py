@@ -2,7 +2,9 @@
 
 A layer is over when the last of those launches is. What runs between two layers counts for the
 second; what runs before the first launch or behind the last one counts for the last layer, where
-no copying could hide it.
+no copying could hide it. What may run side by side inside a graph counts for the layer that is read
+last there: each layer's time and all behind it are then enough for the rest of the job, whenever
+its weights come.
 
 Invariant: no time is negative, and all of them together are the whole job's.
 """
@@ -10,6 +12,7 @@ Invariant: no time is negative, and all of them together are the whole job's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from tierline_torch.launch_order import Reads
 
@@ -39,3 +42,13 @@ def layer_times_s(
         before_s = max(end_s, before_s)
     times[-1] += total_s - before_s
     return times
+
+
+def typical_times_s(runs: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each layer's times over `runs` (at least one), together the longest run."""
+    longest = max(runs, key=sum)
+    typical = [median(times) for times in zip(*runs, strict=True)]
+    total_s = sum(typical)
+    if not total_s:
+        return list(longest)
+    return [one * sum(longest) / total_s for one in typical]

@@ -1,4 +1,4 @@
-"""Watches and times launches through the Python binding, on the simulated driver.
+"""Watches and times launches, and graphs of them, by the Python binding, on a simulated driver.
 
 Run with libtierline.so preloaded and named by TIERLINE_LIBRARY (test_launches.py does so).
 """
@@ -6,11 +6,13 @@ Run with libtierline.so preloaded and named by TIERLINE_LIBRARY (test_launches.p
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver
 
 from tierline_client.launches import Launches
+from tierline_torch.launch_times import layer_times_s
 
 COUNT, SIZE = 3, 1 << 16
 DURATION_S = 0.002
@@ -33,15 +35,25 @@ def main() -> None:
     launches = Launches()
     assert launches.active
 
-    def launch(weight: int) -> None:
-        values = (base + weight * SIZE, SIZE, scratch, scratch + 8, int(DURATION_S * 1e9))
+    def launch(weight: int, duration_s: float = DURATION_S, stream: Any = 0) -> None:
+        values = (base + weight * SIZE, SIZE, scratch, scratch + 8, int(duration_s * 1e9))
         ok(
             driver.cuLaunchKernel(
-                *(kernel, 1, 1, 1, 1, 1, 1, 0, 0), (values, (ctypes.c_uint64,) * 5), 0
+                *(kernel, 1, 1, 1, 1, 1, 1, 0, stream), (values, (ctypes.c_uint64,) * 5), 0
             )
         )
 
-    with launches.watching([(base + n * SIZE, SIZE) for n in range(COUNT)]):
+    ranges = [(base + n * SIZE, SIZE) for n in range(COUNT)]
+    check_launches(launches, ranges, launch)
+    check_graph(launches, ranges, launch)
+    ok(driver.cuCtxSynchronize())
+
+
+def check_launches(
+    launches: Launches, ranges: list[tuple[int, int]], launch: Callable[[int], None]
+) -> None:
+    """One weight is read twice, and counts once."""
+    with launches.watching(ranges):
         with launches.timing():
             for weight in (2, 0, 2, 1):
                 launch(weight)
@@ -53,7 +65,36 @@ def main() -> None:
             assert end_s - before_s >= DURATION_S * (2 if number == 3 else 1) * 0.99
             before_s = end_s
         assert launches.times() == []
-    ok(driver.cuCtxSynchronize())
+
+
+def check_graph(
+    launches: Launches, ranges: list[tuple[int, int]], launch: Callable[[int, float, Any], None]
+) -> None:
+    """A captured program's time is in the layers that take it, and together it is the job's."""
+    took_s = (0.001, 0.008, 0.003)
+    launches.time_graphs()
+    stream = ok(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    ok(driver.cuStreamBeginCapture(stream, mode))
+    for weight, duration_s in enumerate(took_s):
+        launch(weight, duration_s, stream)
+        launch(weight, 0.001, stream)  # not the first to read it: part of what follows
+    graph = ok(driver.cuStreamEndCapture(stream))
+    replayed = ok(driver.cuGraphInstantiate(graph, 0))
+    ok(driver.cuGraphDestroy(graph))
+    begin, end = (ok(driver.cuEventCreate(0)) for _ in range(2))
+    for _ in range(2):
+        with launches.watching(ranges), launches.timing():
+            ok(driver.cuEventRecord(begin, stream))
+            ok(driver.cuGraphLaunch(replayed, stream))
+            ok(driver.cuEventRecord(end, stream))
+            ok(driver.cuEventSynchronize(end))
+            total_s = ok(driver.cuEventElapsedTime(begin, end)) / 1e3
+            times = layer_times_s([[0], [1], [2]], launches.reads(), launches.times(), total_s)
+        assert abs(sum(times) - total_s) < 1e-6
+        for layer_s, least_s in zip(times, (0.001, 0.009, 0.005), strict=True):
+            assert layer_s >= least_s * 0.99
+    ok(driver.cuGraphExecDestroy(replayed))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,9 @@
     X(tierline_observer_order)                                                                     \
     X(tierline_observer_reads)                                                                     \
     X(tierline_observer_totals)                                                                    \
+    X(tierline_observer_time)                                                                      \
+    X(tierline_observer_time_graphs)                                                               \
+    X(tierline_observer_times)                                                                     \
     X(tierline_gate_set)
 
 #define ACCESS_MEMBER(name) __typeof__(&name) p_##name;

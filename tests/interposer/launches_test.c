@@ -327,6 +327,103 @@ static void built_graph(void) {
     OK(D(cuStreamDestroy)(stream));
 }
 
+enum { MS = 1000000, ALMOST_MS = 990000 };
+
+/* One timed job of a graph; the ends of its nodes. */
+static uint32_t time_graph(CUgraphExec exec, CUstream stream, tierline_time times[WEIGHTS]) {
+    D(tierline_observer_restart)();
+    OK(D(cuGraphLaunch)(exec, stream));
+    return D(tierline_observer_times)(times, WEIGHTS);
+}
+
+/* A chain, then two branches side by side, then one node: 2 -> (1 | 0, 3) -> 5. */
+static CUgraph branching(CUgraphNode nodes[5], const uint64_t durations_ns[5]) {
+    static const int weight_of[] = {2, 1, 0, 3, 5};
+    CUgraph graph;
+    OK(D(cuGraphCreate)(&graph, 0));
+    for (int i = 0; i < 5; i++) {
+        struct gemm_parameters p;
+        CUDA_KERNEL_NODE_PARAMS kernel = {.func = gemm,
+                                          .gridDimX = 1,
+                                          .gridDimY = 1,
+                                          .gridDimZ = 1,
+                                          .blockDimX = 32,
+                                          .blockDimY = 1,
+                                          .blockDimZ = 1,
+                                          .kernelParams = gemm_of(&p, weight_of[i])};
+        p.duration = durations_ns[i];
+        OK(D(cuGraphAddKernelNode)(&nodes[i], graph, NULL, 0, &kernel));
+    }
+    CUgraphNode from[] = {nodes[0], nodes[0], nodes[2], nodes[1], nodes[3]};
+    CUgraphNode to[] = {nodes[1], nodes[2], nodes[3], nodes[4], nodes[4]};
+    OK(D(cuGraphAddDependencies)(graph, from, to, NULL, 5));
+    return graph;
+}
+
+/* The time inside a graph shows node by node in a copy of it, but for what may run side by side. */
+static void timed_graph(void) {
+    prepare();
+    D(tierline_observer_time_graphs)(true);
+    static const uint64_t durations_ns[] = {2 * MS, MS, MS, MS, 4 * MS};
+    CUgraphNode nodes[5];
+    CUgraph graph = branching(nodes, durations_ns);
+    CUgraphExec exec;
+    CUgraphExec whole;
+    CUstream stream;
+    OK(D(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    OK(D(cuGraphInstantiate)(&exec, graph, 0));
+    D(tierline_observer_time_graphs)(false);
+    OK(D(cuGraphInstantiate)(&whole, graph, 0));
+    watch();
+    D(tierline_observer_time)(true);
+    tierline_time times[WEIGHTS];
+    for (int run = 0; run < 3; run++) {
+        EQUAL(time_graph(exec, stream, times), 4);
+        expect_order((const uint32_t[]){2, 1, 0, 3, 5}, 5);
+        EQUAL(times[0].launch, 0);
+        EQUAL(times[1].launch, 2); /* launch 1 goes on beside it */
+        EQUAL(times[2].launch, 3);
+        EQUAL(times[3].launch, 4);
+        CHECK(times[0].end_ns >= 2 * ALMOST_MS);
+        CHECK(times[1].end_ns >= times[0].end_ns + ALMOST_MS);
+        CHECK(times[2].end_ns >= times[1].end_ns + ALMOST_MS);
+        CHECK(times[3].end_ns >= times[2].end_ns + 4 * ALMOST_MS);
+        CHECK(times[3].end_ns >= times[0].end_ns + 7 * ALMOST_MS);
+    }
+    /* What was read already is not timed again. */
+    OK(D(cuGraphLaunch)(exec, stream));
+    EQUAL(D(tierline_observer_times)(times, WEIGHTS), 4);
+    /* One that was not kept, or was changed since, is timed as a whole. */
+    EQUAL(time_graph(whole, stream, times), 1);
+    EQUAL(times[0].launch, 4);
+    CHECK(times[0].end_ns >= 9 * ALMOST_MS);
+    struct gemm_parameters p;
+    CUDA_KERNEL_NODE_PARAMS kernel = {.func = gemm,
+                                      .gridDimX = 1,
+                                      .gridDimY = 1,
+                                      .gridDimZ = 1,
+                                      .blockDimX = 32,
+                                      .blockDimY = 1,
+                                      .blockDimZ = 1,
+                                      .kernelParams = gemm_of(&p, 4)};
+    OK(D(cuGraphExecKernelNodeSetParams)(exec, nodes[4], &kernel));
+    EQUAL(time_graph(exec, stream, times), 1);
+    expect_order((const uint32_t[]){2, 1, 0, 3, 4}, 5);
+    /* An executable may end before its times are asked for. */
+    D(tierline_observer_time_graphs)(true);
+    OK(D(cuGraphExecDestroy)(exec));
+    OK(D(cuGraphInstantiate)(&exec, graph, 0));
+    EQUAL(time_graph(exec, stream, times), 4);
+    OK(D(cuStreamSynchronize)(stream));
+    OK(D(cuGraphExecDestroy)(exec));
+    EQUAL(D(tierline_observer_times)(times, WEIGHTS), 0);
+    D(tierline_observer_time)(false);
+    D(tierline_observer_time_graphs)(false);
+    OK(D(cuGraphExecDestroy)(whole));
+    OK(D(cuGraphDestroy)(graph));
+    OK(D(cuStreamDestroy)(stream));
+}
+
 /* PyTorch's graphs allocate from a pool while a stream is captured. */
 static void allocation_in_capture(void) {
     prepare();
@@ -529,6 +626,7 @@ int main(int argc, char **argv) {
         {"unloaded_module", unloaded_module},
         {"captured_graph", captured_graph},
         {"built_graph", built_graph},
+        {"timed_graph", timed_graph},
         {"allocation_in_capture", allocation_in_capture},
         {"gated", gated},
         {"many_threads", many_threads},

@@ -125,6 +125,12 @@ typedef struct {
  * restart and watch do. */
 void tierline_observer_time(bool wanted);
 
+/* Whether a copy is kept of each graph that is instantiated from now on. Launches of such a graph
+ * are timed node by node: what is launched is a copy with events in it, which the first timed
+ * launch makes, so what that one takes is not the job's. Launches of other graphs are timed as a
+ * whole. */
+void tierline_observer_time_graphs(bool wanted);
+
 /* The times, in program order, in the same manner as the reads; at most 65,536 are kept. Waits for
  * the launches: this one calls the driver, and is not for gates. */
 uint32_t tierline_observer_times(tierline_time *out, uint32_t capacity);

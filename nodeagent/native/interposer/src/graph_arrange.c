@@ -51,6 +51,25 @@ void graph_names_free(struct graph_names *names) {
     *names = (struct graph_names){0};
 }
 
+bool readers_name_the_same(const struct graph_reader *one, const struct graph_reader *other) {
+    struct graph_names a;
+    struct graph_names b;
+    uint64_t generation = observer_generation();
+    bool same = false;
+    if (graph_names_find(one, generation, &a)) {
+        if (graph_names_find(other, generation, &b)) {
+            uint32_t count = a.reader_count;
+            same = count == b.reader_count &&
+                   (count == 0 ||
+                    (memcmp(a.ends, b.ends, count * sizeof *a.ends) == 0 &&
+                     memcmp(a.weights, b.weights, a.ends[count - 1] * sizeof *a.weights) == 0));
+            graph_names_free(&b);
+        }
+        graph_names_free(&a);
+    }
+    return same;
+}
+
 static uint32_t graph_names_total(const struct graph_names *names) {
     return names->reader_count == 0 ? 0 : names->ends[names->reader_count - 1];
 }

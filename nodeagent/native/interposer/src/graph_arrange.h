@@ -22,6 +22,8 @@ struct graph_names {
 bool graph_names_find(const struct graph_reader *readers, uint64_t generation,
                       struct graph_names *out);
 void graph_names_free(struct graph_names *names);
+/* Whether two lists of readers name the same weights, in the same order. */
+bool readers_name_the_same(const struct graph_reader *one, const struct graph_reader *other);
 
 struct arrangement {
     uint64_t generation;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "graph_clone.h"
 
 enum { DEEPEST = 16, HOST_PORTABLE = 1, CAPTURE_RELAXED = 2 };
 
@@ -131,31 +132,7 @@ static bool change_edges(const struct extension *x, void *clone, void *const *no
     return whole;
 }
 
-/* ---- clones */
-
-void extension_destroy_graph(void *graph) {
-    cuGraphDestroy_function *destroy = (cuGraphDestroy_function *)driver_next(USED_cuGraphDestroy);
-    if (graph != NULL && destroy != NULL) {
-        destroy(graph);
-    }
-}
-
-static void *clone_of(void *graph) {
-    cuGraphClone_function *copy = (cuGraphClone_function *)driver_next(USED_cuGraphClone);
-    void *clone = NULL;
-    return copy != NULL && copy(&clone, graph) == ABI_SUCCESS ? clone : NULL;
-}
-
-static bool find_twins(void *clone, void *const *nodes, uint32_t count, void **twins) {
-    cuGraphNodeFindInClone_function *find =
-        (cuGraphNodeFindInClone_function *)driver_next(USED_cuGraphNodeFindInClone);
-    for (uint32_t v = 0; find != NULL && v < count; v++) {
-        if (find(&twins[v], nodes[v], clone) != ABI_SUCCESS) {
-            return false;
-        }
-    }
-    return find != NULL;
-}
+/* ---- nodes and their twins */
 
 static bool add_pair(struct extension *x, const void *node, void *twin) {
     if (x->pair_count == x->pair_room) {
@@ -277,9 +254,9 @@ struct extension *extension_new(void *graph, const struct graph_view *view,
         x->context = context;
         x->values.published = arrangement->published;
         x->values.consumed = arrangement->consumed;
-        x->clone = clone_of(graph);
-        whole = x->clone != NULL && find_twins(x->clone, view->nodes, view->node_count, twins) &&
-                pair_nodes(x, view, twins) && add_gates(x, x->clone, x->gates) &&
+        x->clone = clone_make(graph, view->nodes, view->node_count, twins);
+        whole = x->clone != NULL && pair_nodes(x, view, twins) &&
+                add_gates(x, x->clone, x->gates) &&
                 change_edges(x, x->clone, twins, x->gates, view->edge_data);
     }
     free(twins);
@@ -292,7 +269,7 @@ struct extension *extension_new(void *graph, const struct graph_view *view,
 
 void extension_free(struct extension *extension) {
     if (extension != NULL) {
-        extension_destroy_graph(extension->clone);
+        clone_destroy(extension->clone);
         free(extension->gates);
         free(extension->pairs);
         free(extension->edges);
@@ -371,20 +348,29 @@ void *extension_twin(struct extension *extension, void *graph, const struct grap
         memcmp(view->edges, x->edges, x->edge_count * sizeof *x->edges) != 0) {
         return NULL;
     }
-    void *clone = clone_of(graph);
     void **twins = calloc((size_t)x->node_count + 1, sizeof *twins);
     void **gates = calloc((size_t)x->gate_count + 1, sizeof *gates);
-    bool whole = clone != NULL && twins != NULL && gates != NULL &&
-                 find_twins(clone, view->nodes, view->node_count, twins) &&
-                 add_gates(x, clone, gates) &&
+    void *clone = twins == NULL ? NULL : clone_make(graph, view->nodes, view->node_count, twins);
+    bool whole = clone != NULL && gates != NULL && add_gates(x, clone, gates) &&
                  change_edges(x, clone, twins, gates, view->edge_data);
     free(gates);
     if (!whole) {
         free(twins);
-        extension_destroy_graph(clone);
+        clone_destroy(clone);
         return NULL;
     }
     x->state = x->state == STANDING ? STANDING : MIXED; /* they rest only if the update succeeds */
     *nodes = twins;
     return clone;
+}
+
+void twins_name(void **wrong, void *const *twins, const struct graph_view *view) {
+    for (uint32_t v = 0; wrong != NULL && *wrong != NULL && v <= view->node_count; v++) {
+        if (v == view->node_count) {
+            *wrong = NULL; /* a gate */
+        } else if (twins[v] == *wrong) {
+            *wrong = view->nodes[v];
+            return;
+        }
+    }
 }

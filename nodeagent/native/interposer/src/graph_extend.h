@@ -38,7 +38,8 @@ int extension_set(struct extension *extension, void *exec, const struct arrangem
 
 /* A clone of another graph with the same gates, for an update of the executable; `nodes` gets the
  * clone's nodes, as they stand in the view. NULL when the graphs differ in shape. Whoever asks
- * destroys the one and frees the other. */
+ * destroys the one (graph_clone.h) and frees the other. */
 void *extension_twin(struct extension *extension, void *graph, const struct graph_view *view,
                      void ***nodes);
-void extension_destroy_graph(void *graph);
+/* Turns a twin that an update named into the view's node; NULL when it is none: a gate. */
+void twins_name(void **wrong, void *const *twins, const struct graph_view *view);

@@ -20,7 +20,10 @@
 
 #include "driver.h"
 #include "gate.h"
+#include "graph_clone.h"
 #include "graph_extend.h"
+#include "graph_marks.h"
+#include "timing.h"
 
 /* What a launch says. Shared by launches under way. */
 struct said {
@@ -38,13 +41,14 @@ struct graph {
     /* Under its own lock. */
     struct graph_view *view; /* nodes are those that the driver knows; NULL: unknown */
     struct extension *extension;
+    struct graph_marks *marks;
     struct arrangement *arrangement; /* to which the gates are set */
     struct said *said;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct graph *graphs; /* a process has tens of them */
-static atomic_uint extended; /* how many have gates */
+static struct graph *graphs;         /* a process has tens of them */
+static atomic_uint extended, marked; /* how many have gates; how many can have marks */
 
 /* ---- one graph */
 
@@ -69,10 +73,19 @@ static void drop_extension(struct graph *graph) {
     }
 }
 
+static void drop_marks(struct graph *graph) {
+    if (graph->marks != NULL) {
+        marks_free(graph->marks);
+        graph->marks = NULL;
+        atomic_fetch_sub(&marked, 1);
+    }
+}
+
 static void free_graph(struct graph *graph) {
     if (graph != NULL) {
         forget_said(graph);
         drop_extension(graph);
+        drop_marks(graph);
         arrangement_free(graph->arrangement);
         view_free(graph->view);
         pthread_mutex_destroy(&graph->lock);
@@ -193,6 +206,8 @@ int graphs_instantiate(void *described, void **exec, graphs_real *real, void *re
         return result;
     }
     rename_nodes(graph);
+    graph->marks = graph->extension == NULL ? marks_keep(described, graph->view) : NULL;
+    atomic_fetch_add(&marked, graph->marks != NULL);
     let_go(take_out(*exec)); /* of an executable that went unseen, with its context */
     pthread_mutex_lock(&lock);
     graph->exec = *exec;
@@ -205,11 +220,13 @@ int graphs_instantiate(void *described, void **exec, graphs_real *real, void *re
 /* ---- changes */
 
 void *graphs_node(void *exec, void *node) {
-    struct graph *graph = atomic_load(&extended) > 0 ? hold(exec) : NULL;
+    bool any = atomic_load(&extended) > 0 || atomic_load(&marked) > 0;
+    struct graph *graph = any ? hold(exec) : NULL;
     if (graph == NULL) {
         return node;
     }
     pthread_mutex_lock(&graph->lock);
+    drop_marks(graph); /* it is about to be another graph */
     void *known = graph->extension == NULL ? node : extension_node(graph->extension, node);
     pthread_mutex_unlock(&graph->lock);
     let_go(graph);
@@ -229,17 +246,6 @@ static void take_readers(struct graph *graph, struct graph_view *other) {
     }
 }
 
-static void name_wrong(void **wrong, void *const *twins, const struct graph_view *view) {
-    for (uint32_t v = 0; wrong != NULL && *wrong != NULL && v <= view->node_count; v++) {
-        if (v == view->node_count) {
-            *wrong = NULL; /* a gate */
-        } else if (twins[v] == *wrong) {
-            *wrong = view->nodes[v];
-            return;
-        }
-    }
-}
-
 int graphs_update(void *exec, void *described, graphs_real *real, void *request,
                   struct graphs_wrong wrong) {
     struct graph *graph = hold(exec);
@@ -254,11 +260,12 @@ int graphs_update(void *exec, void *described, graphs_real *real, void *request,
                      : NULL;
     int result = real(request, twin == NULL ? described : twin);
     if (result != ABI_SUCCESS && twin != NULL) {
-        name_wrong(wrong.node, twins, view);
-        name_wrong(wrong.from_node, twins, view);
+        twins_name(wrong.node, twins, view);
+        twins_name(wrong.from_node, twins, view);
     }
     if (result == ABI_SUCCESS) {
         forget_said(graph);
+        drop_marks(graph);
         if (view != NULL && graph->view != NULL && view->node_count == graph->view->node_count) {
             take_readers(graph, view);
         } else {
@@ -268,31 +275,11 @@ int graphs_update(void *exec, void *described, graphs_real *real, void *request,
         }
     }
     pthread_mutex_unlock(&graph->lock);
-    extension_destroy_graph(twin);
+    clone_destroy(twin);
     free(twins);
     view_free(view);
     let_go(graph);
     return result;
-}
-
-/* Whether two lists of readers name the same weights, in the same order. */
-static bool name_the_same(const struct graph_reader *one, const struct graph_reader *other) {
-    struct graph_names a;
-    struct graph_names b;
-    uint64_t generation = observer_generation();
-    bool same = false;
-    if (graph_names_find(one, generation, &a)) {
-        if (graph_names_find(other, generation, &b)) {
-            uint32_t count = a.reader_count;
-            same = count == b.reader_count &&
-                   (count == 0 ||
-                    (memcmp(a.ends, b.ends, count * sizeof *a.ends) == 0 &&
-                     memcmp(a.weights, b.weights, a.ends[count - 1] * sizeof *a.weights) == 0));
-            graph_names_free(&b);
-        }
-        graph_names_free(&a);
-    }
-    return same;
 }
 
 /* Puts readers in the place of those of one node: of an inner one, or of all of an outer one. */
@@ -310,7 +297,7 @@ static void replace(struct graph *graph, const void *node, uint32_t top, bool ou
         old_tail = &(*old_tail)->next;
         *old_tail = NULL;
     }
-    if (!name_the_same(old, fresh)) {
+    if (!readers_name_the_same(old, fresh)) {
         forget_said(graph);
     }
     struct graph_reader *rest = *at;
@@ -445,10 +432,13 @@ static int capture(struct tierline_call *call, struct graph *graph, void *exec) 
     return result;
 }
 
-static int launch(struct tierline_call *call, const struct said *said) {
+static int launch(struct tierline_call *call, struct graph *graph, const struct said *said,
+                  void **exec) {
     const struct graph_names *names = &said->names;
-    int verdict =
-        observer_replay(call, names->generation, names->weights, names->ends, names->reader_count);
+    bool *first = timing_on() ? calloc((size_t)names->reader_count + 1, sizeof *first) : NULL;
+    uint64_t ordinal = 0;
+    int verdict = observer_replay(call, names->generation, names->weights, names->ends,
+                                  names->reader_count, first, &ordinal);
     if (verdict == ABI_SUCCESS && said->plans.count > 0) {
         verdict = said->gates->launch(said->plans.plans, said->plans.count, call->stream,
                                       call->per_thread);
@@ -456,12 +446,19 @@ static int launch(struct tierline_call *call, const struct said *said) {
             gate_done(call);
         }
     }
+    if (verdict == ABI_SUCCESS && first != NULL) {
+        pthread_mutex_lock(&graph->lock);
+        void *timed = marks_time(graph->marks, graph->view, names, first, ordinal, call);
+        *exec = timed == NULL ? *exec : timed;
+        pthread_mutex_unlock(&graph->lock);
+    }
+    free(first);
     return verdict;
 }
 
-int graphs_launch(struct tierline_call *call, void *exec) {
+int graphs_launch(struct tierline_call *call, void **exec) {
     bool watching = observer_watching();
-    struct graph *graph = watching || atomic_load(&extended) > 0 ? hold(exec) : NULL;
+    struct graph *graph = watching || atomic_load(&extended) > 0 ? hold(*exec) : NULL;
     if (graph == NULL) {
         return gate_ask(call);
     }
@@ -469,9 +466,9 @@ int graphs_launch(struct tierline_call *call, void *exec) {
     pthread_mutex_lock(&graph->lock);
     int verdict = ABI_SUCCESS;
     if (graph->extension != NULL && driver_capturing(call->stream, call->per_thread)) {
-        verdict = capture(call, graph, exec);
+        verdict = capture(call, graph, *exec);
     } else {
-        verdict = prepare(graph, exec);
+        verdict = prepare(graph, *exec);
         said = verdict == ABI_SUCCESS && watching ? graph->said : NULL;
     }
     if (said != NULL) {
@@ -479,7 +476,7 @@ int graphs_launch(struct tierline_call *call, void *exec) {
     }
     pthread_mutex_unlock(&graph->lock);
     if (verdict == ABI_SUCCESS) {
-        verdict = said == NULL ? gate_ask(call) : launch(call, said);
+        verdict = said == NULL ? gate_ask(call) : launch(call, graph, said, exec);
     }
     release_said(said);
     let_go(graph);
@@ -495,6 +492,7 @@ void graphs_fork_after(bool in_child) {
     if (in_child) {
         graphs = NULL;
         atomic_store(&extended, 0);
+        atomic_store(&marked, 0);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -23,8 +23,8 @@ struct graphs_wrong {
 int graphs_update(void *exec, void *described, graphs_real *real, void *request,
                   struct graphs_wrong wrong);
 
-/* The node by which the driver knows a node of the program's graph in an executable. The calls
- * below take such nodes. */
+/* The node by which the driver knows a node of the program's graph in an executable that is about
+ * to be changed. The calls below take such nodes. */
 void *graphs_node(void *exec, void *node);
 
 /* A kernel node of an instantiated graph got parameters: CUDA_KERNEL_NODE_PARAMS of version 1, or
@@ -38,8 +38,9 @@ void graphs_any_node_changed(void *exec, void *node, const void *parameters);
 int graphs_destroy(void *exec);
 
 /* Shows the kernels of a graph that is about to be launched to the gate and the observer, and takes
- * the job to where the graph can run. */
-int graphs_launch(struct tierline_call *call, void *exec);
+ * the job to where the graph can run. While launches are timed, *exec may become another executable
+ * that does the same (graph_marks.h). */
+int graphs_launch(struct tierline_call *call, void **exec);
 
 void graphs_fork_before(void);
 void graphs_fork_after(bool in_child);

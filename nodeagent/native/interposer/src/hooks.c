@@ -596,7 +596,7 @@ TIERLINE_EXPORT int cuGraphLaunch(void *hGraph, void *hStream) {
     struct tierline_call call = {.symbol = "cuGraphLaunch",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = graphs_launch(&call, hGraph);
+    int result = graphs_launch(&call, &hGraph);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
         gate_done(&call);
@@ -616,7 +616,7 @@ TIERLINE_EXPORT int cuGraphLaunch_ptsz(void *hGraph, void *hStream) {
     struct tierline_call call = {.symbol = "cuGraphLaunch_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = graphs_launch(&call, hGraph);
+    int result = graphs_launch(&call, &hGraph);
     if (result == ABI_SUCCESS) {
         result = next(hGraph, hStream);
         gate_done(&call);
@@ -4971,6 +4971,7 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuGetErrorName",
     "cuGraphAddBatchMemOpNode",
     "cuGraphAddDependencies_v2",
+    "cuGraphAddEventRecordNode",
     "cuGraphChildGraphNodeGetGraph",
     "cuGraphClone",
     "cuGraphDestroy",
@@ -5261,6 +5262,7 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_NVML,
     LIBRARY_NVML,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,

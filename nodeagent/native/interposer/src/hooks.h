@@ -303,6 +303,7 @@ enum hook {
     USED_cuGetErrorName,
     USED_cuGraphAddBatchMemOpNode,
     USED_cuGraphAddDependencies_v2,
+    USED_cuGraphAddEventRecordNode,
     USED_cuGraphChildGraphNodeGetGraph,
     USED_cuGraphClone,
     USED_cuGraphDestroy,
@@ -614,6 +615,7 @@ typedef int cuFuncLoad_function(void *function);
 typedef int cuGetErrorName_function(int error, const char **pStr);
 typedef int cuGraphAddBatchMemOpNode_function(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, const void *nodeParams);
 typedef int cuGraphAddDependencies_v2_function(void *hGraph, const void **from, const void **to, const void *edgeData, size_t numDependencies);
+typedef int cuGraphAddEventRecordNode_function(void **phGraphNode, void *hGraph, const void **dependencies, size_t numDependencies, void *event);
 typedef int cuGraphChildGraphNodeGetGraph_function(void *hNode, void **phGraph);
 typedef int cuGraphClone_function(void **phGraphClone, void *originalGraph);
 typedef int cuGraphDestroy_function(void *hGraph);

@@ -210,6 +210,12 @@ static void record(uint64_t launch, uint32_t weight) {
     reads[read_count++] = (tierline_read){.launch = launch, .weight = weight};
 }
 
+/* Whether no call was recorded yet that reads it. */
+static bool is_unread(uint32_t weight) {
+    bool counts = shown_count == 0 || weight >= own_count;
+    return counts && !seen[weight - (shown_count > 0 ? own_count : 0)];
+}
+
 static uint64_t ordinal(void) {
     return totals.launches + totals.copies;
 }
@@ -222,9 +228,7 @@ static void time_first_read(struct tierline_call *call, uint64_t found_in) {
     bool first = false;
     pthread_mutex_lock(&lock);
     for (uint32_t i = 0; i < call->weight_count && found_in == observer_generation(); i++) {
-        uint32_t weight = call->weights[i];
-        bool counts = shown_count == 0 || weight >= own_count;
-        first = first || (counts && !seen[weight - (shown_count > 0 ? own_count : 0)]);
+        first = first || is_unread(call->weights[i]);
     }
     uint64_t launch = ordinal();
     pthread_mutex_unlock(&lock);
@@ -317,7 +321,7 @@ int observer_copies(struct tierline_call *call, const uint64_t *sources, const s
 }
 
 int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
-                    const uint32_t *ends, uint32_t kernels) {
+                    const uint32_t *ends, uint32_t kernels, bool *first, uint64_t *launch) {
     uint32_t all[OBSERVER_MOST];
     uint32_t found = 0;
     pthread_mutex_lock(&lock);
@@ -336,9 +340,13 @@ int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_
         return verdict;
     }
     pthread_mutex_lock(&lock);
+    *launch = ordinal();
     if (found_in == observer_generation()) {
         for (uint32_t k = 0, i = 0; k < kernels; k++) {
             for (; i < ends[k]; i++) {
+                if (first != NULL && is_unread(weights[i])) {
+                    first[k] = true;
+                }
                 record(ordinal(), weights[i]);
             }
             totals.launches++;

@@ -14,16 +14,21 @@ enum { MOST_TIMES = 1 << 16 };
 struct entry {
     uint64_t launch;
     void *event;
+    bool borrowed;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool on;
+static atomic_bool on, graphs_too;
 static void *base; /* the event before the first launch */
 static struct entry *entries;
 static uint32_t count, room;
 
 bool timing_on(void) {
     return atomic_load_explicit(&on, memory_order_relaxed);
+}
+
+bool timing_graphs(void) {
+    return atomic_load_explicit(&graphs_too, memory_order_relaxed);
 }
 
 /* An event that was recorded on the call's stream, or NULL. */
@@ -38,21 +43,22 @@ static void *record(const struct tierline_call *call) {
     return put(event, call->stream) == ABI_SUCCESS ? event : NULL;
 }
 
-static bool make_room(void) {
-    if (count == room && room < MOST_TIMES) {
+static bool make_room(uint32_t wanted) {
+    while (count + wanted > room && room < MOST_TIMES) {
         uint32_t more = room == 0 ? 256 : room * 2;
         struct entry *larger = realloc(entries, more * sizeof *entries);
-        if (larger != NULL) {
-            entries = larger;
-            room = more;
+        if (larger == NULL) {
+            return false;
         }
+        entries = larger;
+        room = more;
     }
-    return count < room;
+    return count + wanted <= room;
 }
 
 void timing_before(struct tierline_call *call, uint64_t launch) {
     pthread_mutex_lock(&lock);
-    if (timing_on() && make_room()) {
+    if (timing_on() && make_room(1)) {
         base = base == NULL ? record(call) : base;
         call->timed = base != NULL;
         call->launch = launch;
@@ -62,10 +68,38 @@ void timing_before(struct tierline_call *call, uint64_t launch) {
 
 void timing_behind(const struct tierline_call *call) {
     pthread_mutex_lock(&lock);
-    void *event = base != NULL && make_room() ? record(call) : NULL;
+    void *event = base != NULL && make_room(1) ? record(call) : NULL;
     if (event != NULL) {
         entries[count++] = (struct entry){.launch = call->launch, .event = event};
     }
+    pthread_mutex_unlock(&lock);
+}
+
+bool timing_borrow(const struct tierline_call *call, const uint64_t *launches, void *const *events,
+                   uint32_t more) {
+    pthread_mutex_lock(&lock);
+    bool fits = timing_on() && more <= MOST_TIMES && make_room(more);
+    if (fits) {
+        base = base == NULL ? record(call) : base;
+        fits = base != NULL;
+    }
+    for (uint32_t i = 0; fits && i < more; i++) {
+        entries[count++] =
+            (struct entry){.launch = launches[i], .event = events[i], .borrowed = true};
+    }
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+void timing_give_back(void) {
+    pthread_mutex_lock(&lock);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!entries[i].borrowed) {
+            entries[kept++] = entries[i];
+        }
+    }
+    count = kept;
     pthread_mutex_unlock(&lock);
 }
 
@@ -73,7 +107,9 @@ static void drop(bool destroy) {
     cuEventDestroy_v2_function *end =
         destroy ? (cuEventDestroy_v2_function *)driver_next(USED_cuEventDestroy_v2) : NULL;
     for (uint32_t i = 0; i < count && end != NULL; i++) {
-        end(entries[i].event);
+        if (!entries[i].borrowed) {
+            end(entries[i].event);
+        }
     }
     if (base != NULL && end != NULL) {
         end(base);
@@ -93,6 +129,7 @@ void timing_restart(void) {
 
 void timing_forget(void) {
     atomic_store(&on, false);
+    atomic_store(&graphs_too, false);
     pthread_mutex_init(&lock, NULL);
     drop(false);
 }
@@ -100,6 +137,10 @@ void timing_forget(void) {
 TIERLINE_EXPORT void tierline_observer_time(bool wanted) {
     timing_restart();
     atomic_store(&on, wanted);
+}
+
+TIERLINE_EXPORT void tierline_observer_time_graphs(bool wanted) {
+    atomic_store(&graphs_too, wanted);
 }
 
 TIERLINE_EXPORT uint32_t tierline_observer_times(tierline_time *out, uint32_t capacity) {
