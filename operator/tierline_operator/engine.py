@@ -1,8 +1,8 @@
 """The leader's loop: see, decide, write; again and again, from whatever state it finds.
 
 See: kopf's watches call `observe`; a new leader reads everything itself first, because its watches
-may lag behind what its predecessor wrote. Decide: the fleet settles, in a thread, so that the Lease
-is renewed meanwhile. Write: for each task that something changed for, what is not yet as it should
+may lag behind what its predecessor wrote. Decide: the fleet settles, in a thread, so that watches
+are read meanwhile. Write: for each task that something changed for, what is not yet as it should
 be (tending.py); what fails is tried again later.
 
 No double admission, whenever the process dies:

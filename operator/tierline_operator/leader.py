@@ -3,7 +3,8 @@
 The protocol is that of client-go: the holder renews every `retry_period_s`; another may take the
 Lease when it has not seen it change for the duration written in it, by its own clock (clocks of
 machines are never compared). A leader that could not renew for `renew_deadline_s` stops acting and
-the process ends: a restarted one begins with what the cluster says.
+the process ends: a restarted one begins with what the cluster says. So does one whose loop has not
+turned for `longest_turn_s`. The Lease is renewed in another thread than that loop's (leading.py).
 
 Fencing. Between asking `check` and the arrival of a write a process may be stopped for any time, so
 a time alone does not fence. The successor therefore first changes every unallocated claim
@@ -34,9 +35,11 @@ class NoLongerLeader(Exception):  # noqa: N818 - a state, not a mistake
 class Leadership:
     """This replica's hold on the Lease."""
 
-    def __init__(self, kube: Kube, settings: Settings) -> None:
+    def __init__(self, kube: Kube, settings: Settings, longest_turn_s: float = 120.0) -> None:
         self._kube = kube
         self._settings = settings
+        self._longest_turn_s = longest_turn_s
+        self._turned_at = 0.0
         self._lease: Json | None = None
         self._seen_at = 0.0
         self._renewed_at: float | None = None
@@ -50,12 +53,14 @@ class Leadership:
         """Who this replica is."""
         return self._settings.identity
 
+    def turn(self) -> None:
+        """Note that the loop turns which acts while the Lease is held."""
+        self._turned_at = time.monotonic()
+
     def check(self) -> None:
         """Raise NoLongerLeader unless the Lease is surely held now."""
-        if (
-            self._renewed_at is None
-            or time.monotonic() - self._renewed_at > self._settings.renew_deadline_s
-        ):
+        renewed_at = self._renewed_at  # the thread that renews may change it meanwhile
+        if renewed_at is None or time.monotonic() - renewed_at > self._settings.renew_deadline_s:
             raise NoLongerLeader(f"{self._settings.identity} may not hold the Lease any more")
 
     async def acquire(self) -> None:
@@ -73,8 +78,15 @@ class Leadership:
     async def keep(self) -> None:
         """Renew for as long as that works; raises NoLongerLeader."""
         try:
+            self.turn()
             while True:
                 await asyncio.sleep(self._settings.retry_period_s)
+                if time.monotonic() - self._turned_at > self._longest_turn_s:
+                    self._renewed_at = None
+                    raise NoLongerLeader(
+                        f"{self._settings.identity} has done nothing for "
+                        f"{self._longest_turn_s:.0f} s and leaves the Lease to another replica"
+                    )
                 if not await self._try() and self._holder() != self._settings.identity:
                     self._renewed_at = None
                 self.check()

@@ -27,6 +27,7 @@ from tierline_kube.resource import Resource
 from tierline_operator import logs, metrics, settings
 from tierline_operator.engine import Engine
 from tierline_operator.leader import Leadership, NoLongerLeader
+from tierline_operator.leading import Leading
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
 from tierline_operator.resources import WATCHED
@@ -62,13 +63,16 @@ class Operator:
     def __init__(self, chosen: Settings) -> None:
         self._settings = chosen
         self._kube = Kube(MANAGER, metrics.count_request)
-        self.leadership = Leadership(self._kube, chosen)
+        of_the_lease = Kube(MANAGER, metrics.count_request)
+        self.leadership = Leadership(of_the_lease, chosen)
+        self._leading = Leading(self.leadership, of_the_lease)
         self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen))
         self._life: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Connect, and begin to seek the lead."""
         await self._kube.__aenter__()
+        await self._leading.__aenter__()
         self._life = asyncio.create_task(self._live(), name="tierline")
 
     async def stop(self) -> None:
@@ -79,14 +83,15 @@ class Operator:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._life
         if finished:
-            await self.leadership.release()
+            await self._leading.release()
+        await self._leading.__aexit__()
         await self._kube.__aexit__()
 
     async def _live(self) -> None:
         try:
-            await self.leadership.acquire()
+            await self._leading.acquire()
             async with asyncio.TaskGroup() as both:
-                both.create_task(self.leadership.keep(), name="lease")
+                both.create_task(self._leading.keep(), name="lease")
                 both.create_task(self.engine.lead(), name="engine")
         except* NoLongerLeader as lost:
             log.warning("stops: %s", lost.exceptions[0])

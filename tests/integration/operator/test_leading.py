@@ -1,0 +1,91 @@
+"""A leader whose loop is busy keeps the Lease; one whose loop hangs leaves it to others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.chart.helm import SYSTEM
+from tests.integration.operator.running import until
+from tests.unit.agent.loops import in_loop
+
+from tierline_cluster.control_plane import ControlPlane
+from tierline_kube.client import Kube
+from tierline_operator.leader import Leadership, NoLongerLeader
+from tierline_operator.leading import Leading
+from tierline_operator.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def plane(prepared: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
+    """The control plane as this process reaches it."""
+    monkeypatch.setenv("KUBECONFIG", str(prepared.kubeconfig))
+    return prepared
+
+
+def lease(plane: ControlPlane, name: str) -> dict[str, Any]:
+    """What a Lease says."""
+    metadata = {"name": name, "namespace": SYSTEM}
+    found = plane.api.get(
+        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
+    )
+    spec: dict[str, Any] = found["spec"]
+    return spec
+
+
+def settings(name: str) -> Settings:
+    return Settings(
+        namespace=SYSTEM,
+        lease=name,
+        identity=name,
+        lease_duration_s=120,
+        renew_deadline_s=100,
+        retry_period_s=0.1,
+    )
+
+
+@in_loop
+async def test_the_lease_is_renewed_while_the_loop_is_blocked(plane: ControlPlane) -> None:
+    kube = Kube("test")
+    leadership = Leadership(kube, settings("blocked"))
+    async with Leading(leadership, kube) as leading:
+        await leading.acquire()
+        keeping = asyncio.ensure_future(leading.keep())
+        await asyncio.sleep(0)
+        seen = {lease(plane, "blocked")["renewTime"]}
+
+        def renewed() -> bool:
+            seen.add(lease(plane, "blocked")["renewTime"])
+            return len(seen) > 3
+
+        until("it is renewed", renewed)  # nothing else runs in this loop before it returns
+        leadership.check()
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await leading.release()
+        with pytest.raises(NoLongerLeader):
+            leadership.check()
+
+
+@in_loop
+async def test_who_hangs_leaves_the_lease_to_another(plane: ControlPlane) -> None:
+    kube = Kube("test")
+    leadership = Leadership(kube, settings("hangs"), longest_turn_s=1)
+
+    def lost() -> bool:
+        try:
+            leadership.check()
+        except NoLongerLeader:
+            return True
+        return False
+
+    async with Leading(leadership, kube) as leading:
+        await leading.acquire()
+        keeping = asyncio.ensure_future(leading.keep())
+        await asyncio.sleep(0)
+        until("nothing may be written any more", lost)
+        with pytest.raises(NoLongerLeader, match="has done nothing for 1 s"):
+            await keeping
