@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tierline_agent.errors import ConfigError, ConnectionViolation, QuotaExceeded
@@ -64,7 +65,8 @@ class TaskServer:
         self._folder = folder
         self._listeners: dict[str, socket.socket] = {}
         self._sessions: dict[str, set[Session]] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[str, set[asyncio.Task[None]]] = {}
+        """Sessions that are closed, by task, until they are quiet."""
 
     def sessions(self, task: str | None = None) -> Iterator[Session]:
         """The sessions of a task, or all."""
@@ -93,11 +95,9 @@ class TaskServer:
     async def remove(self, task: str) -> None:
         """Stop listening for a task and close its sessions; returns when they are quiet."""
         self._stop_listening(task)
-        sessions = list(self._sessions.get(task, ()))
-        for session in sessions:
+        for session in list(self._sessions.get(task, ())):
             session.client.connection.close()
-        leaving = [session.closed for session in sessions if session.closed is not None]
-        if leaving:
+        if leaving := self._leaving.get(task):  # also those that left by themselves
             await asyncio.wait(leaving)
         self._sessions.pop(task, None)
         folder = self._folder / task
@@ -147,7 +147,14 @@ class TaskServer:
             raise QuotaExceeded(f"the agent has {limits.clients} clients already")
 
     def _closed(self, session: Session) -> None:
-        self._sessions.get(session.client.task.name, set()).discard(session)
-        if session.closed is not None:
-            self._leaving.add(session.closed)
-            session.closed.add_done_callback(self._leaving.discard)
+        name, closed = session.client.task.name, session.closed
+        self._sessions.get(name, set()).discard(session)
+        if closed is not None:
+            self._leaving.setdefault(name, set()).add(closed)
+            closed.add_done_callback(partial(self._left, name))
+
+    def _left(self, task: str, closed: asyncio.Task[None]) -> None:
+        leaving = self._leaving[task]
+        leaving.discard(closed)
+        if not leaving:
+            del self._leaving[task]

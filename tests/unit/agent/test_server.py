@@ -1,0 +1,62 @@
+"""The task sockets of the agent, without what sessions do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.unit.agent.loops import in_loop
+
+from tierline_agent import server
+from tierline_agent.config import Limits
+from tierline_agent.identity import ProcessWatch
+from tierline_agent.node import Node
+from tierline_agent.tasks import Task
+
+
+@in_loop
+async def test_a_removed_task_has_nothing_at_work_of_clients_that_left_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies for a client that died may still be under way: its memory is nobody's until then."""
+    loop = asyncio.get_running_loop()
+    left, quiet = asyncio.Event(), asyncio.Event()
+
+    class Leaving:
+        """A session that closes by itself, and is not quiet yet."""
+
+        def __init__(
+            self, _node: Node, task: Task, _peer: Any, connection: socket.socket, on_closed: Any
+        ) -> None:
+            self.client = SimpleNamespace(task=task)
+            self.closed = loop.create_task(quiet.wait())
+            connection.close()
+            loop.call_soon(self.leave, on_closed)
+
+        def leave(self, on_closed: Callable[[Leaving], None]) -> None:
+            on_closed(self)
+            left.set()
+
+    monkeypatch.setattr(server, "Session", Leaving)
+    watch = ProcessWatch(loop)
+    node = SimpleNamespace(loop=loop, watch=watch, config=SimpleNamespace(limits=Limits()))
+    tasks = server.TaskServer(cast(Node, node), tmp_path)
+    path = tasks.open(cast(Task, SimpleNamespace(name="vision")))
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        await left.wait()
+
+    assert list(tasks.sessions()) == []
+    removing = loop.create_task(tasks.remove("vision"))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not removing.done()
+    quiet.set()
+    await removing
+    assert not path.exists()
+    watch.close()
