@@ -90,6 +90,8 @@ class Executor:
         self._ahead: _GoingAhead | None = None
         self._streamed_last: Execution | None = None
         """Whose next job the device goes ahead for."""
+        self._promised: Execution | None = None
+        """Whose stream has the links without loads beside it."""
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
@@ -214,6 +216,8 @@ class Executor:
             yielding.words.restart(first, execution.position)
         else:
             yielding.words.ask_no_more()
+            if execution.stream is not None and not execution.stream.finished.done():
+                self._promise_links(execution)
         resumed()
         if halted and not execution.ended:  # the client may be found dead by telling it
             self._stream(execution, first)
@@ -294,6 +298,7 @@ class Executor:
             return
         execution.ended = True
         self._stop_limit(execution)
+        self._release_links(execution)
         ticket, stream = execution.ticket, execution.stream
         running = stream is not None and not stream.finished.done()
         self._rings.ends(execution.job.domain, ticket.claim.key)
@@ -386,8 +391,27 @@ class Executor:
         if first == len(execution.job.sources) and self._ahead is None:
             self._go_ahead()
             return
+        self._promise_links(execution)
         self._opening = execution
         self._open_next()
+
+    def _promise_links(self, execution: Execution) -> None:
+        """Nothing begins to be loaded beside a stream that was proved, for as long as planned.
+
+        A job that has had its time is not waited for: what it loads itself may be all it lacks.
+        """
+        self._release_links(self._promised)
+        job = execution.job
+        if job.planned_ns:
+            self._promised = execution
+            for link, device in {(source.link, source.device) for source in job.sources}:
+                link.promise(device, self._clock_ns() + job.planned_ns)
+
+    def _release_links(self, execution: Execution | None) -> None:
+        if execution is not None and execution is self._promised:
+            self._promised = None
+            for link, device in {(source.link, source.device) for source in execution.job.sources}:
+                link.release(device)
 
     def _open_next(self) -> None:
         """Begin the stream that waits, if no other one writes to fast memory any more."""
@@ -424,6 +448,8 @@ class Executor:
     def _stream_finished(self, stream: Stream) -> None:
         self._streams.discard(stream)
         self._draining.discard(stream)
+        if self._promised is not None and self._promised.stream is stream:
+            self._release_links(self._promised)
         if self._ahead is not None and self._ahead.stream is stream:
             self._ahead_ended(self._ahead)
         self._open_next()

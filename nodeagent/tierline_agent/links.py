@@ -12,7 +12,8 @@ calls `measure` for that part.
 
 Invariants: at most `IN_FLIGHT` transfers run at once; the next one is always the most urgent that
 waits of the device whose turn it is; between two transfers of a device for which a job waits, no
-other device begins more than one. `done` is called exactly once for a transfer that was not
+other device begins more than one; while a device's job is promised the link (`promise`), none of
+its transfers without a deadline begins. `done` is called exactly once for a transfer that was not
 cancelled in time, in the worker's thread.
 """
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 
 from tierline_agent.errors import LinkClosed
 from tierline_agent.link_meter import LinkMeter, LinkRate
-from tierline_agent.policy.transfers import IN_FLIGHT, urgency
+from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT, urgency
 from tierline_agent.policy.turns import next_device
 
 Work = Callable[[], int]
@@ -67,6 +68,8 @@ class Link:
         self._arrivals = 0
         self._turns = 0
         self._last_turn: dict[str, int] = {}
+        self._promised: dict[str, int] = {}
+        """Until when a job of each device counts on the link, CLOCK_MONOTONIC nanoseconds."""
         self._began_ns = time.monotonic_ns()
         self._closed = False
         self._changed = threading.Condition()
@@ -145,6 +148,17 @@ class Link:
                 future.exception()
             raise
 
+    def promise(self, device: str, until_ns: int) -> None:
+        """A job of the device streams: nothing without a deadline begins for it until then."""
+        with self._changed:
+            self._promised[device] = until_ns
+
+    def release(self, device: str) -> None:
+        """The job streams no more."""
+        with self._changed:
+            self._promised.pop(device, None)
+            self._changed.notify_all()
+
     def measure(self, work: Work) -> int:
         """Do a part of a transfer that is not metered, as the link's own work."""
         with self._changed:
@@ -212,16 +226,31 @@ class Link:
             while (transfer := self._pop()) is None:
                 if self._closed:
                     return None
-                self._changed.wait()
+                self._changed.wait(self._promises_end_s())
             transfer.begun = True
             return transfer
+
+    def _promises_end_s(self) -> float | None:
+        """When the next promise runs out that something waits for; None if none does. Locked."""
+        ends = [
+            self._promised[device]
+            for device, queue in self._queues.items()
+            if queue and device in self._promised
+        ]
+        return max(0.0, min(ends) - time.monotonic_ns()) / 1e9 if ends else None
 
     def _pop(self) -> Transfer | None:
         """Take out what is next; None if nothing waits. Locked."""
         for queue in self._queues.values():
             while queue and queue[0].cancelled:
                 heapq.heappop(queue)
-        waiting = {device: queue[0].sort_key[0] for device, queue in self._queues.items() if queue}
+        now_ns = time.monotonic_ns()
+        waiting = {
+            device: queue[0].sort_key[0]
+            for device, queue in self._queues.items()
+            if queue
+            and (queue[0].sort_key[0] < BACKGROUND_NS or self._promised.get(device, 0) <= now_ns)
+        }
         if not waiting:
             return None
         device = next_device(waiting, self._last_turn)

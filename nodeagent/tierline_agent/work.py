@@ -49,6 +49,8 @@ class Job:
     up instead. Nobody else gets the lease meanwhile, also when the job ends."""
     yielding: Yielding | None = None
     """None: it keeps the device to its end."""
+    planned_ns: int = 0
+    """How long its plan has it have the device; 0 if nothing was proved of it."""
 
     @property
     def streams(self) -> bool:

@@ -4,6 +4,12 @@ Transfers are ordered by the absolute deadline of the job that waits for them, t
 Loading and filling of resident extents have no deadline and go last. A link runs at most
 `IN_FLIGHT` transfers at once, so that an urgent one never waits for more than those.
 
+While a job streams, a transfer without a deadline begins on none of its links for its device, also
+where the stream waits for its client and the link is idle: the pipeline recursion of the planner
+charges what is in flight when a job is dispatched (rule P3 of the realtime theory notes), once, and
+has no link busy with anything else later. A load that slipped in each time that a slot is free
+would cost a job one flight for each of its extents.
+
 The ring: the j-th streamed extent of a job lies in slot j mod g; it may be copied there once the
 extent that lay there before, j - g, is consumed. Invariant: no slot is written while the client
 may still read it.

@@ -183,6 +183,7 @@ class Jobs:
             words=arena.words if arena else None,
             prepare=prepare,
             yielding=self._yielding(job),
+            planned_ns=0 if job.warmup else int(task.plan.predicted_job_time_s * 1e9),
         )
 
     def _rank(self, job: Job) -> Rank:

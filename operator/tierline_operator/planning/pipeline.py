@@ -47,7 +47,8 @@ run, not before; the job time of a task is the sum over its arenas.
 
 Source: realtime theory notes P1-P3 (derived there, checked against an event simulation); the same
 check is in this repository's tests. Assumptions: times given are worst cases; nothing else uses the
-links, or the bandwidth given is what is left.
+links, or the bandwidth given is what is left. What had begun on them at dispatch is P3's; no load
+begins beside a job's stream (agents: policy/transfers.py), however often that waits for a slot.
 """
 
 from __future__ import annotations
