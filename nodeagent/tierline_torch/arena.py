@@ -1,7 +1,8 @@
 """Moves a model's weights into an arena of the agent, and back.
 
-Loading assembles the arena's bytes extent by extent and hands them to the agent; after the seal
-the parameters' `data` become views of the arena, with the shapes, strides and dtypes that they had.
+Loading assembles the arena's bytes extent by extent and hands them to the agent, several at once:
+while the agent takes the digest of some, the next is assembled. After the seal the parameters'
+`data` become views of the arena, with the shapes, strides and dtypes that they had.
 Every weight gets a storage of its own over the arena's memory, as other code expects of
 parameters that are not tied (safetensors refuses to save tensors that share one).
 
@@ -14,7 +15,9 @@ library: on `cpu` by page faults, on `cuda` as a job of its own.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
@@ -22,6 +25,10 @@ from tierline_client import Client
 from tierline_torch.contents import Contents
 from tierline_torch.views import DeviceWindow, HostWindow, window
 from tierline_torch.weights import Weight
+
+_STORED_AT_ONCE = 3
+"""One more than the agent has in flight, so that its next one is there. Each is an extent of host
+memory."""
 
 _moves = 0
 
@@ -63,9 +70,22 @@ class Arena:
         if self._kind == "cuda":
             placed = self.contents.placed
             self._client.weights(self.number, [(at, one.size_bytes) for one, at in placed])
-        for extent, piece in self.contents.pieces(self._extent_bytes):
-            self._client.store(self.number, extent, piece.data)
+        self._store()
         self._client.seal(self.number, spans)
+
+    def _store(self) -> None:
+        """Store every extent; none is under way any more when this returns or raises."""
+        under_way: deque[Future[None]] = deque()
+        pieces = self.contents.pieces(self._extent_bytes, _STORED_AT_ONCE + 1)
+        with ThreadPoolExecutor(_STORED_AT_ONCE, "tierline-load") as threads:
+            for extent, piece in pieces:
+                under_way.append(
+                    threads.submit(self._client.store, self.number, extent, piece.data)
+                )
+                if len(under_way) == _STORED_AT_ONCE:
+                    under_way.popleft().result()
+            for store in under_way:
+                store.result()
 
     def move(self, retired: Callable[[int], None]) -> None:
         """Let the parameters view the arena; what they viewed is kept until `forget_originals`."""

@@ -87,18 +87,22 @@ class Contents:
         layout = self.layout(extent_bytes)
         return list(zip(layout.first_extent, layout.last_extent, strict=True))
 
-    def pieces(self, piece_bytes: int) -> Iterator[tuple[int, Bytes]]:
+    def pieces(self, piece_bytes: int, alive: int = 1) -> Iterator[tuple[int, Bytes]]:
         """The arena's bytes in pieces of `piece_bytes` (the last may be short), with their index.
 
-        The array is filled anew for each piece.
+        `alive` arrays take turns: each is filled anew when so many pieces have come after it.
         """
-        buffer: Bytes = np.zeros(min(piece_bytes, self.size_bytes), dtype=np.uint8)
-        target = torch.from_numpy(buffer)
+        size_bytes, count = min(piece_bytes, self.size_bytes), -(-self.size_bytes // piece_bytes)
+        buffers: list[Bytes] = [
+            np.empty(size_bytes, dtype=np.uint8) for _ in range(min(alive, count))
+        ]
         following = 0
-        for index in range(-(-self.size_bytes // piece_bytes)):
+        for index in range(count):
             base = index * piece_bytes
             end = min(base + piece_bytes, self.size_bytes)
-            buffer[:] = 0
+            buffer = buffers[index % alive]
+            target = torch.from_numpy(buffer)
+            filled = base
             while following < len(self.placed):
                 weight, offset = self.placed[following]
                 stop = offset + weight.size_bytes
@@ -106,10 +110,13 @@ class Contents:
                     break
                 low, high = max(offset, base), min(stop, end)
                 content = weight.content()[low - offset : high - offset]
+                buffer[filled - base : low - base] = 0
                 target[low - base : high - base].copy_(content)
+                filled = high
                 if stop > end:
                     break
                 following += 1
+            buffer[filled - base : end - base] = 0
             yield index, buffer[: end - base]
 
     def digest_into(self, hasher: blake3) -> None:
