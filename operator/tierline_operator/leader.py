@@ -99,11 +99,20 @@ class Leadership:
             return
         self._renewed_at = None
         LEADER.set(0)
-        spec = {**self._lease["spec"], "holderIdentity": "", "renewTime": _now()}
         try:
-            await self._kube.replace(LEASE, {**self._lease, "spec": spec})
+            try:
+                await self._give_up(self._lease)
+            except Conflict:
+                # The renewal under which `keep` was cancelled has arrived after all.
+                await self._observe()
+                if self._lease is not None and self._holder() == self._settings.identity:
+                    await self._give_up(self._lease)
         except KubeError as error:
             log.warning("cannot give up the Lease, it will expire: %s", error)
+
+    async def _give_up(self, lease: Json) -> None:
+        spec = {**lease["spec"], "holderIdentity": "", "renewTime": _now()}
+        await self._kube.replace(LEASE, {**lease, "spec": spec})
 
     async def _try(self) -> bool:
         """Renew or take the Lease; returns whether that worked."""

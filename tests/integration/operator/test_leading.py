@@ -89,3 +89,23 @@ async def test_who_hangs_leaves_the_lease_to_another(plane: ControlPlane) -> Non
         until("nothing may be written any more", lost)
         with pytest.raises(NoLongerLeader, match="has done nothing for 1 s"):
             await keeping
+
+
+@pytest.mark.parametrize(
+    ("writer", "left_to"), [("cut-off", ""), ("another", "another")], ids=["its own", "another's"]
+)
+@in_loop
+async def test_a_lease_is_given_up_whatever_write_came_in_between(
+    plane: ControlPlane, writer: str, left_to: str
+) -> None:
+    """A leader that ends cuts its last renewal off, which may arrive all the same."""
+    name = {"name": "cut-off", "namespace": SYSTEM}
+    named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name}
+    async with Kube("test") as kube:
+        leadership = Leadership(kube, settings("cut-off"))
+        await leadership.acquire()
+        spec = {"holderIdentity": writer, "renewTime": "2026-11-22T00:00:00.000000Z"}
+        plane.api.merge(named, {"spec": spec})
+        await leadership.release()
+    assert lease(plane, "cut-off").get("holderIdentity", "") == left_to
+    plane.api.delete(named)
