@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 _VOCABULARY = 32000
-_DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # the CPU: to try a script
+
+
+@functools.cache
+def kind() -> str:
+    """`cuda`; `cpu` where there is none, to try a script. An import alone asks no driver."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def synchronize() -> None:
+    """Wait for the GPU, if there is one."""
+    if kind() == "cuda":
+        torch.cuda.synchronize()
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ def resnet152() -> Shape:
     """ResNet-152, batch 8, fp16: 115 MiB in 312 small layers."""
     import torchvision  # noqa: PLC0415  # models are loaded one at a time
 
-    with torch.device(_DEVICE):
+    with torch.device(kind()):
         model = torchvision.models.resnet152().eval().half()
         return Shape(model, (torch.rand(8, 3, 224, 224, dtype=torch.float16),))
 
@@ -198,7 +210,7 @@ def _transformer(
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.device(_DEVICE):
+        with torch.device(kind()):
             return Shape(make().eval().requires_grad_(False), (inputs(),))
     finally:
         torch.set_default_dtype(before)

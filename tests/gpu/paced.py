@@ -7,22 +7,39 @@ import os
 import subprocess
 import sys
 
+_PATIENCE_S = 30.0
+
 
 class Paced:
-    """`tests.gpu.task --paced`, of `jobs` jobs a round."""
+    """`tests.gpu.task --paced`, of `jobs` jobs a round; a prepared one loads when it is told to."""
 
-    def __init__(self, model: str, mode: str, jobs: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        model: str,
+        mode: str,
+        jobs: int,
+        environment: dict[str, str],
+        *,
+        prepared: bool = False,
+    ) -> None:
+        # PyTorch would start the driver, and so the library, to see whether there is one.
+        early = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if prepared else {}
         self._model = model
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.gpu.task", model, "--mode", mode),
                 *("--jobs", str(jobs), "--paced"),
+                *(("--prepared",) if prepared else ()),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, **early},
         )
+
+    def load(self) -> None:
+        """Let a prepared one go on."""
+        self._say("load")
 
     def ready(self) -> None:
         """Wait until it has loaded the model."""
@@ -30,17 +47,29 @@ class Paced:
 
     def round(self) -> list[float]:
         """Run a round; seconds of each job. Raises SystemExit if the process has ended."""
-        pipe = self._process.stdin
-        if pipe is None:
-            raise TypeError("a paced task has a pipe")
-        pipe.write("go\n")
-        pipe.flush()
+        self._say("go")
         times: list[float] = json.loads(self._line())
         return times
 
     def end(self) -> None:
-        """Let it end by itself."""
-        self._process.communicate()
+        """Let it end by itself, or end it if it does not."""
+        if self._process.returncode is not None:
+            return
+        try:
+            self._process.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _say(self, word: str) -> None:
+        pipe = self._process.stdin
+        if pipe is None:
+            raise TypeError("a paced task has a pipe")
+        try:
+            pipe.write(f"{word}\n")
+            pipe.flush()
+        except BrokenPipeError:
+            raise SystemExit(f"the process with {self._model} ended") from None
 
     def _line(self) -> str:
         line = self._process.stdout.readline() if self._process.stdout is not None else ""

@@ -1,6 +1,6 @@
 """Shapes of real models on a GPU, and how long their jobs take as planned and as measured.
 
-    python -m tests.gpu.shapes [--model NAME...] [--plans] [--json FILE]
+    python -m tests.gpu.shapes [--models NAME...] [--plans] [--json FILE]
 
 Each model runs as a captured graph in a process of its own, observed by the product's profiler: its
 layers in order, their bytes and times, and its workspace. tests.bench.schedulability draws sets
@@ -13,7 +13,10 @@ how long it had the device. Held against that:
 * *planned*: what admission charges, with the margins and overheads of `tierline run`: is it ever
   below the 99.9th percentile (of fewer than 1000 jobs: the worst)?
 
-What FILE holds of other models stays in it, and a model that it holds is not measured again.
+The processes of the next model import what they need while one is measured, and wait. FILE is
+written after each model. What it holds of other models stays in it, and a model that it holds is
+not measured again: a run that was cut short goes on where it stood. `llama-7b` takes minutes by
+itself and has to be asked for. tests.gpu.shapes_plot draws FILE.
 """
 
 from __future__ import annotations
@@ -30,8 +33,18 @@ from typing import Any
 
 from tests.bench.machine import describe, print_head
 from tests.gpu.many import task
+from tests.gpu.models import kind
 from tests.gpu.paced import Paced
-from tests.gpu.streaming import Progress, agent, learned, observed, plan_for, registered
+from tests.gpu.streaming import (
+    Progress,
+    agent,
+    learned,
+    observation,
+    observing,
+    plan_for,
+    registered,
+    under_agent,
+)
 
 from tierline_api.layout import LayerShape
 from tierline_api.memnode import MemNode
@@ -40,7 +53,10 @@ from tierline_api.observed import ObservedLayer
 from tierline_api.plan import Plan, Tier
 from tierline_cli import decide, profiling
 from tierline_cli.admin_client import AdminClient
+from tierline_cli.errors import CommandError
+from tierline_cli.local_agent import LocalAgent
 from tierline_cli.place import Place
+from tierline_client.library import library_path
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.planner import prepare
@@ -59,8 +75,9 @@ USUAL = (
     "whisper-large-encoder",
     "gpt2-xl",
     "llama-3b",
-    "llama-7b",
 )
+_LARGE = frozenset({"llama-7b"})
+_HOST_GIB, _LARGE_HOST_GIB = 8, 16
 _GIB = 1 << 30
 _MODE = "graph"
 _PROFILED_JOBS = 30
@@ -111,7 +128,7 @@ class Predictor:
 
     def of(self, plan: Plan) -> tuple[float, float]:
         """Seconds of a job: by the bare recursion, and as admission charges it."""
-        asked = task(self.name, self.name, "cuda", None, _LONG_S)
+        asked = task(self.name, self.name, kind(), None, _LONG_S)
         demand, capacity = decide.question_of(asked, self.profile, self.node, None)
         prepared = prepare([demand], capacity)
         if isinstance(prepared, Infeasible):
@@ -132,10 +149,35 @@ def typical_link(node: MemNode) -> LinkRate:
     return LinkRate(float(link.typical_bandwidth or link.bandwidth), link.overhead_s)
 
 
-def profiled(model: str) -> profiling.Observation:
+class Waiting:
+    """The processes of one model that wait to be told to load it."""
+
+    def __init__(self, model: str, local: LocalAgent, *, plans: bool) -> None:
+        preloaded = {"LD_PRELOAD": str(library_path())}
+        environment = preloaded | observing(model, _MODE, _PROFILED_JOBS)
+        self.model = model
+        self.observed = Paced(model, _MODE, _PROFILED_JOBS, environment, prepared=True)
+        self.planned: list[tuple[float, str, Paced]] = []
+        for share in SHARES if plans else ():
+            name = f"{model}-{round(100 * share)}"
+            environment = under_agent(local.task_socket(name)) | learned(model, _MODE)
+            process = Paced(model, _MODE, _ROUND, environment, prepared=True)
+            self.planned.append((share, name, process))
+
+    def end(self) -> None:
+        """End all of them."""
+        self.observed.end()
+        for *_, process in self.planned:
+            process.end()
+
+
+def profiled(waiting: Waiting) -> profiling.Observation:
     """The model's profile, by itself."""
-    report, _ = observed(model, _MODE, _PROFILED_JOBS)
-    seen = report["profile"]
+    waiting.observed.load()
+    waiting.observed.ready()
+    waiting.observed.round()
+    waiting.observed.end()
+    seen = observation(waiting.model, _MODE)
     return profiling.Observation(
         layers=[ObservedLayer(**layer) for layer in seen["layers"]],
         workspace_bytes=seen["workspace_bytes"],
@@ -164,7 +206,12 @@ def run_for(process: Paced, seconds: float) -> list[float]:
 
 
 def compared(
-    local: Any, admin: AdminClient, seen: profiling.Observation, at: Predictor, seconds: float
+    waiting: Waiting,
+    local: LocalAgent,
+    admin: AdminClient,
+    seen: profiling.Observation,
+    at: Predictor,
+    seconds: float,
 ) -> list[Row]:
     """The model under each plan."""
     extent_bytes = at.node.status.devices[0].extent_bytes
@@ -173,12 +220,11 @@ def compared(
     rows = []
     with ExitStack() as running:
         loaded: list[tuple[float, str, Plan, Paced]] = []
-        for share in SHARES:
-            name = f"{at.name}-{round(100 * share)}"
+        for share, name, process in waiting.planned:
             plan = plan_for(shapes, extent_bytes, share, seen.workspace_bytes)
-            environment = running.enter_context(registered(local, admin, name, plan))
-            process = Paced(at.name, _MODE, _ROUND, environment | learned(at.name, _MODE))
+            running.enter_context(registered(local, admin, name, plan))
             running.callback(process.end)
+            process.load()
             loaded.append((share, name, plan, process))
             if not together:
                 process.ready()
@@ -260,14 +306,15 @@ def summary(plans: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def main() -> None:
     """Measure, print a table, keep it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", nargs="+", default=list(USUAL))
+    parser.add_argument("--models", nargs="+", default=list(USUAL))
     parser.add_argument("--plans", action="store_true", help="run each under four plans, too")
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each plan, at most")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each plan, at most")
     parser.add_argument("--extent-mib", type=int, default=32)
-    parser.add_argument("--host-gib", type=int, default=16, help="pinned memory")
+    parser.add_argument("--fast-gib", type=int, default=40, help="of the GPU's memory")
+    parser.add_argument("--host-gib", type=int, help="pinned memory")
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
-    about = {**describe(), "gpu": Place("cuda").product()}
+    about = {**describe(), "gpu": Place(kind()).product()}
     print_head(about)
     kept: dict[str, Any] = {"shapes": {}, "plans": {}}
     if arguments.json is not None and arguments.json.exists():
@@ -276,20 +323,34 @@ def main() -> None:
     tell = Progress()
     tell("starting the agent")
     extent_bytes = arguments.extent_mib << 20
-    with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
+    large = not _LARGE.isdisjoint(arguments.models)
+    host_gib = arguments.host_gib or (_LARGE_HOST_GIB if large else _HOST_GIB)
+    have = kept["plans"] if arguments.plans else kept["shapes"]
+    models = [model for model in arguments.models if model not in have]
+    with ExitStack() as ending:
+        local, admin = ending.enter_context(
+            agent(extent_bytes, arguments.fast_gib * _GIB, host_gib * _GIB)
+        )
         node = MemNode.from_api(admin.call("node")["node"])
         link = asdict(typical_link(node))
+
+        def start(model: str) -> Waiting:
+            waiting = Waiting(model, local, plans=arguments.plans)
+            ending.callback(waiting.end)
+            return waiting
+
         print(
             f"{'times in ms':<22}{'resident':>9}{'streamed':>12}{'jobs':>6}{'median':>10}"
             f"{'p99.9':>10}{'recursion':>11}{'error':>8}{'planned':>10}",
             flush=True,
         )
-        for model in arguments.model:
-            if model in (kept["plans"] if arguments.plans else kept["shapes"]):
-                continue
+        upcoming = [start(model) for model in models[:1]]
+        for number, model in enumerate(models):
+            waiting = upcoming.pop()
+            upcoming += [start(one) for one in models[number + 1 : number + 2]]
             try:
                 tell(f"{model}: profiled")
-                seen = profiled(model)
+                seen = profiled(waiting)
                 kept["shapes"][model] = as_shape(seen)
                 print(
                     f"{model:<22}{seen.weights_bytes / 2**20:>6.0f} MiB in {len(seen.layers)}"
@@ -298,15 +359,16 @@ def main() -> None:
                 )
                 if arguments.plans:
                     tell(f"{model}: under {len(SHARES)} plans")
-                    product = Place("cuda").product()
-                    asked = task(model, model, "cuda", None, _LONG_S)
+                    product = Place(kind()).product()
+                    asked = task(model, model, kind(), None, _LONG_S)
                     profile = profiling.as_profile(asked, seen, product)
-                    rows = compared(
-                        local, admin, seen, Predictor(model, profile, node), arguments.seconds
-                    )
+                    at = Predictor(model, profile, node)
+                    rows = compared(waiting, local, admin, seen, at, arguments.seconds)
                     kept["plans"][model] = [{**asdict(row), "error": row.error} for row in rows]
-            except SystemExit as ended:
+            except (SystemExit, CommandError, OSError, ValueError) as ended:
                 failed.append(f"{model}: {ended}")
+                tell(failed[-1])
+            waiting.end()
             kept = {
                 **about,
                 "measured": f"captured graph, worst of {_PROFILED_JOBS} jobs",

@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from tests.bench.machine import describe, print_head
+from tests.gpu.models import kind
 
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.plan import Home, Plan, Tier
@@ -112,23 +113,32 @@ def run_task(
 
 def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[LayerShape]]:
     """A run without an agent: what it reports, its `profile` among it, and its layers."""
-    path = _observation(model, mode)
-    report = run_task(
-        model,
-        mode,
-        jobs,
-        {
-            "TIERLINE_OBSERVE": str(path),
-            "TIERLINE_OBSERVE_JOBS": str(jobs),
-            "TIERLINE_DEVICE": "cuda",
-        },
-    )
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    (profile,) = (record["profile"] for record in records if "profile" in record)
+    report = run_task(model, mode, jobs, observing(model, mode, jobs))
+    profile = observation(model, mode)
     shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
     report["workspace_bytes"] = profile["workspace_bytes"]
     report["profile"] = profile
     return report, shapes
+
+
+def observing(model: str, mode: str, jobs: int) -> dict[str, str]:
+    """What the environment of a program says that is observed without an agent."""
+    return {
+        "TIERLINE_OBSERVE": str(_observation(model, mode)),
+        "TIERLINE_OBSERVE_JOBS": str(jobs),
+        "TIERLINE_DEVICE": kind(),
+    }
+
+
+def observation(model: str, mode: str) -> dict[str, Any]:
+    """The profile of a program that was observed. Raises SystemExit if it wrote none."""
+    path = _observation(model, mode)
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    for record in records:
+        if "profile" in record:
+            profile: dict[str, Any] = record["profile"]
+            return profile
+    raise SystemExit(f"the observed {model} ({mode}) wrote no profile")
 
 
 def learned(model: str, mode: str) -> dict[str, str]:
@@ -179,7 +189,7 @@ def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
     place = Path(tempfile.mkdtemp(prefix="tierline-", dir="/dev/shm"))
     tier = TierSpec("dram", place / "dram", host_bytes, temporary=True)
     local = LocalAgent(
-        fast_bytes=fast_bytes, extent_bytes=extent_bytes, tiers=[tier], place=Place("cuda")
+        fast_bytes=fast_bytes, extent_bytes=extent_bytes, tiers=[tier], place=Place(kind())
     )
     try:
         with local.start() as admin:
@@ -196,7 +206,7 @@ def under_agent(socket: Path) -> dict[str, str]:
         "LD_PRELOAD": str(library_path()),
         "TIERLINE_SOCKET": str(socket),
         "TIERLINE_REQUIRED": "1",
-        "TIERLINE_DEVICE": "cuda",
+        "TIERLINE_DEVICE": kind(),
     }
 
 

@@ -1,10 +1,11 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
-    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--illegal]
+    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--prepared] [--illegal]
 
 It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
-so many jobs at each line of its standard input and prints their times.
+so many jobs at each line of its standard input and prints their times. A prepared one has imported
+what takes long, and waits for a line before it touches the GPU or the agent.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 from tests.gpu import wild
-from tests.gpu.models import first_tensor, make
+from tests.gpu.models import first_tensor, make, synchronize
 
 _WARM_UPS = 3
 
@@ -39,10 +40,15 @@ def main() -> None:
     parser.add_argument("--mode", choices=("eager", "graph", "compile"), default="eager")
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--paced", action="store_true", help="wait for lines")
+    parser.add_argument("--prepared", action="store_true", help="import, then wait for a line")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
         importlib.import_module("tierline")
+    if arguments.prepared:
+        importlib.import_module("transformers.modeling_utils")
+        if not sys.stdin.readline():
+            return
     shape = make(arguments.model)
     model: Callable[..., Any] = shape.model
     if arguments.mode == "graph":
@@ -59,7 +65,7 @@ def main() -> None:
             for _ in range(arguments.jobs):
                 begin = time.perf_counter()
                 output = model(*shape.inputs)
-                torch.cuda.synchronize()
+                synchronize()
                 times_s.append(time.perf_counter() - begin)
             return times_s, output
 
