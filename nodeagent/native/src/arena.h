@@ -150,9 +150,6 @@ int tl_arena_open(struct tl_arena *arena, uint32_t from, uint32_t to);
 int tl_arena_close(struct tl_arena *arena, uint32_t from, uint32_t to);
 /* Closes everything and drops private copies that were not written: the state before a job. */
 int tl_arena_reset(struct tl_arena *arena);
-/* Private memory that may be written to, or NULL; munmap gives it back. It lies in huge pages where
- * there are some: page by page, the faults take ten times as long as what is copied into it. */
-uint8_t *tl_host_fresh(uint64_t size);
 /* Puts private memory in the place of an extent of the CPU's: `copy` (extent_bytes) moves there. */
 int tl_host_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable);
 

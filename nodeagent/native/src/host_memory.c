@@ -27,18 +27,6 @@ static uint8_t *reserve_addresses(uint64_t size) {
     return raw + before;
 }
 
-uint8_t *tl_host_fresh(uint64_t size) {
-    uint8_t *memory = reserve_addresses(size);
-    if (memory != NULL && mprotect(memory, size, PROT_READ | PROT_WRITE) != 0) {
-        munmap(memory, size);
-        return NULL;
-    }
-    if (memory != NULL) {
-        (void)madvise(memory, size, MADV_HUGEPAGE); /* a kernel without them says so */
-    }
-    return memory;
-}
-
 static int reserve(struct tl_arena *arena) {
     arena->base = reserve_addresses(tl_arena_bytes(arena));
     if (arena->base == NULL) {

@@ -7,7 +7,7 @@
 #include "launch_state.h"
 #include "watch.h"
 
-#include <sys/mman.h>
+#include <stdlib.h>
 
 static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *buffer) {
     struct tl_arena *arena = &client->arenas[index];
@@ -47,7 +47,7 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
             }
             if (buffer == NULL) {
                 result = tl_cuda_synchronise();
-                buffer = result == ABI_SUCCESS ? tl_host_fresh(arena->extent_bytes) : NULL;
+                buffer = result == ABI_SUCCESS ? malloc(arena->extent_bytes) : NULL;
                 if (buffer == NULL) {
                     result = result == ABI_SUCCESS ? (int)ABI_OUT_OF_MEMORY : result;
                     break;
@@ -56,9 +56,7 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
             code = fetch_extent(client, index, e, buffer);
         }
     }
-    if (buffer != NULL) {
-        munmap(buffer, arena->extent_bytes);
-    }
+    free(buffer);
     tl_cuda_leave();
     if (code != 0) {
         tl_gates_say("a launch is refused, as its weights cannot be had");

@@ -20,7 +20,7 @@
 
 #include <signal.h>
 #include <stdio.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <time.h>
 
 #define PERIOD_NS 5000000U
@@ -78,7 +78,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
         quiet_ns = now == next ? quiet_ns : 0;
         next = now;
     }
-    uint8_t *buffer = tl_host_fresh(arena->extent_bytes);
+    uint8_t *buffer = malloc(arena->extent_bytes);
     int code = buffer != NULL ? 0 : tl_fail(TIERLINE_E_NO_MEMORY, "out of memory");
     if (code == 0 && !tl_cuda_enter(arena->on_device.context)) {
         code = tl_fail(TIERLINE_E_SYSTEM, "the arena's CUDA context is gone");
@@ -95,9 +95,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
         }
         tl_cuda_leave();
     }
-    if (buffer != NULL) {
-        munmap(buffer, arena->extent_bytes);
-    }
+    free(buffer);
     if (code != 0) {
         give_up(arena);
     }
