@@ -92,5 +92,5 @@ def test_every_job_ends_when_the_simulator_says(scheduling: Scheduling, folder: 
             node.close()
 
     compare()
-    # How many examples preempt depends on which modules are loaded: Hypothesis takes constants there.
+    # How many do depends on which modules are loaded: Hypothesis takes constants there.
     assert seen_preemptions > 5
