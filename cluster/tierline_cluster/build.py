@@ -25,6 +25,8 @@ from .versions import CACHE, SOURCES, Build
 
 _REPORT_S: Final = 20.0
 """Between two lines about a build's progress where no terminal shows it."""
+_PAUSES_S: Final = (1.0, 5.0, 20.0, 60.0)
+"""Between tries to fetch modules: a proxy loses an answer now and then."""
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,30 @@ def _build(build: Build, folder: Path, jobs: int | None) -> None:
     environment = os.environ | {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"}
     began = time.monotonic()
     with log_path.open("w+", encoding="utf-8") as log:
+        # Each try goes on where the one before ended: what has arrived is kept.
+        for pause_s in (*_PAUSES_S, None):
+            code = _run([str(go), "mod", "download"], build, environment, log, began)
+            if code == 0 or pause_s is None:
+                break
+            _say(f"{build.name} {build.version}: modules are missing, next try in {pause_s:.0f} s")
+            time.sleep(pause_s)
+        _check(code, build, "mod download", log_path)
         for command in build.commands:
             verb, *rest = (word.replace("{out}", str(folder)) for word in command)
             parallel = [f"-p={jobs}"] if jobs else []
             arguments = [str(go), verb, "-v", "-mod=readonly", *parallel, *rest]
-            code = _run(arguments, build, environment, log, began)
-            if code != 0:
-                raise ClusterError(
-                    f"cannot build {build.name} {build.version}: go {verb} ended with {code};"
-                    f" all it said is in {log_path}, its end is:\n{_end_of(log_path)}"
-                )
+            _check(_run(arguments, build, environment, log, began), build, verb, log_path)
     for name, program in build.links:
         (folder / name).symlink_to(program)
     _say(f"{build.name} {build.version}: built in {time.monotonic() - began:.0f} s")
+
+
+def _check(code: int, build: Build, verb: str, log_path: Path) -> None:
+    if code != 0:
+        raise ClusterError(
+            f"cannot build {build.name} {build.version}: go {verb} ended with {code};"
+            f" all it said is in {log_path}, its end is:\n{_end_of(log_path)}"
+        )
 
 
 def _run(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
+import zipfile
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -21,6 +25,11 @@ HELLO = Build(
     "hello", "v1", (("build", "-trimpath", "-o", "{out}/hello", "."),), links=(("hi", "hello"),)
 )
 Write = Callable[[str], None]
+MODULE = "module example.com/word\n\ngo 1.26\n"
+SUMS = """\
+example.com/word v1.0.0 h1:oPI9bW8KigMKPKTzzHIfWdnt6oHiBGqZIpfQvV+f+EA=
+example.com/word v1.0.0/go.mod h1:rwF6PEy9nGeBajsNsq+mFiEqTl+2a0w2z+Q2jJdj6gc=
+"""
 
 
 @pytest.fixture
@@ -78,6 +87,71 @@ def test_what_a_killed_build_left_is_not_taken_for_a_build(source: Write, tmp_pa
 
     assert (programs(HELLO) / "hello").stat().st_size > 1000
     assert not partial.exists()
+
+
+class Proxy(ThreadingHTTPServer):
+    """A proxy of Go modules that has one, and loses some answers first."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.lost = lost
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("example.com/word@v1.0.0/go.mod", MODULE)
+            file.writestr("example.com/word@v1.0.0/word.go", 'package word\n\nconst Word = "far"\n')
+        self.files = {
+            ".info": b'{"Version": "v1.0.0"}',
+            ".mod": MODULE.encode(),
+            ".zip": archive.getvalue(),
+        }
+
+
+class Answer(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Proxy
+
+    def do_GET(self) -> None:
+        found = self.server.files.get(Path(self.path).suffix)
+        if self.server.lost > 0:
+            self.server.lost -= 1
+            self.send_error(503)
+        elif found is None:
+            self.send_error(404)
+        else:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(found)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_an_answer_that_the_proxy_of_modules_loses_is_asked_for_again(
+    source: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(lost=2)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    settings = {
+        "GOPROXY": f"http://127.0.0.1:{proxy.server_port}",
+        "GOSUMDB": "off",
+        "GOFLAGS": "-modcacherw",
+        "GOMODCACHE": str(tmp_path / "modules"),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(building, "_PAUSES_S", (0.0, 0.0))
+    folder = tmp_path / "sources" / "hello"
+    (folder / "go.mod").write_text("module hello\n\ngo 1.26\n\nrequire example.com/word v1.0.0\n")
+    (folder / "go.sum").write_text(SUMS)
+    source('package main\n\nimport "example.com/word"\n\nfunc main() { println(word.Word) }\n')
+    try:
+        hello = programs(HELLO) / "hello"
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+    assert proxy.lost == 0
+    assert subprocess.run([hello], capture_output=True, text=True, check=True).stderr == "far\n"
 
 
 @pytest.mark.slow
