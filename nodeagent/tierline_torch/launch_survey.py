@@ -12,6 +12,7 @@ first timed run makes that copy; only the later ones count.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,17 +69,22 @@ class LaunchSurvey:
     def look(
         self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
     ) -> tuple[Selection, int]:
-        """Run the job a few times; the allocator's peak is that of the last run."""
+        """Run the job a few times; the workspace is that of the last run.
+
+        It is what the allocator keeps of the device beside the weights, the pools of captured
+        graphs with it: that stays the process's between its jobs.
+        """
         del recorded
         runs: list[Reads] = []
         peak_bytes = 0
         ranges = _ranges(weights)
+        weights_bytes = sum(one.size_bytes for one in weights)
         for _ in range(_RUNS):
             with lease(), self._launches.watching(ranges), clean_launches():
-                standing = _reset_peak()
+                _reset_peak()
                 replay.run(lambda *call: through(plain, *call))
                 torch.cuda.synchronize()
-                peak_bytes = torch.cuda.max_memory_allocated() - standing
+                peak_bytes = max(0, torch.cuda.max_memory_reserved() - weights_bytes)
                 runs.append(self._launches.reads())
         learned = self._learned.of(weights)
         if learned is not None and explains(learned, runs):
@@ -117,12 +123,17 @@ class LaunchSurvey:
         """Wait for the GPU."""
         torch.cuda.synchronize()
 
+    def tidy(self) -> None:
+        """PyTorch keeps what it once had; other processes need it."""
+        gc.collect()
+        torch.cuda.empty_cache()
+
 
 def _ranges(weights: Sequence[Weight]) -> list[tuple[int, int]]:
     return [(one.storage.data_ptr() + one.start, one.size_bytes) for one in weights]
 
 
-def _reset_peak() -> int:
+def _reset_peak() -> None:
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()

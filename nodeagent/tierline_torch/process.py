@@ -238,6 +238,7 @@ class Job:
     def _after(self) -> None:
         if self._first is not None:
             self._settle(self._first)
+            self._backend.survey.tidy()  # nothing refers to the weights' own memory any more
         else:
             self._site.jobs += 1
 

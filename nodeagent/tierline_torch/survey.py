@@ -61,6 +61,9 @@ class Survey(Protocol):
     def finish(self) -> None:
         """Wait until the device has done what this process gave it to do."""
 
+    def tidy(self) -> None:
+        """Give device memory that nothing uses any more, as moved weights leave it, back."""
+
 
 class ModuleSurvey:
     """Watches module calls and the operators inside them."""
@@ -96,6 +99,9 @@ class ModuleSurvey:
 
     def finish(self) -> None:
         """A call that returned is done."""
+
+    def tidy(self) -> None:
+        """What is freed is the system's at once."""
 
 
 def through(

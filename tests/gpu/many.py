@@ -2,10 +2,11 @@
 
     python -m tests.gpu.many [--copies N] [--duration S] [--fast-gib F] [--json FILE]
 
-Each model is profiled once and runs as `copies` tasks, each a process of its own. All have the same
-period, the smallest, to one percent, at which `tierline run`'s own admission test passes. Then the
-tasks run for `duration` seconds as `tierline run` runs them: misses, the worst response against the
-proven one, and every output against that of the model alone.
+Each model is profiled once and runs as `copies` tasks, each a process of its own. Their weights
+have `fast-gib` together; their workspaces come on top. All have the same period, the smallest, to
+one percent, at which `tierline run`'s own admission test passes. Then the tasks run for `duration`
+seconds as `tierline run` runs them: misses, the worst response against the proven one, and every
+output against that of the model alone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from tests.bench.machine import describe, print_head
 
+from tierline_api.device import DeviceKind
+from tierline_api.fast_memory import OVERLAY, Workspace, charge
 from tierline_api.manifests import Manifests
 from tierline_api.memnode import MemNode
 from tierline_api.memtask import MemTask
@@ -143,6 +146,15 @@ def main() -> None:
         about: dict[str, Any] = {**describe(), "device": alone.place.product()}
         print_head(about)
         profiles = tuple(alone.measured.profiles.values())
+        workspaces = charge(
+            (
+                Workspace(_NAMESPACE, alone.measured.profiles[model].spec.workspace_bytes, False)
+                for model in names.values()
+            ),
+            arguments.extent_mib << 20,
+            overlay=OVERLAY[DeviceKind(arguments.kind)],
+        ).total_bytes
+        options = replace(options, fast_bytes=options.fast_bytes + workspaces)
         tasks = tuple(
             task(name, model, arguments.kind, model, _LONGEST_S) for name, model in names.items()
         )
@@ -160,7 +172,8 @@ def main() -> None:
             print(
                 f"{len(tasks)} tasks, {weights / _GIB:.1f} GiB of weights in"
                 f" {arguments.fast_gib:.1f} GiB of fast memory"
-                f" ({weights / options.fast_bytes:.1f} times);"
+                f" ({weights / (arguments.fast_gib * _GIB):.1f} times), workspaces of"
+                f" {workspaces / 2**20:.0f} MiB beside them;"
                 f" {decide.slack_sentence(answer)}",
                 flush=True,
             )
@@ -174,6 +187,7 @@ def main() -> None:
         kept = {
             **about,
             "fast_bytes": options.fast_bytes,
+            "workspace_bytes": workspaces,
             "weight_bytes": weights,
             "duration_s": arguments.duration,
             "utilisation": answer.utilisation,

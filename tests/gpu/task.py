@@ -87,6 +87,7 @@ def main() -> None:
         "ready_s": ready_s,
         "digests": sorted(digests),
         "times_s": times_s,
+        "reserved_bytes": torch.cuda.memory_reserved(),
     }
     print(json.dumps(report))
 

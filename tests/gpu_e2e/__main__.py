@@ -60,8 +60,8 @@ class Setting:
 
 SETTINGS: Final = {
     "cuda": Setting(
-        {"gpus": {"count": 1, "fastMemory": "1536Mi"}},
-        1536,
+        {"gpus": {"count": 1, "fastMemory": "2Gi"}},
+        2048,
         "16Mi",
         "5Gi",
         (
