@@ -25,6 +25,8 @@ ADVICE: Final = {
     Reason.PROFILE_MISSING: "start a pod of it, which is then measured alone; or apply a "
     "MemProfile (tierline profile FILE -o profiles.yaml)",
     Reason.PROFILING: "wait until it is measured; admission follows by itself",
+    Reason.PROFILING_FAILED: "see why its pod ran no jobs in time (kubectl logs), then delete the "
+    "pod to have it measured again; or apply a MemProfile",
     Reason.PENDING: "wait: it is about to be tried",
     Reason.DEADLINE_INFEASIBLE: "lengthen its deadline or period, reserve more memory so that less "
     "is streamed, or let something else go",
