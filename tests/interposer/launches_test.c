@@ -54,6 +54,17 @@ static void **gemm_of(struct gemm_parameters *p, int weight) {
     return p->pointers;
 }
 
+static CUDA_KERNEL_NODE_PARAMS node_of(struct gemm_parameters *p, int weight) {
+    return (CUDA_KERNEL_NODE_PARAMS){.func = gemm,
+                                     .gridDimX = 1,
+                                     .gridDimY = 1,
+                                     .gridDimZ = 1,
+                                     .blockDimX = 32,
+                                     .blockDimY = 1,
+                                     .blockDimZ = 1,
+                                     .kernelParams = gemm_of(p, weight)};
+}
+
 static void launch(int weight, CUstream stream) {
     struct gemm_parameters p;
     OK(D(cuLaunchKernel)(gemm, 1, 1, 1, 32, 1, 1, 0, stream, gemm_of(&p, weight), NULL));
@@ -283,18 +294,11 @@ static void built_graph(void) {
     struct gemm_parameters p[4];
     OK(D(cuGraphCreate)(&graph, 0));
     OK(D(cuGraphCreate)(&inner, 0));
-    CUDA_KERNEL_NODE_PARAMS kernel = {.func = gemm,
-                                      .gridDimX = 1,
-                                      .gridDimY = 1,
-                                      .gridDimZ = 1,
-                                      .blockDimX = 32,
-                                      .blockDimY = 1,
-                                      .blockDimZ = 1};
     for (int i = 0; i < 3; i++) {
-        kernel.kernelParams = gemm_of(&p[i], i);
+        CUDA_KERNEL_NODE_PARAMS kernel = node_of(&p[i], i);
         OK(D(cuGraphAddKernelNode)(&nodes[i], graph, NULL, 0, &kernel));
     }
-    kernel.kernelParams = gemm_of(&p[3], 5);
+    CUDA_KERNEL_NODE_PARAMS kernel = node_of(&p[3], 5);
     OK(D(cuGraphAddKernelNode)(&inner_node, inner, NULL, 0, &kernel));
     OK(D(cuGraphAddChildGraphNode)(&child, graph, &nodes[2], 1, inner));
     /* 2, the child with 5, 1, 0 */
@@ -343,14 +347,7 @@ static CUgraph branching(CUgraphNode nodes[5], const uint64_t durations_ns[5]) {
     OK(D(cuGraphCreate)(&graph, 0));
     for (int i = 0; i < 5; i++) {
         struct gemm_parameters p;
-        CUDA_KERNEL_NODE_PARAMS kernel = {.func = gemm,
-                                          .gridDimX = 1,
-                                          .gridDimY = 1,
-                                          .gridDimZ = 1,
-                                          .blockDimX = 32,
-                                          .blockDimY = 1,
-                                          .blockDimZ = 1,
-                                          .kernelParams = gemm_of(&p, weight_of[i])};
+        CUDA_KERNEL_NODE_PARAMS kernel = node_of(&p, weight_of[i]);
         p.duration = durations_ns[i];
         OK(D(cuGraphAddKernelNode)(&nodes[i], graph, NULL, 0, &kernel));
     }
@@ -398,14 +395,7 @@ static void timed_graph(void) {
     EQUAL(times[0].launch, 4);
     CHECK(times[0].end_ns >= 9 * ALMOST_MS);
     struct gemm_parameters p;
-    CUDA_KERNEL_NODE_PARAMS kernel = {.func = gemm,
-                                      .gridDimX = 1,
-                                      .gridDimY = 1,
-                                      .gridDimZ = 1,
-                                      .blockDimX = 32,
-                                      .blockDimY = 1,
-                                      .blockDimZ = 1,
-                                      .kernelParams = gemm_of(&p, 4)};
+    CUDA_KERNEL_NODE_PARAMS kernel = node_of(&p, 4);
     OK(D(cuGraphExecKernelNodeSetParams)(exec, nodes[4], &kernel));
     EQUAL(time_graph(exec, stream, times), 1);
     expect_order((const uint32_t[]){2, 1, 0, 3, 4}, 5);
