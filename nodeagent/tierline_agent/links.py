@@ -7,8 +7,8 @@ A storage tier has one link for all devices of the node. They take turns (`polic
 device gets its part of the link however much the others ask for; inside a device, deadlines count.
 
 A GPU copies by itself from memory that it has pinned. What it moved so is only counted here, by
-`account`. A transfer of which only a part is the link's own work says so: it is not `metered`, and
-calls `measure` for that part.
+`account`. Of a transfer that runs here only a part is the link's own work, beside digests and
+copies inside the host: it calls `measure` for that part.
 
 Invariants: at most `IN_FLIGHT` transfers run at once; the next one is always the most urgent that
 waits of the device whose turn it is; between two transfers of a device for which a job waits, no
@@ -44,7 +44,6 @@ class Transfer:
     sort_key: tuple[int, int]
     work: Work = field(compare=False)
     done: Done = field(compare=False)
-    metered: bool = field(compare=False, default=True)
     begun: bool = field(compare=False, default=False)
     cancelled: bool = field(compare=False, default=False)
 
@@ -83,12 +82,8 @@ class Link:
     def __str__(self) -> str:
         return f"{self.name} of {self.device}" if self.device else self.name
 
-    def submit(
-        self, deadline_ns: int, work: Work, done: Done, *, metered: bool = True, device: str = ""
-    ) -> Transfer:
+    def submit(self, deadline_ns: int, work: Work, done: Done, *, device: str = "") -> Transfer:
         """Queue a transfer of `device`, or of none: they count as one more device.
-
-        One that is not `metered` is not counted as the link's work.
 
         Raises:
             LinkClosed: the link is shut down or its queue is full.
@@ -102,7 +97,7 @@ class Link:
                     f"cannot transfer on {self.name}: {self._queue_limit} transfers wait already"
                 )
             self._arrivals += 1
-            transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done, metered)
+            transfer = Transfer(urgency(deadline_ns, self._arrivals), work, done)
             heapq.heappush(queue, transfer)
             self._changed.notify()
         return transfer
@@ -115,9 +110,7 @@ class Link:
             transfer.cancelled = True
             return True
 
-    async def run(
-        self, deadline_ns: int, work: Work, *, metered: bool = True, device: str = ""
-    ) -> int:
+    async def run(self, deadline_ns: int, work: Work, *, device: str = "") -> int:
         """Run a transfer as `submit` would and wait for it; returns the bytes moved.
 
         Raises what `submit` and `work` raise.
@@ -139,7 +132,7 @@ class Link:
         def done(moved: int, failure: BaseException | None) -> None:
             loop.call_soon_threadsafe(settle, moved, failure)
 
-        transfer = self.submit(deadline_ns, work, done, metered=metered, device=device)
+        transfer = self.submit(deadline_ns, work, done, device=device)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -160,7 +153,7 @@ class Link:
             self._changed.notify_all()
 
     def measure(self, work: Work) -> int:
-        """Do a part of a transfer that is not metered, as the link's own work."""
+        """Do a part of a transfer as the link's own work, and count it."""
         with self._changed:
             self.meter.began(time.monotonic_ns())
         moved: int | None = None
@@ -215,7 +208,7 @@ class Link:
             moved = 0
             failure: BaseException | None = None
             try:
-                moved = self.measure(transfer.work) if transfer.metered else transfer.work()
+                moved = transfer.work()
             except BaseException as error:  # it belongs to whoever waits, not to this thread
                 failure = error
             transfer.done(moved, failure)

@@ -129,7 +129,7 @@ def _by_links(
         return work
 
     async def run(wanted: Source) -> None:
-        await wanted.link.run(BACKGROUND_NS, load(wanted), metered=False, device=wanted.device)
+        await wanted.link.run(BACKGROUND_NS, load(wanted), device=wanted.device)
 
     async def read(digests: Sequence[bytes]) -> None:
         await gather_all(run(source(digest)) for digest in digests)
@@ -304,7 +304,7 @@ class _Contents:
             self.digests.append(self._tier.put(self._key, content))
             return len(content)
 
-        await self._tier.write.run(BACKGROUND_NS, work, metered=False)
+        await self._tier.write.run(BACKGROUND_NS, work)
 
 
 async def _time(work: Awaitable[None]) -> float:

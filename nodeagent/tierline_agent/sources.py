@@ -68,5 +68,5 @@ class Source:
     """Whose turn on the link a read takes."""
 
     def measured(self, target: memoryview) -> int:
-        """Read as the link's own work, in a transfer of which the rest is not metered."""
+        """Read as the link's own work, in a transfer of it."""
         return self.link.measure(lambda: self.read(target))

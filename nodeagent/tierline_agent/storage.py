@@ -156,7 +156,7 @@ class Storage:
                 digest = tier.put(key, private)
                 return source.nbytes
 
-        length = await tier.write.run(BACKGROUND_NS, work, metered=False)
+        length = await tier.write.run(BACKGROUND_NS, work)
         return Stored(tier, digest, length)
 
     async def fill(self, device: str, domain: str, stored: Stored, extent: Extent) -> None:
@@ -170,7 +170,6 @@ class Storage:
         await source.link.run(
             BACKGROUND_NS,
             lambda: target.load(extent, source),
-            metered=False,
             device=device,
         )
 
@@ -197,7 +196,7 @@ class Storage:
                 copy_out(target[:length], address_of(private))
                 return length
 
-        return await source.link.run(deadline_ns, work, metered=False, device=device)
+        return await source.link.run(deadline_ns, work, device=device)
 
     def source(self, device: str, domain: str, stored: Stored, name: str) -> Source:
         """Where a device reads an extent from."""

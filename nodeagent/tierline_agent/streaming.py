@@ -226,7 +226,7 @@ class Stream:
             if self._cancelled:
                 return
             self._waiting[number] = source.link.submit(
-                self._deadline_ns, work, done, metered=False, device=source.device
+                self._deadline_ns, work, done, device=source.device
             )
             self._open += 1
 

@@ -135,8 +135,8 @@ async def test_a_failure_reaches_who_waits_and_spares_the_link(link: Link) -> No
         raise OSError("torn")
 
     with pytest.raises(OSError, match="torn"):
-        await link.run(1, fail)
-    assert await link.run(1, lambda: 7) == 7
+        await link.run(1, lambda: link.measure(fail))
+    assert await link.run(1, lambda: link.measure(lambda: 7)) == 7
     assert (link.meter.errors_total, link.meter.bytes_total) == (1, 7)
 
 
@@ -159,7 +159,7 @@ async def test_only_the_links_own_part_of_a_transfer_is_measured(link: Link) -> 
         link.measure(lambda: 30)
         return 70  # moved by somebody else
 
-    assert await link.run(0, work, metered=False) == 70
+    assert await link.run(0, work) == 70
     assert (link.meter.transfers_total, link.meter.bytes_total) == (1, 30)
     link.account(5, 1000)
     assert (link.meter.transfers_total, link.meter.bytes_total) == (2, 35)
@@ -168,5 +168,5 @@ async def test_only_the_links_own_part_of_a_transfer_is_measured(link: Link) -> 
         raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        await link.run(0, lambda: link.measure(fails), metered=False)
+        await link.run(0, lambda: link.measure(fails))
     assert link.meter.errors_total == 1

@@ -298,7 +298,7 @@ class CudaStream:
                 if not self._supplies.buffers:
                     return
                 buffer = self._supplies.buffers.pop()
-                self._submit(self._looked, functools.partial(source.read, buffer.view), buffer)
+                self._submit(self._looked, functools.partial(source.measured, buffer.view), buffer)
             elif not _is_ready(source.lender):
                 if len(self._prepared) >= _VERIFIED_AHEAD:
                     return
@@ -335,9 +335,7 @@ class CudaStream:
 
         try:
             prepared.transfer = source.link.submit(
-                *(self._order.deadline_ns, work, done),
-                metered=buffer is not None,
-                device=source.device,
+                self._order.deadline_ns, work, done, device=source.device
             )
         except LinkClosed as error:
             self._forget(number)
