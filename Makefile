@@ -103,7 +103,8 @@ gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	    $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json; \
 	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json; \
 	    $(PYTHON) -m tests.gpu.overhead --json build/gpu-overhead.json; \
-	    $(PYTHON) -m tests.gpu.many --json build/gpu-many.json'
+	    $(PYTHON) -m tests.gpu.many --json build/gpu-many.json; \
+	    $(PYTHON) -m tests.gpu.shapes --plans --seconds 100 --json build/gpu-shapes.json'
 
 gpu-bench-two: ## on a machine with two GPUs: streaming on both at once
 	mkdir -p build

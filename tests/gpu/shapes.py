@@ -10,8 +10,9 @@ how long it had the device. Held against that:
 
 * *recursion*: planning/pipeline.py with the profile and the link's typical rate, nothing added:
   how far is it from the median?
-* *planned*: what admission charges, with the margins and overheads of `tierline run`: is it ever
-  below the 99.9th percentile (of fewer than 1000 jobs: the worst)?
+* *planned*: what admission charges a job of it alone, with the margins and overheads of
+  `tierline run`: is it ever below the 99.9th percentile (of fewer than 1000 jobs: the worst), and
+  how many of all jobs are above it?
 
 The processes of the next model import what they need while one is measured, and wait. FILE is
 written after each model. What it holds of other models stays in it, and a model that it holds is
@@ -106,6 +107,8 @@ class Row:
     """As the program sees it, from the call to the end of the GPU's work."""
     recursion_s: float
     planned_s: float
+    above: int
+    """Jobs that took longer than planned."""
 
     @property
     def error(self) -> float:
@@ -251,6 +254,7 @@ def compared(
                     program_median_s=statistics.median(by_program),
                     recursion_s=recursion_s,
                     planned_s=planned_s,
+                    above=sum(seconds > planned_s for seconds in times),
                 )
             )
             show(at.name, rows[-1])
@@ -279,7 +283,7 @@ def show(model: str, row: Row) -> None:
     print(
         f"{model:<22}{row.resident:>9.0%}{row.streamed_bytes / 2**20:>8.0f} MiB{row.jobs:>6}"
         f"{row.median_s * 1e3:>10.3f}{row.p999_s * 1e3:>10.3f}{row.recursion_s * 1e3:>11.3f}"
-        f"{row.error:>8.1%}{row.planned_s * 1e3:>10.3f}"
+        f"{row.error:>8.1%}{row.planned_s * 1e3:>10.3f}{row.above:>7}"
         f"  {'holds' if row.holds else 'BELOW what was measured'}",
         flush=True,
     )
@@ -298,7 +302,10 @@ def summary(plans: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "plans": len(rows),
         "median_error": statistics.median(abs(row.error) for row in rows),
         "worst_error": max((row.error for row in rows), key=abs),
+        "plans_of_1000_jobs": sum(row.jobs >= _MOST_JOBS for row in rows),
         "planned_below_p999": sum(not row.holds for row in rows),
+        "jobs": sum(row.jobs for row in rows),
+        "jobs_above_planned": sum(row.above for row in rows),
         "median_planned_over_p999": statistics.median(row.planned_s / row.p999_s for row in rows),
     }
 
@@ -308,7 +315,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=list(USUAL))
     parser.add_argument("--plans", action="store_true", help="run each under four plans, too")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each plan, at most")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each plan, at most")
     parser.add_argument("--extent-mib", type=int, default=32)
     parser.add_argument("--fast-gib", type=int, default=40, help="of the GPU's memory")
     parser.add_argument("--host-gib", type=int, help="pinned memory")
@@ -341,7 +348,7 @@ def main() -> None:
 
         print(
             f"{'times in ms':<22}{'resident':>9}{'streamed':>12}{'jobs':>6}{'median':>10}"
-            f"{'p99.9':>10}{'recursion':>11}{'error':>8}{'planned':>10}",
+            f"{'p99.9':>10}{'recursion':>11}{'error':>8}{'planned':>10}{'above':>7}",
             flush=True,
         )
         upcoming = [start(model) for model in models[:1]]
