@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gpu.streaming import learned, observed, plan_for, under_agent
+from tests.gpu.streaming import learned, observed, observer, plan_for, under_agent
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 
 _EXTENT_BYTES = 8 << 20
@@ -50,7 +50,7 @@ def agent(tmp_path: Path) -> Iterator[AgentProcess]:
 @pytest.fixture(scope="module")
 def alone() -> tuple[dict[str, Any], dict[str, Any]]:
     """What the model gives by itself, and a plan that streams all that may be streamed."""
-    report, layers = observed(_MODEL, _MODE, 6)
+    report, layers = observed(observer(_MODEL, _MODE, 6))
     plan = plan_for(layers, _EXTENT_BYTES, 0.0, report["workspace_bytes"])
     return report, plan.to_api()
 

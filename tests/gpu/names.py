@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from tests.gpu.models import make
-from tests.gpu.streaming import agent, learned, observed, plan_for, registered
+from tests.gpu.streaming import agent, learned, observed, observer, plan_for, registered
 
 _GIB = 1 << 30
 _JOBS_BEFORE = 3
@@ -79,7 +79,7 @@ def main() -> None:
         watch(arguments.model, arguments.mode)
         return
     extent_bytes = arguments.extent_mib << 20
-    alone, layers = observed(arguments.model, arguments.mode, _JOBS_BEFORE)
+    alone, layers = observed(observer(arguments.model, arguments.mode, _JOBS_BEFORE))
     plan = plan_for(layers, extent_bytes, arguments.share, alone["workspace_bytes"])
     with (
         agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin),

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from tests.bench.machine import describe, print_head
 from tests.gpu.paced import Paced
-from tests.gpu.streaming import agent, learned, observed, plan_for, registered
+from tests.gpu.streaming import agent, learned, observed, observer, plan_for, registered
 
 from tierline_client.library import library_path
 
@@ -98,7 +98,7 @@ def main() -> None:
     with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
         for model in arguments.model:
             for mode in arguments.mode:
-                alone, layers = observed(model, mode, 6)
+                alone, layers = observed(observer(model, mode, 6))
                 plan = plan_for(layers, extent_bytes, 1.0, alone["workspace_bytes"])
                 with registered(local, admin, "resident", plan) as resident:
                     ways = {

@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 
+EARLY = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""PyTorch would start the driver, and so the library, to see whether there is one."""
+
 _PATIENCE_S = 30.0
 
 
@@ -22,8 +25,7 @@ class Paced:
         *,
         prepared: bool = False,
     ) -> None:
-        # PyTorch would start the driver, and so the library, to see whether there is one.
-        early = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if prepared else {}
+        early = EARLY if prepared else {}
         self._model = model
         self._process = subprocess.Popen(
             [
@@ -38,7 +40,8 @@ class Paced:
         )
 
     def load(self) -> None:
-        """Let a prepared one go on."""
+        """Let a prepared one go on, as soon as it is."""
+        self._line()
         self._say("load")
 
     def ready(self) -> None:

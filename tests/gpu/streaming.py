@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from tests.bench.machine import describe, print_head
 from tests.gpu.models import kind
+from tests.gpu.paced import EARLY
 
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.plan import Home, Plan, Tier
@@ -86,35 +87,63 @@ def copy_rate(piece_bytes: int) -> float:
     return best
 
 
-def run_task(
-    model: str, mode: str, jobs: int, environment: dict[str, str] | None = None
-) -> dict[str, Any]:
-    """Run `tests.gpu.task` in a process of its own; what it reports.
+class Program:
+    """`tests.gpu.task` in a process of its own, which imports what takes long and waits to `run`.
 
-    Without an environment of Tierline's it is what the program is without Tierline.
+    One that is never told to ends with this process. Without an environment of Tierline's it is
+    what the program is without Tierline.
     """
-    tierline = {} if environment is None else {"LD_PRELOAD": str(library_path()), **environment}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.gpu.task", model, "--mode", mode, "--jobs", str(jobs)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **tierline, "PYTHONFAULTHANDLER": "1"},
-    ) as task:
+
+    def __init__(
+        self, model: str, mode: str, jobs: int, environment: dict[str, str] | None = None
+    ) -> None:
+        tierline = {} if environment is None else {"LD_PRELOAD": str(library_path()), **environment}
+        self.model, self.mode, self.jobs = model, mode, jobs
+        self._is_prepared = False
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.gpu.task", model, "--mode", mode),
+                *("--jobs", str(jobs), "--prepared"),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **EARLY, **tierline, "PYTHONFAULTHANDLER": "1"},
+        )
+
+    def prepared(self) -> None:
+        """Wait until it has nothing left to do before it may touch the GPU and the agent."""
+        if self._is_prepared:
+            return
+        if self._process.stdout is None or not self._process.stdout.readline():
+            raise SystemExit(f"{self.model} ({self.mode}) ended with {self._process.wait()}")
+        self._is_prepared = True
+
+    def run(self) -> dict[str, Any]:
+        """Let it run once it is prepared; what it reports."""
+        self.prepared()
         try:
-            printed, _ = task.communicate(timeout=_PATIENCE_S + _JOB_PATIENCE_S * jobs)
+            printed, _ = self._process.communicate(
+                "run\n", timeout=_PATIENCE_S + _JOB_PATIENCE_S * self.jobs
+            )
         except subprocess.TimeoutExpired:
-            task.send_signal(signal.SIGABRT)  # it says where it stands
-            printed, _ = task.communicate()
-    if task.returncode != 0:
-        raise SystemExit(f"{model} ({mode}) ended with {task.returncode}")
-    report: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return report
+            self._process.send_signal(signal.SIGABRT)  # it says where it stands
+            printed, _ = self._process.communicate()
+        if self._process.returncode != 0:
+            raise SystemExit(f"{self.model} ({self.mode}) ended with {self._process.returncode}")
+        report: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return report
 
 
-def observed(model: str, mode: str, jobs: int) -> tuple[dict[str, Any], list[LayerShape]]:
-    """A run without an agent: what it reports, its `profile` among it, and its layers."""
-    report = run_task(model, mode, jobs, observing(model, mode, jobs))
-    profile = observation(model, mode)
+def observer(model: str, mode: str, jobs: int) -> Program:
+    """A program that is observed without an agent."""
+    return Program(model, mode, jobs, observing(model, mode, jobs))
+
+
+def observed(program: Program) -> tuple[dict[str, Any], list[LayerShape]]:
+    """A run of an observed program: what it reports, its `profile` among it, and its layers."""
+    report = program.run()
+    profile = observation(program.model, program.mode)
     shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
     report["workspace_bytes"] = profile["workspace_bytes"]
     report["profile"] = profile
@@ -227,12 +256,18 @@ def registered(local: LocalAgent, admin: Any, name: str, plan: Plan) -> Iterator
         admin.call("remove", name=name)
 
 
+def task_of(local: LocalAgent, name: str, model: str, mode: str, jobs: int) -> Program:
+    """The program of a task that is yet to be registered."""
+    environment = under_agent(local.task_socket(name)) | learned(model, mode)
+    return Program(model, mode, jobs, environment)
+
+
 def managed(
-    local: LocalAgent, admin: Any, name: str, plan: Plan, model: str, mode: str, jobs: int
+    local: LocalAgent, admin: Any, name: str, plan: Plan, program: Program
 ) -> dict[str, Any]:
     """A run under the agent with this plan: what it reports, and what the agent says of it."""
-    with registered(local, admin, name, plan) as environment:
-        report = run_task(model, mode, jobs, environment | learned(model, mode))
+    with registered(local, admin, name, plan):
+        report = program.run()
         tasks = admin.call("snapshot")["snapshot"]["tasks"]
         (report["snapshot"],) = (one for one in tasks if one["name"] == name)
         return report
@@ -262,19 +297,24 @@ def main() -> None:
     with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
         for model in arguments.model:
             for mode in arguments.mode:
+                tell(f"{model}, {mode}: imports")
+                name, jobs = f"{model}-{mode}", arguments.jobs
+                bare_program = Program(model, mode, jobs)
+                observed_program = observer(model, mode, _OBSERVED_JOBS)
+                tasks = [task_of(local, name, model, mode, jobs) for _ in arguments.share]
+                for program in (bare_program, observed_program, *tasks):
+                    program.prepared()
                 tell(f"{model}, {mode}: alone")
-                bare = run_task(model, mode, arguments.jobs)
+                bare = bare_program.run()
                 compute_s = statistics.median(bare["times_s"])
                 tell(f"{model}, {mode}: profiled")
-                alone, layers = observed(model, mode, _OBSERVED_JOBS)
+                alone, layers = observed(observed_program)
                 sizes = lay_out(layers, extent_bytes).extent_sizes
-                for share in arguments.share:
+                for share, program in zip(arguments.share, tasks, strict=True):
                     tell(f"{model}, {mode}: {share:.0%} resident")
                     rate = copy_rate(extent_bytes)
                     plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
-                    report = managed(
-                        local, admin, f"{model}-{mode}", plan, model, mode, arguments.jobs
-                    )
+                    report = managed(local, admin, name, plan, program)
                     rate = max(rate, copy_rate(extent_bytes))
                     streamed = sum(sizes[extent] for extent in plan.streamed_extents)
                     if streamed and not report["snapshot"]["streamed_bytes"]:

@@ -5,11 +5,14 @@ Run by `make gpu-test`; needs a GPU.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.gpu.streaming import agent, managed, observed, plan_for
+from tests.gpu.streaming import agent, managed, observed, observer, plan_for, task_of
+
+from tierline_api.layout import LayerShape
 
 _EXTENT_BYTES = 8 << 20
 _JOBS = 12
@@ -24,15 +27,22 @@ def running() -> Iterator[Any]:
         yield one
 
 
+@functools.cache
+def alone_with(model: str, mode: str) -> tuple[dict[str, Any], list[LayerShape]]:
+    """What a model gives by itself, and its layers."""
+    return observed(observer(model, mode, _JOBS))
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 @pytest.mark.parametrize("mode", ["eager", "graph", "compile"])
 @pytest.mark.parametrize("model", ["llama-small", "resnet152"])
 def test_streamed_as_resident(running: Any, model: str, mode: str, share: float) -> None:
     local, admin = running
-    alone, layers = observed(model, mode, _JOBS)
+    program = task_of(local, f"{model}-{mode}", model, mode, _JOBS)
+    alone, layers = alone_with(model, mode)
     plan = plan_for(layers, _EXTENT_BYTES, share, alone["workspace_bytes"])
     assert plan.streamed_extents
-    report = managed(local, admin, f"{model}-{mode}", plan, model, mode, _JOBS)
+    report = managed(local, admin, f"{model}-{mode}", plan, program)
     assert report["digests"] == alone["digests"]
     assert len(report["digests"]) == 1
     # Its weights have left the process's own memory: what that keeps is what its profile says.

@@ -4,8 +4,8 @@
 
 It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
-so many jobs at each line of its standard input and prints their times. A prepared one has imported
-what takes long, and waits for a line before it touches the GPU or the agent.
+so many jobs at each line of its standard input and prints their times. A prepared one imports
+what takes long, says so, and waits for a line before it touches the GPU or the agent.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ def digest(output: object) -> str:
     return hashlib.blake2b(raw.tobytes()).hexdigest()
 
 
+def _modules(model: str, mode: str) -> list[str]:
+    """What a model imports that takes seconds."""
+    of_model = ["torchvision"] if model == "resnet152" else ["transformers.modeling_utils"]
+    return [*of_model, "torch._inductor.compile_fx"] if mode == "compile" else of_model
+
+
 def main() -> None:
     """Run the model, print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -46,7 +52,9 @@ def main() -> None:
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
         importlib.import_module("tierline")
     if arguments.prepared:
-        importlib.import_module("transformers.modeling_utils")
+        for module in _modules(arguments.model, arguments.mode):
+            importlib.import_module(module)
+        print("prepared", flush=True)
         if not sys.stdin.readline():
             return
     shape = make(arguments.model)
