@@ -153,8 +153,9 @@ class Executor:
     def park(self, execution: Execution, position: int, resumed: Callable[[], None]) -> None:
         """The job stands at a gate, and its ring is closed.
 
-        Its stream needs `position` first. `resumed` is called, maybe before this returns, when it
-        has the device again and its flag words say where its stream goes on.
+        Its stream needs `position` first. If the ring stays its own, the stream goes on, or begins
+        as soon as those before it have ended. `resumed` is called, maybe before this returns, when
+        it has the device again and its flag words say where its stream goes on.
         """
         yielding = execution.job.yielding
         if yielding is None:
@@ -175,9 +176,6 @@ class Executor:
         self._forget_ahead(execution)
         if self._rings.yields(domain, key, yielding.terms.scheduling):
             self._lose_ring(execution)
-        if execution is self._opening:
-            self._opening = None
-            execution.halted = True
         self._leases.park(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
 
     def adopt_parked(
@@ -216,7 +214,8 @@ class Executor:
             yielding.words.restart(first, execution.position)
         else:
             yielding.words.ask_no_more()
-            if execution.stream is not None and not execution.stream.finished.done():
+            running = execution.stream is not None and not execution.stream.finished.done()
+            if running or execution is self._opening:
                 self._promise_links(execution)
         resumed()
         if halted and not execution.ended:  # the client may be found dead by telling it
@@ -258,7 +257,10 @@ class Executor:
     def _halt(self, execution: Execution) -> None:
         """Stop a parked job's stream; what has arrived stays where it is."""
         stream = execution.stream
-        if stream is not None and not stream.finished.done():
+        if execution is self._opening:
+            self._opening = None
+            execution.halted = True
+        elif stream is not None and not stream.finished.done():
             execution.halted = True
             stream.cancel()
 
