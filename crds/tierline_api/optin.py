@@ -30,9 +30,10 @@ only what is predicted may change."""
 TERMS: Final = "tierline.io/terms"
 """Annotation of an admitted claim: the Terms granted, in JSON; they may change as well."""
 STANDING: Final = "tierline.io/standing"
-"""Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it has its device alone
-to be observed and measured, there is no plan. Demoted: its deadline no longer holds beside the
-others, jobs run only when nobody else waits. Lost: not even that holds; it gets no lease.
+"""Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it is observed and
+measured; without a plan it has its device alone, with one it takes the lease for each job, and no
+job may have the device for longer than its terms say. Demoted: its deadline no longer holds beside
+the others, jobs run only when nobody else waits. Lost: not even that holds; it gets no lease.
 Unmeasured: its measuring was given up, because others waited for the device; it gets no lease."""
 ORDER: Final = "tierline.io/order"
 """Annotation of an admitted claim: counts admissions; a restarted operator plans in this order."""

@@ -76,6 +76,8 @@ class Registration(BaseModel):
     """The device that the plan is for: its name, number or uuid; needed where there are several."""
     preemption: Preemption | None = None
     """None: its jobs keep the device to their end."""
+    job_limit_ns: Annotated[Nanoseconds, Field(gt=0)] | None = None
+    """A program whose job has the device for longer is killed; None: it is only counted."""
     plan: Plan
 
     @model_validator(mode="after")

@@ -2,9 +2,10 @@
 
 PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
 It returns at once, and imports nothing, unless the process is a Tierline task:
-TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run; beside
-the former TIERLINE_LEARNED names what an earlier observed run wrote (`learned`). A program that is
-swapped whole (TIERLINE_SWAP) has no layers for it.
+TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run, or both,
+where that takes the lease for its jobs; beside the former alone TIERLINE_LEARNED names what an
+earlier observed run wrote (`learned`). A program that is swapped whole (TIERLINE_SWAP) has no
+layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
 imports torch costs neither time nor a connection. Only where TIERLINE_PLANNED is there and the
 program was measured already, it waits for its plan here (`parking`).
@@ -22,5 +23,6 @@ def autoload() -> None:
         from tierline_torch import calls, parking  # noqa: PLC0415  # others must not pay for it
 
         calls.install()
-        if not os.environ.get("TIERLINE_SOCKET") and os.environ.get("TIERLINE_PLANNED"):
-            parking.wait_if_measured(task, os.environ["TIERLINE_PLANNED"])
+        observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
+        if observed and planned:
+            parking.wait_if_measured(observed, planned)

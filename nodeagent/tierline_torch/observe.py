@@ -16,7 +16,8 @@ third job on.
 
 On Kubernetes TIERLINE_PLANNED names the socket that is there once the task was planned by what was
 measured. A program with a loop of its own writes its profile when as many jobs counted as were
-asked for, and runs no job after that (`parking`).
+asked for, and runs no job after that (`parking`). With TIERLINE_SOCKET each job takes the lease
+(`turns`); a job's time begins when it has it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tierline_torch.survey import Survey
 if TYPE_CHECKING:
     from tierline_torch.contents import Contents, Entry
     from tierline_torch.process import Process
+    from tierline_torch.turns import Turns
 
 DEFAULT_RELEASES = 12
 _WARM_JOBS = 2
@@ -108,15 +110,21 @@ class Observer:
                 f"could not write TIERLINE_OBSERVE={path}: {error.strerror}; "
                 "give a file that can be written"
             ) from error
+        self._turns: Turns | None = None
+        socket_path = os.environ.get("TIERLINE_SOCKET")
+        if socket_path:
+            from tierline_torch.turns import Turns  # noqa: PLC0415  # loads the library
+
+            self._turns = Turns(socket_path)
         atexit.register(self.finish)
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
-        """Start the clock. Nothing waits for an observed job, whatever its window."""
-        del window
+        """Start the clock; with turns, when the job has the device."""
         if self._planned:
             parking.end_if_decided(self._planned)
             if self._finished:
                 parking.make_room(self._planned)
+        self._take_turn(window)
         in_loop = self._process.window is not None
         self._counting = stream and not warmup and (in_loop or site.jobs >= _WARM_JOBS)
         self._watch = Stopwatch(site.gates if stream else {})
@@ -124,10 +132,21 @@ class Observer:
         self._watch.start()
         return self._watch if site.gates and stream else plain
 
+    def _take_turn(self, window: Window) -> None:
+        if self._turns is None:
+            return
+        try:
+            self._turns.take(window)
+        finally:
+            if self._planned:  # decided meanwhile: the agent may have refused it for that
+                parking.end_if_decided(self._planned)
+
     def end(self, site: Site) -> Reportable:
         """Stop the clock when the job's work is done, and keep the times if the job counts."""
         self.survey.finish()
         self._watch.stop()
+        if self._turns is not None:
+            self._turns.give_back()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
             if site.arena is not None:

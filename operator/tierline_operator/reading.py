@@ -25,8 +25,6 @@ from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standi
 from tierline_operator.planning.held import Held
 
 _HOLDING = {Standing.PLANNED, Standing.DEMOTED}
-_PLANLESS = {Standing.PROFILING, Standing.LOST}
-"""Without a plan noted these were allocated to be measured."""
 M = TypeVar("M", bound=ApiModel)
 
 
@@ -121,7 +119,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
     results = (allocation.get("devices") or {}).get("results") or ()
     ours = next((r for r in results if r.get("driver") == DRIVER), None)
     order = meta.annotations.get(ORDER, "")
-    standing = meta.annotations.get(STANDING)
+    standing, plan = meta.annotations.get(STANDING), PLAN in meta.annotations
     return KnownClaim(
         meta=meta,
         claim=Claim(
@@ -132,7 +130,9 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             place=DeviceKey(ours["pool"], ours["device"]) if ours else None,
             allocated=allocation.get("allocationTimestamp") or "",
             order=int(order) if order.isascii() and order.isdigit() else None,
-            profiling=bool(ours) and standing in _PLANLESS and PLAN not in meta.annotations,
+            profiling=bool(ours)
+            and (standing == Standing.PROFILING or (standing == Standing.LOST and not plan)),
+            beside=bool(ours) and standing == Standing.PROFILING and plan,
             overdue=bool(ours) and before is not None and before.claim.overdue,
             unmeasured=bool(ours) and standing == Standing.UNMEASURED,
             leaving=meta.leaving,

@@ -112,11 +112,13 @@ def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
 
 def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None:
     """What is to be changed in a claim's metadata, if anything; fenced by its resourceVersion."""
-    notes = claim_notes(seat, spec)
+    notes: dict[str, str | None] = {**claim_notes(seat, spec)}
     labels = {NODE_LABEL: seat.place.node}
     finalizers = known.meta.finalizers | {PROTECTION}
     if seat.standing == Standing.LOST:
         del notes[ORDER]  # what it was granted last stays readable
+    if seat.measured and seat.plan is None:
+        notes[PLAN] = None  # a plan for its limit gave it nothing
     same = all(known.meta.annotations.get(name) == text for name, text in notes.items())
     if same and labels.items() <= known.meta.labels.items() and finalizers == known.meta.finalizers:
         return None
@@ -143,7 +145,7 @@ def allocation_patch(known: KnownClaim, seat: Seat, now: str) -> Json:
         "device": seat.place.device,
         "shareID": str(uuid.uuid5(uuid.UUID(known.meta.uid), "tierline.io/share")),
     }
-    if seat.plan is not None:
+    if seat.plan is not None and not seat.measured:
         result["consumedCapacity"] = {FAST_MEMORY: str(fast_bytes(seat.plan))}
     only = {"key": "metadata.name", "operator": "In", "values": [seat.place.node]}
     return {

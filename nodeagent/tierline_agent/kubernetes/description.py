@@ -28,6 +28,8 @@ MEASURED: Final = "measured"
 """The folder in a pod's folder that its program may write, while it is measured."""
 PROFILE: Final = "profile.jsonl"
 """What it writes there."""
+PLANNED: Final = "planned"
+"""The file in the folder of a pod that was measured that is there once it has its plan."""
 UNMEASURED: Final = "unmeasured"
 """The file in a pod's folder that is there once its measuring was given up."""
 _VERSION: Final = f"version.{DRIVER}"
@@ -118,14 +120,14 @@ def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
     if grant.standing is Standing.PROFILING:
         variables["TIERLINE_OBSERVE"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
         # Where it has been measured and planned, the program ends itself to start by its plan.
-        variables["TIERLINE_PLANNED"] = f"{FOLDER}/{SOCKET_NAME}"
-    else:
+        variables["TIERLINE_PLANNED"] = f"{FOLDER}/{PLANNED}"
+    elif learned:
+        # The plan is made of what it wrote then: its weights lie as they were measured.
+        variables["TIERLINE_LEARNED"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
+    if grant.standing is not Standing.PROFILING or grant.measured_beside:
         variables["TIERLINE_SOCKET"] = f"{FOLDER}/{SOCKET_NAME}"
         # It was admitted by its plan; without the agent it would take what others were granted.
         variables["TIERLINE_REQUIRED"] = "1"
-        if learned:
-            # The plan is made of what it wrote then: its weights lie as they were measured.
-            variables["TIERLINE_LEARNED"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
     if terms.device.kind is DeviceKind.CUDA:
         variables["TIERLINE_DEVICE"] = "cuda"
         variables["TIERLINE_EXECUTION"] = terms.device.execution.value

@@ -24,6 +24,7 @@ from blake3 import blake3
 from tierline_agent.errors import ConfigError
 from tierline_agent.kubernetes.description import (
     MEASURED,
+    PLANNED,
     PROFILE,
     PYTHON,
     UNMEASURED,
@@ -112,6 +113,11 @@ class PodFolders:
     def give_up(self, uid: str) -> None:
         """Tell the program of a pod that is measured to end, because it took too long."""
         (self.path(uid) / UNMEASURED).touch()
+
+    def tell_planned(self, uid: str) -> None:
+        """Tell the program of a pod that is or was measured to start anew, by its plan."""
+        if (self.path(uid) / MEASURED).is_dir():
+            (self.path(uid) / PLANNED).touch()
 
     def has_measured(self, uid: str) -> bool:
         """Whether this very pod was measured, and left what it wrote."""

@@ -36,7 +36,9 @@ class Standing(StrEnum):
     UNMEASURED = "Unmeasured"
 
 
-_WITH_A_LEASE: Final = {Standing.PLANNED, Standing.DEMOTED}
+_WITH_A_LEASE: Final = {Standing.PLANNED, Standing.DEMOTED, Standing.PROFILING}
+"""If they have a plan."""
+_PLANNED: Final = {Standing.PLANNED, Standing.DEMOTED}
 
 
 class NotGranted(AgentError):  # noqa: N818 - what it is
@@ -60,7 +62,7 @@ class Grant:
     standing: Standing
     terms: Terms
     plan: Plan | None
-    """None while it is measured."""
+    """None while it is measured alone; beside others it has one for its limit."""
     observed: Observed | None
     """What was reported of it last."""
 
@@ -70,8 +72,8 @@ class Grant:
         if self.plan is None or self.standing not in _WITH_A_LEASE:
             return None
         realtime = self.terms.realtime
-        demoted = self.standing is Standing.DEMOTED
-        criticality = Criticality.BEST_EFFORT if demoted else realtime.criticality
+        guaranteed = self.standing is Standing.PLANNED
+        criticality = realtime.criticality if guaranteed else Criticality.BEST_EFFORT
         return Registration(
             name=self.uid,
             memtask=self.task,
@@ -81,8 +83,24 @@ class Grant:
             criticality=criticality.value,
             device=self.device,
             preemption=_preemption(self.plan),
+            job_limit_ns=self._job_limit_ns,
             plan=self.plan,
         )
+
+    @property
+    def planned(self) -> bool:
+        """Whether it runs by a plan of its own."""
+        return self.standing in _PLANNED
+
+    @property
+    def measured_beside(self) -> bool:
+        """Whether it is measured beside tasks with plans, job by job."""
+        return self.standing is Standing.PROFILING and self.plan is not None
+
+    @property
+    def _job_limit_ns(self) -> int | None:
+        limit_s = self.terms.realtime.measuring_limit_s
+        return round(limit_s * 1e9) if self.measured_beside and limit_s is not None else None
 
 
 def _preemption(plan: Plan) -> Preemption | None:
@@ -132,7 +150,7 @@ def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
             f"{who} has notes that this agent cannot read ({error}); "
             "are operator and agent of one release?"
         ) from error
-    if standing in _WITH_A_LEASE and plan is None:
+    if standing in _PLANNED and plan is None:
         raise NotGranted(f"{who} is {standing} and has no plan yet; the operator writes it soon")
     return Grant(
         namespace=metadata["namespace"],

@@ -151,6 +151,8 @@ class Placing:
         learned = self._folders.has_measured(grant.uid)
         description = describe(grant, folder, version, self._boot, access.nodes, learned=learned)
         self._descriptions.write(grant.uid, description)
+        if grant.planned:
+            self._folders.tell_planned(grant.uid)  # not before what it is to start with is there
         if complete:
             self._made[grant.uid] = _lasting(grant)
         return (device_id(grant.uid), *access.described)

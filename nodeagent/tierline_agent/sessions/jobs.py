@@ -89,6 +89,8 @@ class Jobs:
         self._unclaimed: Output | None = None
         self._held: JobRecord | None = None
         self._grace: asyncio.TimerHandle | None = None
+        self._bound: asyncio.TimerHandle | None = None
+        """Ends a job that may have the device for so long only."""
         self._ended_ns = 0
         """When its last job ended."""
         self._release_ns = 0
@@ -129,6 +131,7 @@ class Jobs:
 
         def granted(now_ns: int) -> None:
             job.granted_ns = now_ns
+            self._limit()
             client.reply(sequence, Grant(job.number, now_ns))
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
@@ -210,7 +213,8 @@ class Jobs:
         # a workspace in extents is others' as soon as they run
         if client.minor < YIELD_MINOR or self._workspace.lent or not isinstance(words, YieldWords):
             why = "has no arena" if words is None else "cannot give the device away in the middle"
-            task.note_once("not-preemptible", f"a job of {client} {why}")
+            if not job.warmup:  # the first ones are those in which a program's layers are learned
+                task.note_once("not-preemptible", f"a job of {client} {why}")
             return None
         planned_ns = int(task.plan.predicted_job_time_s * 1e9)
         return Yielding(words, preemption.terms, planned_ns)
@@ -419,8 +423,27 @@ class Jobs:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
+        if self._bound is not None:
+            self._bound.cancel()
+            self._bound = None
         if job.execution is not None:
             client.unit.executor.end(job.execution)
+
+    # -- the bound of a job of which nothing is known
+
+    def _limit(self) -> None:
+        """Others were admitted beside jobs that end by then, and nothing else ends this one."""
+        limit_ns = self._client.task.registration.job_limit_ns
+        if limit_ns is not None:
+            node = self._client.node
+            self._bound = node.loop.call_later(limit_ns / 1e9, self._is_too_long, limit_ns)
+
+    def _is_too_long(self, limit_ns: int) -> None:
+        client = self._client
+        sentence = f"a job had the device for more than {limit_ns} ns, and the program was killed"
+        _log.error("%s: %s", client, sentence)
+        client.task.note_once("too-long", sentence)
+        client.node.watch.kill(client.process)
 
     # -- revocation
 

@@ -117,9 +117,10 @@ class Book:
             self.measuring.discard(key)
             self._keys = None
 
-    def measure(self, ledger: Ledger, seat: Seat) -> None:
-        """Begin to measure the task of a seat."""
+    def measure(self, ledger: Ledger, seat: Seat, *, beside: bool = False) -> None:
+        """Begin to measure the task of a seat, alone or `beside` others."""
         seat.standing, seat.bound, seat.measured = Standing.PROFILING, True, True
+        seat.beside = beside
         self.measuring.add(ledger.key)
 
     def _rank(self, ledger: Ledger) -> None:
@@ -236,7 +237,7 @@ class Book:
         capacity = self.capacity(ledger)
         proof = prove(
             [self._limited(demand) for demand in demands],
-            [seat.bound for seat in asking],
+            [seat.bound and not (seat.measured and ledger.holds) for seat in asking],
             capacity,
         )
         lost: list[Seat] = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from tierline_api.conditions import Reason
+from tierline_api.layout import lay_out
 from tierline_api.memnode import Device
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask, MemTaskSpec
@@ -87,6 +88,24 @@ class Demands:
                 demand = Unasked(Reason.INVALID_SPEC, str(error))
             self._by_size[device.extent_bytes] = demand
         return self._by_size[device.extent_bytes]
+
+
+def until_measured(
+    task: MemTask, spec: MemTaskSpec, extent_bytes: int, limit_s: float
+) -> TaskDemand:
+    """What a task asks of a `cpu` device that is measured there beside others (measuring.py).
+
+    Nothing of its memory: what it allocates meanwhile is its pod's own, not of the fast memory.
+    """
+    return TaskDemand(
+        name=task.name,
+        domain=task.domain,
+        period_s=spec.realtime.period_s,
+        deadline_s=spec.realtime.deadline_s,
+        layout=lay_out((), extent_bytes),
+        compute_s=(limit_s,),
+        criticality=Criticality.BEST_EFFORT,
+    )
 
 
 def demoted(demand: TaskDemand) -> TaskDemand:

@@ -284,6 +284,7 @@ class Fleet:
             entry.seats.remove(seat)
             self._try_everywhere(entry)
             self._unsynced.add(entry.key)
+        self._measuring.keep(ledger)
         for seat in ledger.seats:
             entry = self._entries[seat.task]
             if entry.granted is None and seat.demand:
@@ -350,6 +351,8 @@ class Fleet:
     def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
         entry = self._entries[seat.task]
         standing = self._measuring.standing(seat, ledger) if seat.measured else None
+        if standing is Standing.PROFILING and seat.beside:
+            return self._seating.until_measured(entry, entry.spec, ledger)
         return standing or self._seating.demand(entry, ledger, seat.held)
 
     def _end_measuring(self) -> None:

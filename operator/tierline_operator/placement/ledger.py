@@ -62,7 +62,7 @@ class Ledger:
         if self.orphans:
             names = ", ".join(sorted(claim.name for claim in self.orphans))
             return f"device {self.key} runs claims without a MemTask ({names}); delete their pods"
-        if any(seat.standing in _MEASURING for seat in self.seats):
+        if any(seat.standing in _MEASURING and seat.plan is None for seat in self.seats):
             return f"device {self.key} measures tasks alone, and is open when that is done"
         return self.unknown
 
@@ -71,6 +71,11 @@ class Ledger:
         """Whether nothing holds anything of it: it is empty, or has only what is measured here."""
         planless = all(seat.measured and seat.plan is None for seat in self.seats)
         return self.usable and not self.orphans and planless
+
+    @property
+    def holds(self) -> bool:
+        """Whether a running pod holds something of it."""
+        return any(seat.held is not None for seat in self.seats)
 
     @property
     def measures_now(self) -> bool:

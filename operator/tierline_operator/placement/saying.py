@@ -47,15 +47,17 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
         )
     alone = next((seat for seat in entry.seats if seat.standing == Standing.PROFILING), None)
     if alone is not None:
-        return Said(_FALSE, Reason.PROFILING, f"runs alone on {alone.place} to be measured")
+        how = "beside the tasks of" if alone.beside else "alone on"
+        return Said(_FALSE, Reason.PROFILING, f"runs {how} {alone.place} to be measured")
     failed = next((seat for seat in entry.seats if seat.standing == Standing.UNMEASURED), None)
     if failed is not None:
         pods = ", ".join(c.pod for c in entry.claims.values() if c.key == failed.claim)
+        why = failed.reason or "others waited for the device"
         return Said(
             _FALSE,
             Reason.PROFILING_FAILED,
             f"its pod {pods} ran on {failed.place} to be measured, left no MemProfile/"
-            f"{entry.profile_name} in time, and others waited for the device; see the pod's log, "
+            f"{entry.profile_name} in time, and {why}; see the pod's log, "
             "then delete the pod to have it measured again, or apply the profile",
         )
     if entry.refusal:
@@ -73,7 +75,7 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     worse = [s for s in entry.seats if s.standing not in {Standing.PLANNED, Standing.PROFILING}]
     if worse:
         return _worse(worse[0], entry, profile, matching)
-    by_plan = all(seat.plan is not None for seat in entry.seats)
+    by_plan = all(seat.plan is not None and not seat.measured for seat in entry.seats)
     if profile is None and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
     if entry.missing:

@@ -2,23 +2,24 @@
 
 Devices are tried from the least loaded on. A device whose promised time and the task's own least
 time (all weights resident) exceed all of its time is passed over without a plan: a necessary
-condition, exact where it says no. A task without a profile is first measured (measuring.py); its
-other pods wait for the measure.
+condition, exact where it says no. A task without a profile is first measured (measuring.py), alone
+or, where no device is free, beside the tasks of one; its other pods wait for the measure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from tierline_api.conditions import Reason
+from tierline_api.device import DeviceKind
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTaskSpec
 from tierline_api.realtime import Criticality
 from tierline_operator.placement.book import Ask, Book
-from tierline_operator.placement.demands import Alike, Demands, Unasked
+from tierline_operator.placement.demands import Alike, Demands, Unasked, until_measured
 from tierline_operator.placement.entry import NOWHERE, Entry
 from tierline_operator.placement.holding import beside, by_its_plan, misfit
 from tierline_operator.placement.ledger import Ledger
@@ -278,8 +279,8 @@ class Seating:
         return least > 1
 
     def _find_alone(self, entry: Entry) -> tuple[int, set[TaskKey]]:
-        """A device on which nothing runs while a pod of the task is measured there."""
-        entry.untested = NOWHERE
+        """A device on which a pod of the task is measured: one on which nothing has a plan."""
+        untested, entry.untested = entry.untested, NOWHERE
         name = entry.profile_name
         if any(seat.measured for seat in entry.seats):
             entry.refusal = Refusal(Reason.PROFILING, "waits until its first pod has been measured")
@@ -302,20 +303,70 @@ class Seating:
                 else (True, True, 0, k.key)
             )
         )
-        if not free:
-            soon = next((k for k in matching if k.only_measures), None)
+        if free:
+            self._book.measure(free[0], self._add(entry, free[0].key, claim))
+            return 0, {entry.key}
+        soon = next((k for k in matching if k.only_measures), None)
+        if soon is None:
+            return self._measure_beside(entry, [k for k in matching if k.key in untested])
+        entry.refusal = Refusal(
+            Reason.PROFILE_MISSING,
+            f"there is no MemProfile/{name}; it is measured on {soon.key} when another task has "
+            "been measured there",
+        )
+        return 0, set()
+
+    def _measure_beside(self, entry: Entry, ledgers: Sequence[Ledger]) -> tuple[int, set[TaskKey]]:
+        """A device whose tasks can spare it as much time at once as it says that a job takes."""
+        nearest: Refusal | None = None
+        worked = 0
+        for ledger in ledgers[:_LOOKED_AT]:
+            demand = self.until_measured(entry, entry.task.spec, ledger)
+            if isinstance(demand, Unasked):
+                refusal = Refusal(demand.reason, demand.sentence, ledger.key)
+            elif ledger.closed:
+                refusal = Refusal(Reason.PENDING, ledger.closed, ledger.key)
+            else:
+                together = [*(d for d, _ in ledger.planned), demand]
+                worked += ANEW * len(together)
+                answer, no = self._book.try_set(ledger, together)
+                if answer is not None:
+                    seat = self._take(entry, ledger, demand)
+                    self._book.measure(ledger, seat, beside=True)
+                    self._book.grant(ledger, [s for s in ledger.seats if s.demand], answer)
+                    return worked, {s.task for s in ledger.seats}
+                refusal = no or Refusal(Reason.PENDING, f"{ledger.key} is busy", ledger.key)
+            nearest = min(nearest or refusal, refusal, key=lambda one: one.distance)
+        if nearest is not None:
             entry.refusal = Refusal(
                 Reason.PROFILE_MISSING,
-                f"there is no MemProfile/{name}; it is measured on {soon.key} when another task "
-                "has been measured there"
-                if soon
-                else f"there is no MemProfile/{name}, and no device that matches is empty to "
-                "measure the task alone; apply the profile, or delete the tasks of a device: "
-                "tasks that are applied together are measured one after the other",
+                f"there is no MemProfile/{entry.profile_name}, and no device that matches is empty "
+                f"to measure the task alone; nor can {nearest.device} measure it beside its tasks: "
+                f"{nearest.sentence}. Or apply the profile, or delete the tasks of a device: tasks "
+                "that are applied together are measured one after the other",
             )
-            return 0, set()
-        self._book.measure(free[0], self._add(entry, free[0].key, claim))
-        return 0, {entry.key}
+        return worked, set()
+
+    def until_measured(
+        self, entry: Entry, spec: MemTaskSpec, ledger: Ledger
+    ) -> TaskDemand | Unasked:
+        """What it asks of a device to be measured there beside others; why that cannot be."""
+        limit_s = spec.realtime.measuring_limit_s
+        if ledger.device is None:
+            return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
+        if ledger.device.kind is not DeviceKind.CPU:
+            return Unasked(
+                Reason.PROFILE_MISSING,
+                "on a GPU a task is measured alone, because what it copies and launches outside "
+                "of its jobs would make others late",
+            )
+        if limit_s is None:
+            return Unasked(
+                Reason.PROFILE_MISSING,
+                "it does not say for how long a job may have the device; state "
+                "spec.realtime.measuringLimit",
+            )
+        return until_measured(entry.task, spec, ledger.device.extent_bytes, limit_s)
 
     # By a changed spec
 
@@ -323,13 +374,18 @@ class Seating:
         """Grant the spec as it is now if it holds on every device of the task, else say why not."""
         wanted = entry.task.spec
         places = sorted({seat.place for seat in entry.seats})
+        by_limit = self._profile(entry) is None and any(s.beside for s in entry.seats)
         granted: list[tuple[Ledger, Admitted, dict[int, TaskDemand]]] = []
         for place in places:
             ledger = self._book.ledger(place)
             mine = [seat for seat in ledger.seats if seat.task == entry.key and seat.demand]
             if not mine:
                 continue
-            asked = self._demand(entry, wanted, entry.changed_demands, ledger)
+            asked = (
+                self.until_measured(entry, wanted, ledger)
+                if by_limit
+                else self._demand(entry, wanted, entry.changed_demands, ledger)
+            )
             if isinstance(asked, Unasked):
                 entry.change_refused = Refusal(asked.reason, asked.sentence, place)
                 return {entry.key}
@@ -354,7 +410,8 @@ class Seating:
                 seat.demand = changed.get(id(seat), seat.demand)
                 touched.add(seat.task)
                 if id(seat) in changed:
-                    seat.standing, seat.reason = Standing.PLANNED, ""
+                    seat.standing = Standing.PROFILING if by_limit else Standing.PLANNED
+                    seat.reason = ""
             self._book.grant(ledger, [s for s in ledger.seats if s.demand], answer)
         entry.granted, entry.change_refused = wanted, None
         entry.granted_generation = entry.task.metadata.generation

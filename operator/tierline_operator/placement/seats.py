@@ -63,7 +63,9 @@ class Claim:
     order: int | None = None
     """The number of its admission."""
     profiling: bool = False
-    """It was allocated to be measured, and got no plan yet."""
+    """It was allocated to be measured, and got no plan of its own yet."""
+    beside: bool = False
+    """It is measured beside admitted tasks, by the limit of its spec."""
     overdue: bool = False
     """It is measured for longer than others must wait for that."""
     unmeasured: bool = False
@@ -87,7 +89,7 @@ class Standing(StrEnum):
     PLANNED = "Planned"
     """Its plan is proven beside all others of the device."""
     PROFILING = "Profiling"
-    """It has the device alone, to be measured."""
+    """It is measured: it has the device alone, or (`beside`) as a task of bounded jobs."""
     DEMOTED = "Demoted"
     """Its deadline no longer holds; it runs in what the others leave."""
     LOST = "Lost"
@@ -95,7 +97,8 @@ class Standing(StrEnum):
     MEASURED = "Measured"
     """It was measured, and gets its plan when others have been measured on the device, too."""
     UNMEASURED = "Unmeasured"
-    """It was not measured in time, and others waited: its measuring was given up."""
+    """It was not measured in time, and others waited, or there is no room for that any more: its
+    measuring was given up."""
 
 
 @dataclass
@@ -110,7 +113,7 @@ class Seat:
     standing: Standing = Standing.PLANNED
     demand: TaskDemand | None = None
     plan: TaskPlan | None = None
-    """Both None while it is being measured, or lost."""
+    """Both None while it is being measured alone, or lost."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
     """What the device must do for the plan to hold."""
     held: Held | None = None
@@ -118,7 +121,9 @@ class Seat:
     bound: bool = False
     """Whether its claim is allocated here, or may be: that was decided."""
     measured: bool = False
-    """Its pod was started to be measured and has no plan: it holds nothing (measuring.py)."""
+    """Its pod was started to be measured: it holds nothing (measuring.py)."""
+    beside: bool = False
+    """It is measured beside admitted tasks: until it has a profile, its plan is for its limit."""
     overdue: bool = False
     """It is measured for longer than others must wait for that."""
     reason: str = ""
@@ -128,15 +133,17 @@ class Seat:
         """What was decided for its pod is now held: the claim may be allocated with this plan."""
         if self.claim is None or self.plan is None or self.held is not None:
             return
+        if self.standing is Standing.PROFILING:
+            return  # its plan is for its limit, and gives it no memory
         self.held, self.bound = held_by(self.plan, self.scheduling), True
-        self.measured = False
+        self.measured = self.beside = False
         if self.demand is not None:
             self.demand = replace(self.demand, held=self.held)
 
     def leave(self) -> None:
         """Its pod is gone, and with it what it held: the next one gets a plan of its own."""
         self.claim = self.held = self.plan = None
-        self.bound = self.measured = False
+        self.bound = self.measured = self.beside = False
 
     def agree(self, claim: Claim) -> bool:
         """Hold what is noted in its pod's claim; returns whether that is something else."""
@@ -145,10 +152,10 @@ class Seat:
         if claim.lost and self.standing is Standing.LOST:
             self.held = None
         elif claim.held is not None:
-            self.held, self.measured = claim.held, False
+            self.held, self.measured, self.beside = claim.held, False, False
         self.overdue = claim.overdue
         if self.held is None and self.plan is None and (claim.profiling or claim.unmeasured):
-            self.measured = True
+            self.measured, self.beside = True, claim.beside
             if claim.unmeasured:
                 self.standing = Standing.UNMEASURED
             elif self.standing is Standing.PLANNED:

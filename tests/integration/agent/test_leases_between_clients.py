@@ -1,7 +1,15 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
-from tests.integration.agent.agent_process import AgentProcess, content, plan, wait_until
+from tests.integration.agent.agent_process import (
+    TIMEOUT_S,
+    AgentProcess,
+    content,
+    plan,
+    wait_until,
+)
 
 from tierline_agent import protocol as p
 
@@ -71,6 +79,19 @@ def test_a_client_killed_in_the_middle_of_a_job_loses_the_lease_and_its_memory(
     wait_until(lambda: agent.extents() == left, "the victim's extents are free")
     assert agent.task("victim")["broken"] == 1
     assert agent.task("other")["misses"] == 0
+
+
+def test_a_program_whose_job_takes_longer_than_its_limit_is_killed(agent: AgentProcess) -> None:
+    agent.register("unknown", plan(2), job_limit_ns=50_000_000)
+    agent.register("other", plan(2))
+    unknown = agent.program("unknown", 1, 2)
+    other = agent.client("other")
+    unknown.tell("half")
+
+    assert unknown.process.wait(TIMEOUT_S) == -signal.SIGKILL
+    other.end(other.begin(p.NO_ARENA))
+    wait_until(lambda: agent.task("unknown")["broken"] == 1, "its job is counted")
+    assert [notice["kind"] for notice in agent.task("unknown")["notices"]] == ["too-long"]
 
 
 def test_a_waiting_client_that_leaves_is_forgotten(shared_agent: AgentProcess) -> None:

@@ -23,14 +23,17 @@ def notes(
     extents: int = 4,
     resident: int = 0,
     terms: dict[str, Any] | None = None,
+    beside: bool = False,
 ) -> dict[str, str]:
-    """The operator's annotations."""
+    """The operator's annotations; `beside`: it is measured beside others, by a limit of 500 ms."""
+    if beside:
+        extents, terms = 0, {"realtime": TERMS["realtime"] | {"measuringLimit": "500ms"}}
     granted = {
         "tierline.io/standing": standing,
         "tierline.io/order": "1",
         "tierline.io/terms": json.dumps(TERMS | (terms or {})),
     }
-    if standing != "Profiling":
+    if standing != "Profiling" or beside:
         ring = min(2, extents - resident)
         planned = plan(extents, resident=tuple(range(resident)), ring=ring)
         granted["tierline.io/plan"] = json.dumps(planned)

@@ -223,13 +223,16 @@ def test_what_the_operator_changes_reaches_the_agent(
         until(f"{then} extents", lambda then=then: extents() == then, PATIENCE_S)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
 def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
-    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane, *, beside: bool
 ) -> None:
     def variables() -> list[str]:
         return list(edits(json.loads(description(agent, claim).read_text()))["env"])
 
-    api_server.api.merge(claim, {"metadata": {"annotations": notes("Profiling")}})
+    no_plan = {} if beside else {"tierline.io/plan": None}
+    noted = notes("Profiling", beside=beside) | no_plan
+    api_server.api.merge(claim, {"metadata": {"annotations": noted}})
 
     def is_measured() -> bool:
         assert kubelet.prepare(claim).error == ""
@@ -237,10 +240,14 @@ def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
 
     until("it is measured", is_measured, PATIENCE_S)
     folder = agent.pods / claim["metadata"]["uid"]
+    tasks = agent.call("snapshot")["snapshot"]["tasks"]
+    assert [task["planned_extents"] for task in tasks] == ([0] if beside else [])
+    assert not (folder / "planned").exists()
     (folder / "measured" / "profile.jsonl").write_text("{}\n")
     api_server.api.merge(claim, {"metadata": {"annotations": notes()}})
     learned = "TIERLINE_LEARNED=/run/tierline/measured/profile.jsonl"
-    until("it is told", lambda: learned in variables(), PATIENCE_S)
+    until("what it starts with is there", lambda: learned in variables(), PATIENCE_S)
+    until("its program is told", (folder / "planned").exists, PATIENCE_S)
 
 
 def test_a_pod_whose_measuring_was_given_up_ends_and_gets_no_time(

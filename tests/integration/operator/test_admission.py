@@ -259,6 +259,39 @@ def test_a_task_without_a_profile_is_measured_alone_then_admitted(user: User) ->
     )
 
 
+def test_a_task_is_measured_beside_those_that_run_by_a_limit_that_it_states(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("runs", mib=8))
+    user.apply(task("runs"))
+    user.pod("one", "runs")
+    user.wait_placed("one")
+    user.apply(task("m", number=1))
+    user.pod("two", "m")
+    user.api.wait(
+        user.task("m"),
+        lambda t: "state spec.realtime.measuringLimit" in conditions(t)["Profiled"]["message"],
+    )
+
+    user.apply(task("m", number=1, limit_ms=50))
+    assert user.wait_placed("two") == ("node-a", "cpu0")
+    claim = user.claim_of("two")
+    assert claim is not None
+    grant = grant_of(claim, "node-a")
+    assert grant.measured_beside
+    assert grant.registration is not None
+    assert grant.registration.job_limit_ns == 50_000_000
+    assert "consumedCapacity" not in claim["status"]["allocation"]["devices"]["results"][0]
+    user.wait_task("m", "Profiling", "Profiled")
+    user.wait_task("runs", "Admitted")
+
+    user.apply(profile("m", mib=8))
+    user.wait_task("m", "Admitted")
+    planned = user.api.wait(
+        claim, lambda c: c["metadata"]["annotations"]["tierline.io/standing"] == "Planned"
+    )
+    assert plan_in(planned)["extentCount"] == 8
+
+
 def test_tasks_that_come_together_are_measured_in_turn_on_the_only_device(user: User) -> None:
     user.node(node("node-a"))
     names = ["x", "y", "z"]

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.integration.agent.agent_process import AgentProcess, plan, wait_until
+
+from tierline_agent.protocol import NO_ARENA
 
 _PATIENCE_S = 300.0
 _ENDS_TO_START_ANEW = 75
@@ -21,14 +24,14 @@ with torch.inference_mode():
         model(torch.zeros(1, 64))
         print("ran", flush=True)
 """
-Start = Callable[[], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Starts the program as its container does."""
 
-    def start() -> subprocess.Popen[str]:
+    def start(**more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", _PROGRAM],
             env={
@@ -36,6 +39,7 @@ def start(tmp_path: Path) -> Start:
                 "TIERLINE_OBSERVE": str(tmp_path / "profile.jsonl"),
                 "TIERLINE_OBSERVE_JOBS": "3",
                 "TIERLINE_PLANNED": str(tmp_path / "planned"),
+                **more,
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -87,3 +91,30 @@ def test_a_program_ends_when_its_measuring_is_given_up(tmp_path: Path, start: St
     _, said = ended(start())
 
     assert "it was not measured in time" in said
+
+
+@pytest.mark.slow
+def test_measured_beside_others_it_takes_the_lease_for_each_job(
+    tmp_path: Path, start: Start
+) -> None:
+    agent = AgentProcess(tmp_path)
+    agent.start()
+    try:
+        agent.register("other", plan(2))
+        mine = plan(0, ring=0)
+        answer = agent.register("new", mine, criticality="BestEffort", job_limit_ns=10**12)
+        assert answer["ok"], answer
+        other = agent.client("other")
+        held = other.begin(NO_ARENA)
+        program = start(TIERLINE_SOCKET=answer["socket"], TIERLINE_REQUIRED="1")
+        wait_until(lambda: agent.task("new")["clients"], "the program is there")
+        assert not (tmp_path / "profile.jsonl").read_text(), "it waits for the lease"
+        other.end(held)
+
+        _, said = ended(program)
+        assert "it ends, to leave the device to others" in said
+        assert '"profile"' in (tmp_path / "profile.jsonl").read_text()
+        assert agent.task("new")["warmup_jobs"] >= 5, "three to learn, and those that counted"
+        assert agent.task("new")["jobs"] == agent.task("new")["misses"] == 0
+    finally:
+        agent.stop()

@@ -369,7 +369,7 @@ WRONG: Final = (
         "a field that belongs one level up",
         task(spec__realtime__memory={"budget": "1Gi"}),
         "spec.realtime.memory",
-        "write one of criticality, deadline, executionTime, period",
+        "write one of criticality, deadline, executionTime, measuringLimit, period",
         CLUSTER,
     ),
     Wrong(

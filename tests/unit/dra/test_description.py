@@ -52,6 +52,15 @@ def test_a_pod_that_is_measured_writes_one_folder_and_has_no_agent() -> None:
     assert not names & {"TIERLINE_SOCKET", "TIERLINE_REQUIRED"}
 
 
+def test_a_pod_that_is_measured_beside_others_has_the_agent_for_its_leases() -> None:
+    made = environment(grant_of(claim(annotations=notes("Profiling", beside=True)), NODE))
+
+    assert made["TIERLINE_SOCKET"] == "/run/tierline/tierline.sock"
+    assert made["TIERLINE_REQUIRED"] == "1"
+    assert made["TIERLINE_PLANNED"] == "/run/tierline/planned"
+    assert "TIERLINE_OBSERVE" in made
+
+
 def test_a_pod_that_was_measured_lays_its_weights_out_as_it_did_then() -> None:
     learned = "/run/tierline/measured/profile.jsonl"
     planned = grant_of(claim(), NODE)

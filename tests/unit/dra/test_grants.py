@@ -56,6 +56,19 @@ def test_a_plan_says_how_jobs_give_the_device_away() -> None:
     assert registration.plan.holds_as(without.plan)
 
 
+def test_one_measured_beside_others_takes_bounded_leases_in_what_they_leave() -> None:
+    grant = grant_of(claim(annotations=notes("Profiling", beside=True)), NODE)
+
+    registration = grant.registration
+    assert grant.measured_beside
+    assert registration is not None
+    assert (registration.criticality, registration.job_limit_ns) == ("BestEffort", 500_000_000)
+    assert parse_registration(registration.as_json()) == registration
+    planned = grant_of(claim(annotations=notes(terms=grant.terms.to_api())), NODE)
+    assert planned.registration is not None
+    assert planned.registration.job_limit_ns is None, "the limit is for the time of its measuring"
+
+
 @pytest.mark.parametrize("standing", ["Profiling", "Lost", "Unmeasured"])
 def test_who_has_no_plan_that_holds_is_not_registered(standing: str) -> None:
     grant = grant_of(claim(annotations=notes(standing)), NODE)

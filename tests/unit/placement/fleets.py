@@ -88,6 +88,7 @@ def profile(
     layers: int = 8,
     namespace: str = "default",
     product: str = "Trial CPU",
+    kind: DeviceKind = DeviceKind.CPU,
     workspace_mib: int = 4,
     digest: str | None = None,
 ) -> MemProfile:
@@ -95,7 +96,7 @@ def profile(
     return MemProfile(
         metadata=ObjectMeta(name=name, namespace=namespace),
         spec=MemProfileSpec(
-            device=ProfiledDevice(kind=DeviceKind.CPU, product=product),
+            device=ProfiledDevice(kind=kind, product=product),
             layers=tuple(
                 Layer(
                     name=f"layer{number}",
@@ -127,6 +128,7 @@ def task(
     generation: int = 1,
     leaving: bool = False,
     status: Any = None,
+    limit_ms: float | None = None,
 ) -> MemTask:
     """A task; `of` names its profile, `number` its age (0 is the oldest)."""
     created = START + timedelta(seconds=number)
@@ -143,6 +145,7 @@ def task(
                 period_s=period_ms / 1000,
                 deadline_s=(deadline_ms or period_ms) / 1000,
                 criticality=criticality,
+                measuring_limit_s=None if limit_ms is None else limit_ms / 1000,
             ),
             memory=Memory(budget_bytes=budget_mib * MIB),
             swap=Swap(policy=policy),
@@ -193,7 +196,8 @@ def allocated(of: Fleet, known: Claim) -> Claim:
         place=seat.place,
         allocated=known.allocated or known.created,
         order=seat.order,
-        profiling=seat.standing in planless or (lost and known.profiling),
+        profiling=seat.standing in planless or (lost and seat.measured),
+        beside=seat.standing is Standing.PROFILING and seat.plan is not None,
         unmeasured=seat.standing == Standing.UNMEASURED,
         held=seat.held if not lost else None,
         lost=lost,

@@ -1,4 +1,4 @@
-"""Tasks without a profile on one device: each is measured alone, and all end with a verdict."""
+"""Tasks without a profile on one device: each is measured, and all end with a verdict."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from tests.unit.placement.fleets import (
     node,
     places,
     profile,
+    run,
     said,
     settle,
     task,
 )
 
+from tierline_api.device import DeviceKind
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.memtask_status import Phase
+from tierline_api.realtime import Criticality
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
 
@@ -216,3 +219,152 @@ def test_what_is_admitted_is_not_disturbed() -> None:
 
     assert seen.seat_of(ClaimKey("default", "d")) is None
     assert said(seen, "runs")[0] == "True"
+
+
+def in_use(*tasks: MemTask, hard: MemTask | None = None) -> Cluster:
+    """A device on which `hard` runs by its plan, of 10 ms a job; then the tasks."""
+    runs = hard or task("runs")
+    seen = Cluster(runs, *tasks)
+    seen.profiles["runs"] = profile("runs", mib=8, compute_ms=10)
+    seen.pod("runs", 0)
+    seen.turn()
+    assert standings(seen.fleet, seen.claims)["runs"] is Standing.PLANNED
+    return seen
+
+
+def test_a_task_that_says_how_long_its_jobs_take_is_measured_beside_others() -> None:
+    seen = in_use(task("new", number=1, limit_ms=90))
+    seen.pod("new", 1)
+
+    assert seen.measured_now == ["new"]
+    seat = seen.fleet.seat_of(seen.claims["new"].key)
+    assert seat is not None
+    assert seat.plan is not None
+    assert (seat.plan.extent_count, seat.plan.workspace_bytes, seat.plan.job_time_s) == (0, 0, 0.09)
+    assert said(seen.fleet, "runs")[0] == "True"
+    assert said(seen.fleet, "new") == ("False", "Pending", "is measured before it is admitted")
+    verdict = seen.fleet.verdict(TaskKey("default", "new"))
+    assert verdict is not None
+    assert verdict.profiled.message == "runs beside the tasks of a/cpu0 to be measured"
+
+    seen.is_measured("new")
+    assert standings(seen.fleet, seen.claims) == dict.fromkeys(seen.claims, Standing.PLANNED)
+    assert said(seen.fleet, "new")[:2] == ("True", "Admitted")
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "fits"), [(90, True), (90.001, False), (None, False)], ids=str
+)
+def test_only_a_bound_that_leaves_every_deadline_is_let_beside(
+    limit_ms: float | None, *, fits: bool
+) -> None:
+    seen = in_use(task("new", number=1, limit_ms=limit_ms))
+    seen.pod("new", 1)
+
+    assert seen.measured_now == (["new"] if fits else [])
+    assert said(seen.fleet, "runs")[0] == "True"
+    verdict = seen.fleet.verdict(TaskKey("default", "new"))
+    assert verdict is not None
+    if not fits:
+        why = "state spec.realtime.measuringLimit" if limit_ms is None else "0.001 ms"
+        assert why in verdict.profiled.message
+
+
+def test_nothing_is_measured_beside_others_on_a_gpu() -> None:
+    runs = task("runs", of="m", kind=DeviceKind.CUDA)
+    seen = fleet(
+        node("a", kind=DeviceKind.CUDA),
+        profile("m", kind=DeviceKind.CUDA),
+        *(runs, task("new", number=1, limit_ms=1, kind=DeviceKind.CUDA)),
+    )
+    run(seen, "runs")
+    feed(seen, claim("d", "new", number=1))
+
+    assert seen.seat_of(ClaimKey("default", "d")) is None
+    verdict = seen.verdict(TaskKey("default", "new"))
+    assert verdict is not None
+    assert "on a GPU a task is measured alone" in verdict.profiled.message
+
+
+def test_whoever_comes_while_one_is_measured_beside_others_is_admitted_beside_its_limit() -> None:
+    seen = in_use(task("new", number=1, limit_ms=50))
+    seen.pod("new", 1)
+    feed(
+        seen.fleet,
+        *(profile("m", mib=8, compute_ms=1), profile("n", mib=8, compute_ms=1)),
+        *(task("slow", of="m", number=2), task("urgent", of="n", number=3, period_ms=50)),
+    )
+
+    assert said(seen.fleet, "slow")[0] == "True"
+    assert said(seen.fleet, "urgent")[1] == "DeadlineInfeasible"
+    feed(seen.fleet, profile("new", mib=8, compute_ms=1))
+    assert said(seen.fleet, "urgent")[0] == "True", "the limit is given back"
+
+
+def test_one_that_was_measured_and_does_not_hold_takes_nothing_from_others() -> None:
+    soft = task("runs", criticality=Criticality.BEST_EFFORT)
+    seen = in_use(task("new", number=1, period_ms=20, limit_ms=50), hard=soft)
+    seen.pod("new", 1)
+    seen.profiles["new"] = profile("new", mib=8, compute_ms=15)
+    seen.turn()
+
+    assert standings(seen.fleet, seen.claims) == {
+        "runs": Standing.PLANNED,
+        "new": Standing.LOST,
+    }
+    assert "delete the pod to have it placed elsewhere" in said(seen.fleet, "new")[2]
+
+
+def test_measuring_beside_others_is_given_up_where_the_device_became_slower() -> None:
+    seen = in_use(task("new", number=1, limit_ms=90))
+    seen.pod("new", 1)
+    seen.profiles["runs"] = profile("runs", mib=8, compute_ms=20)
+    seen.turn()
+
+    assert standings(seen.fleet, seen.claims) == {
+        "runs": Standing.PLANNED,
+        "new": Standing.UNMEASURED,
+    }
+    assert said(seen.fleet, "new")[1] == "ProfilingFailed"
+    seen.is_measured("new")
+    assert said(seen.fleet, "new")[0] == "True", "somebody brought the profile"
+
+
+def test_a_new_limit_counts_only_where_it_holds() -> None:
+    seen = in_use(task("new", number=1, limit_ms=50))
+    seen.pod("new", 1)
+    for limit_ms, granted_ms in ((95, 50), (80, 80)):
+        changed = task("new", number=1, limit_ms=limit_ms, generation=2)
+        seen.fleet.put_task(changed)
+        settle(seen.fleet)
+        verdict = seen.fleet.verdict(TaskKey("default", "new"))
+        assert verdict is not None
+        assert verdict.granted is not None
+        assert verdict.granted.realtime.measuring_limit_s == granted_ms / 1000
+        assert seen.measured_now == ["new"]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_in_any_order_everyone_is_measured_and_who_runs_keeps_its_proof(
+    order: tuple[int, ...],
+) -> None:
+    names = ("b", "c", "d")
+    seen = in_use(*(task(name, number=1 + order[i], limit_ms=30) for i, name in enumerate(names)))
+    for i in order:
+        seen.pod(names[i], i)
+        assert standings(seen.fleet, seen.claims)["runs"] is Standing.PLANNED
+    for i in reversed(order):
+        seen.is_measured(names[i])
+        assert standings(seen.fleet, seen.claims)["runs"] is Standing.PLANNED
+
+    assert standings(seen.fleet, seen.claims) == dict.fromkeys(seen.claims, Standing.PLANNED)
+
+
+def test_one_measured_alone_never_runs_where_somebody_holds_a_plan() -> None:
+    seen = fleet(node("a"), task("x"), claim("c-x", "x", place=A0, profiling=True))
+    assert seen.seat_of(ClaimKey("default", "c-x")).standing is Standing.PROFILING  # type: ignore[union-attr]
+    other = fleet(node("b"), profile("runs", mib=8), task("runs"))
+    held = run(other, "runs")
+    feed(seen, profile("runs", mib=8), task("runs", number=1), replace(held, place=A0))
+
+    assert seen.seat_of(ClaimKey("default", "c-x")).standing is Standing.UNMEASURED  # type: ignore[union-attr]
