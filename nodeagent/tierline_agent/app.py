@@ -48,7 +48,7 @@ from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
-from tierline_agent.tiers.resizing import Fitted, fit
+from tierline_agent.tiers.resizing import fit
 from tierline_agent.unit import Unit
 from tierline_agent.workspaces import Workspaces
 from tierline_api.device import DeviceKind
@@ -134,15 +134,14 @@ def _fit_tiers(config: AgentConfig) -> tuple[list[TierSettings], tuple[str, ...]
     planned = TaskRegistry.homes_of_before(Path(config.state_dir) / _TASKS)
     tiers, notes = [], []
     for tier in config.tiers:
-        fitted = Fitted(tier.size_bytes)
-        if tier.name == "dram":
-            fitted = fit(
-                *(Path(tier.path), tier.size_bytes, config.extent_bytes),
-                planned_extents=planned[tier.name],
-                needed=noted if living else (),
-            )
+        fitted = fit(
+            *(tier.name, Path(tier.path), tier.size_bytes, config.extent_bytes),
+            planned_extents=planned[tier.name],
+            needed=noted if living else (),
+        )
+        for sentence in filter(None, (fitted.objection, fitted.left)):
+            _log.warning("%s", sentence)
         if fitted.objection:
-            _log.warning("%s", fitted.objection)
             notes.append(fitted.objection)
         tiers.append(tier.model_copy(update={"size_bytes": fitted.size_bytes}))
     return tiers, tuple(notes)

@@ -3,7 +3,7 @@
 `open_medium` opens what a tier is made of, `Store.open` the content-addressed store on it.
 
     medium.py  the interface; mapped.py, files.py: its kinds; media.py: choosing and allocating
-    resizing.py  a store in memory of another size than before
+    resizing.py  a store of another size than before
     format.py  bytes on the medium; volume.py: reading and writing them
     catalogue.py  what is held and what may go; store.py: all of it under one lock
 """

@@ -1,20 +1,26 @@
-"""Gives the store of a tier in memory another size, before it is opened.
+"""Gives the store of a tier another size, before it is opened.
 
 The layout of a store follows from its size, so another size is another store: made beside the old
 one, filled with the old one's content, and put into its place in one step. An agent that dies
-meanwhile leaves the old store as it was. Content is needed only by programs that run: without any,
-the old store goes before the new one comes, and a tier that fills the machine can be resized too.
+meanwhile, or a machine that loses power, leaves the old store as it was, and a draft that the next
+agent removes. A device has no place beside its store: it is left as it is.
 
-It judges no content: what was stored is copied with its digest, by which each read checks it. It
-resizes no store on a disk, where copying takes long.
+Content is needed only by programs that run. What else a store holds saves a program that loads the
+same weights the writing: of a tier on a disk it is kept as far as it has room, the newest first,
+and a sentence says what was left; host memory loses it as it does when the machine boots, so that
+a tier that fills the machine can be resized too.
 
-Invariant: with programs running, either all content is in the store of the new size, or the old
-store is untouched and a sentence says why; the plans of before always have the room they reckon
-with.
+It judges no content: what was stored is copied with its digest, by which each read checks it.
+
+Invariant: with programs running, either all content that they need is in the store of the new size,
+or the old store is untouched and a sentence says why; the plans of before always have the room they
+reckon with.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Container, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,14 +29,17 @@ from typing import Final
 
 from tierline_agent.tiers.digest import Digest
 from tierline_agent.tiers.errors import TierError
-from tierline_agent.tiers.format import Geometry, Record, SlotState, lay_out
-from tierline_agent.tiers.media import open_medium
+from tierline_agent.tiers.format import Record, SlotState, lay_out
+from tierline_agent.tiers.media import Kind, open_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
 from tierline_agent.tiers.memory import scratch
 from tierline_agent.tiers.volume import Volume
 
-_KIND: Final = "dram"
+_log = logging.getLogger(__name__)
+_IN_MEMORY: Final = "dram"
 _MEMORY: Final = Path("/proc/meminfo")
+_Content = tuple[int, Record]
+"""A slot and what it says."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,12 @@ class Fitted:
     """Its size, bytes; 0 for all there is."""
     objection: str = ""
     """Why that is not the size that was asked for."""
+    left: str = ""
+    """What is not there any more that programs may load again."""
 
 
 def fit(
+    kind: Kind,
     path: Path,
     size_bytes: int,
     extent_bytes: int,
@@ -51,7 +63,7 @@ def fit(
     planned_extents: int,
     needed: Container[Digest] | None,
 ) -> Fitted:
-    """Make the store at `path`, if there is one, be of `size_bytes`.
+    """Make the store of that kind at `path`, if there is one, be of `size_bytes`.
 
     Plans keep `planned_extents` in it. Programs that run need the content `needed`: none of it if
     that is empty, and perhaps all if it is None.
@@ -59,71 +71,112 @@ def fit(
     Raises:
         TierError: what is there cannot be used, or is no store.
     """
+    beside = path.with_name(f"{path.name}.new")
     here_bytes = path.stat().st_size if path.is_file() else 0
+    if here_bytes:
+        beside.unlink(missing_ok=True)  # of an agent that died
     if not size_bytes or here_bytes < BLOCK_BYTES:
         return Fitted(size_bytes)
-    with closing(Volume.open(open_medium(_KIND, path), extent_bytes)) as store:
+    where = f"the {kind} tier {path}"
+    with closing(Volume.open(open_medium(kind, path), extent_bytes)) as store:
         wanted = lay_out(extent_bytes, size_bytes)
         if store.geometry == wanted and here_bytes <= size_bytes:
             return Fitted(size_bytes)
-        content = [
-            (slot, record)
-            for slot, record in store.scan()
-            if record.state is SlotState.STORED and (needed is None or record.digest in needed)
-        ]
-        room_for = max(planned_extents, len(content))
-        objection = _objection(wanted, room_for, size_bytes if content else 0)
-        if content and not objection:
-            beside = path.with_name(f"{path.name}.new")
+        stored = [one for one in store.scan() if one[1].state is SlotState.STORED]
+        content = [one for one in stored if needed is None or one[1].digest in needed]
+        slots = wanted.slot_count if wanted else 0
+        objection = _too_small(slots, max(planned_extents, len(content)))
+        kept = content if kind == _IN_MEMORY else _with_newest(content, stored, slots)
+        if kept and not objection:
+            lacking = _no_room_beside(kind, path, size_bytes)
             try:
-                beside.unlink(missing_ok=True)
-                with closing(
-                    Volume.open(open_medium(_KIND, beside, size_bytes), extent_bytes)
-                ) as new:
-                    _copy(store, new, content)
-                beside.replace(path)
+                if not lacking:
+                    _make(store, kind, beside, size_bytes, kept)
+                    _put_in_place(beside, path)
             except (TierError, OSError) as error:
                 beside.unlink(missing_ok=True)
-                objection = str(error)
-    if objection:
-        return Fitted(
-            here_bytes,
-            f"the {_KIND} tier {path} keeps its {here_bytes} bytes instead of {size_bytes}: "
-            f"{objection}; end tasks, then restart the agent",
-        )
-    if not content:
+                lacking = str(error)
+            if lacking:
+                objection, kept = (lacking if content else ""), []
+        if objection:
+            return Fitted(
+                here_bytes,
+                f"{where} keeps its {here_bytes} bytes instead of {size_bytes}: {objection}; "
+                "end tasks, then restart the agent",
+            )
+    if not kept:
         path.unlink()
-    return Fitted(size_bytes)
+    lost = 0 if kind == _IN_MEMORY else len(stored) - len(kept)
+    if not lost:
+        return Fitted(size_bytes)
+    return Fitted(
+        size_bytes,
+        left=f"{where} has {size_bytes} bytes now instead of {here_bytes}, and {lost} of the "
+        f"{len(stored)} extents that it held are gone: no program that runs needs them, and others "
+        "load them again",
+    )
 
 
-def _objection(wanted: Geometry | None, needed: int, beside_bytes: int) -> str:
-    """Why a store of that size, made beside the old one, does not do; empty if it does."""
-    slots = wanted.slot_count if wanted else 0
+def _too_small(slots: int, needed: int) -> str:
+    """Why a store of so many extents does not do; empty if it does."""
     if needed > slots:
         return f"tasks of this node may need {needed} extents of it, and {slots} would fit"
-    free_bytes = _free_bytes()
-    if beside_bytes > free_bytes:
-        return (
-            f"until all is copied it takes {beside_bytes} bytes more, and the machine has "
-            f"{free_bytes} bytes of memory left"
+    return ""
+
+
+def _no_room_beside(kind: Kind, path: Path, size_bytes: int) -> str:
+    """Why a store of that size cannot be made beside the old one; empty if it can."""
+    free_bytes, what = _free_memory_bytes(), "the machine has {} bytes of memory left"
+    if kind != _IN_MEMORY:
+        system = os.statvfs(path.parent)
+        free_bytes, what = system.f_bavail * system.f_frsize, "its file system has {} bytes left"
+    if size_bytes > free_bytes:
+        return f"until all is copied it takes {size_bytes} bytes more, and " + what.format(
+            free_bytes
         )
     return ""
 
 
-def _copy(old: Volume, new: Volume, content: Sequence[tuple[int, Record]]) -> None:
-    """Copy content, the least recently stored first."""
-    for _ in new.scan():
-        pass
-    block = scratch(old.geometry.extent_bytes)
-    in_order = sorted(content, key=lambda pair: pair[1].sequence)
-    for to, (slot, record) in enumerate(in_order):
-        part = block[: record.length]
-        old.read_content(slot, part)
-        new.write_content(to, part)
-        new.write_record(to, record)
+def _with_newest(
+    content: Sequence[_Content], stored: Sequence[_Content], slots: int
+) -> list[_Content]:
+    """What is needed, and of the rest what was stored last, as far as there are slots."""
+    needed = {slot for slot, _ in content}
+    others = sorted(
+        (one for one in stored if one[0] not in needed), key=lambda one: -one[1].sequence
+    )
+    return [*content, *others[: max(0, slots - len(content))]]
 
 
-def _free_bytes() -> int:
+def _make(
+    old: Volume, kind: Kind, path: Path, size_bytes: int, content: Sequence[_Content]
+) -> None:
+    """Make a store with this content, the least recently stored first. Raises TierError."""
+    extent_bytes = old.geometry.extent_bytes
+    _log.info("copying %d extents into a store of %d bytes at %s", len(content), size_bytes, path)
+    with closing(Volume.open(open_medium(kind, path, size_bytes), extent_bytes)) as new:
+        for _ in new.scan():
+            pass
+        block = scratch(extent_bytes)
+        in_order = sorted(content, key=lambda pair: pair[1].sequence)
+        for to, (slot, record) in enumerate(in_order):
+            part = block[: record.length]
+            old.read_content(slot, part)
+            new.write_content(to, part)
+            new.write_record(to, record)
+
+
+def _put_in_place(beside: Path, path: Path) -> None:
+    """Durably: after a loss of power there is the one or the other."""
+    beside.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _free_memory_bytes() -> int:
     """Memory of the machine that could be used without swapping, bytes."""
     (line,) = (one for one in _MEMORY.read_text().splitlines() if one.startswith("MemAvailable:"))
     return int(line.split()[1]) << 10
