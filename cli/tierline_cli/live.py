@@ -7,6 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tierline_api.realtime import Criticality
 from tierline_cli.results import TaskResult
 
 _COLUMNS = ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed")
@@ -31,23 +32,28 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
 
     Responses stand beside `bound`, the worst that admission proved, and `alone`, a job without
     Tierline on the quiet device. `streamed` is per job. `yields`, how often jobs gave the device
-    away, is there if jobs of a task do.
+    away, is there if jobs of a task do; the criticality if not all tasks are Hard. Only a Hard
+    task's misses are broken promises: they are red.
     """
     yields = any(result.preemptible for result in results)
+    mixed = any(result.criticality is not Criticality.HARD for result in results)
     table = Table(
         title=title, title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0)
     )
     table.add_column("task", no_wrap=True)
+    if mixed:
+        table.add_column("criticality", no_wrap=True)
     for column in (*_COLUMNS, *(["yields"] if yields else [])):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("outputs", no_wrap=True)
     for result in results:
-        missed = Text(str(result.misses), style="bold red" if result.misses else "green")
+        late = "bold red" if result.criticality is Criticality.HARD else "yellow"
         table.add_row(
             result.name,
+            *([result.criticality.value] if mixed else []),
             shown_time(result.period_s),
             str(result.jobs),
-            missed,
+            Text(str(result.misses), style=late if result.misses else "green"),
             shown_time(result.response_p50_s),
             shown_time(result.response_p99_s),
             shown_time(result.response_worst_s),

@@ -163,6 +163,7 @@ class LocalRun:
                 compute_only_s=self.measured.compute_only_s[task.name],
                 planned_bytes_per_job=plan.streamed_bytes,
                 preemptible=plan.preemptible,
+                criticality=task.spec.realtime.criticality,
             )
             if final:
                 span_s = self._span_s

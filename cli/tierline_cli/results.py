@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tierline_api.realtime import Criticality
+
 _NS = 1e9
 
 
@@ -56,6 +58,7 @@ class TaskPromise:
     """What the plan streams in each job."""
     preemptible: bool = False
     """Whether its jobs give the device away where a layer ends."""
+    criticality: Criticality = Criticality.HARD
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class TaskResult:
     """The numbers of one task."""
 
     name: str
+    criticality: Criticality
     period_s: float
     jobs: int
     misses: int
@@ -76,6 +80,12 @@ class TaskResult:
     preemptible: bool
     preemptions: int
     outputs_identical: bool | None
+
+    @property
+    def promise_broken(self) -> bool:
+        """A Hard deadline was missed, or an output is wrong. Other tasks may be late."""
+        late = self.misses > 0 and self.criticality is Criticality.HARD
+        return late or self.outputs_identical is False
 
 
 @dataclass
@@ -114,6 +124,7 @@ def result_of(
     unanswered = max(0, releases - len(jobs)) if releases is not None else 0
     return TaskResult(
         name=promise.name,
+        criticality=promise.criticality,
         period_s=promise.period_s,
         jobs=len(jobs),
         misses=sum(job.missed for job in jobs) + unanswered,

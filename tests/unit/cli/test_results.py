@@ -1,7 +1,10 @@
 """Counting: what jobs amount to, and what counts as a broken promise."""
 
+from dataclasses import replace
+
 import pytest
 
+from tierline_api.realtime import Criticality
 from tierline_cli.results import (
     JobLog,
     JobRecord,
@@ -65,6 +68,26 @@ def test_a_job_that_ends_after_its_deadline_is_a_miss() -> None:
 
 def test_a_release_that_no_job_answered_is_a_miss() -> None:
     assert result_of(_PROMISE, [job(0, 40), job(1, 40)], 5, True).misses == 3
+
+
+@pytest.mark.parametrize(
+    ("criticality", "end_ms", "identical", "broken"),
+    [
+        pytest.param(Criticality.HARD, 40, True, False, id="in time and right"),
+        pytest.param(Criticality.HARD, 91, True, True, id="a Hard one is late"),
+        pytest.param(Criticality.SOFT, 91, True, False, id="a Soft one is late"),
+        pytest.param(Criticality.BEST_EFFORT, 91, True, False, id="a BestEffort one is late"),
+        pytest.param(Criticality.SOFT, 40, False, True, id="a wrong output"),
+        pytest.param(Criticality.HARD, 40, None, False, id="nothing to compare"),
+    ],
+)
+def test_what_breaks_a_promise(
+    criticality: Criticality, end_ms: float, identical: bool | None, broken: bool
+) -> None:
+    promise = replace(_PROMISE, criticality=criticality)
+    result = result_of(promise, [job(0, end_ms)], None, identical)
+    assert result.misses == (end_ms > 90)
+    assert result.promise_broken is broken
 
 
 def test_warm_up_jobs_are_not_counted() -> None:
