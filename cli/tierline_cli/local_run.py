@@ -6,13 +6,14 @@ file that the run made.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tierline_api.manifests import Manifests
 from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Tier
 from tierline_cli import decide
@@ -23,6 +24,7 @@ from tierline_cli.local_agent import LocalAgent
 from tierline_cli.measurements import Measurements
 from tierline_cli.place import Place
 from tierline_cli.programs import program_of
+from tierline_cli.remeasured import JobTimes, remeasured
 from tierline_cli.results import (
     TaskPromise,
     TaskResult,
@@ -69,6 +71,7 @@ class LocalRun:
         self._extent_bytes = options.extent_bytes or self.place.extent_bytes
         self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
         self.measured = Measurements(manifests, self.place, self.work_dir)
+        self._node: MemNode | None = None
         self._admitted: Admitted | None = None
         self._agent: LocalAgent | None = None
         self._admin: AdminClient | None = None
@@ -98,7 +101,8 @@ class LocalRun:
             margin=self.options.margin,
         )
         self._admin = self._agent.start()
-        return MemNode.from_api(self._admin.call("node")["node"])
+        self._node = MemNode.from_api(self._admin.call("node")["node"])
+        return self._node
 
     def admit(self, node: MemNode) -> Admitted | Infeasible:
         """Ask for a proof that all tasks hold their deadlines; if there is one, register them."""
@@ -176,6 +180,32 @@ class LocalRun:
             else:
                 results.append(result_of(promise, jobs, None, None))
         return results
+
+    def job_times(self, snapshot: Mapping[str, Any]) -> list[JobTimes]:
+        """How long the jobs of each task had the device, as the agent's snapshot has it."""
+        counted = {task["name"]: task for task in snapshot["tasks"]}
+        plans = _begun(self._admitted).plans
+        return [
+            JobTimes(
+                jobs=counted[plan.name]["jobs"],
+                overruns=counted[plan.name]["overruns"],
+                worst_s=counted[plan.name]["job_time_worst_ns"] / 1e9,
+                planned_s=plan.job_time_s,
+            )
+            for plan in plans
+        ]
+
+    def profiles(self, times: Sequence[JobTimes]) -> list[MemProfile]:
+        """The profiles that the tasks were planned by; where jobs over-ran, with their worst."""
+        node, profiles = _begun(self._node), self.measured.profiles
+        return [
+            remeasured(task, profiles[task.name], node, plan, seen.worst_s)
+            if seen.overruns
+            else profiles[task.name]
+            for task, plan, seen in zip(
+                self.tasks, _begun(self._admitted).plans, times, strict=True
+            )
+        ]
 
     def close(self) -> None:
         """End every process and remove what the run made."""

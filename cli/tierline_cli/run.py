@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.progress import (
@@ -21,6 +22,7 @@ from rich.progress import (
 
 from tierline_api.manifests import load_manifests
 from tierline_api.plan import Tier
+from tierline_api.realtime import Criticality
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
 from tierline_cli.live import console, screen
@@ -43,6 +45,11 @@ _REFRESH_S = 0.5
     "--json-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write that object here, too.",
+)
+@click.option(
+    "--profiles-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the tasks' MemProfiles here, with the worst that their jobs took.",
 )
 @click.option(
     "--fast-memory",
@@ -81,6 +88,7 @@ def command(
     duration: float | None,
     as_json: bool,
     json_file: Path | None,
+    profiles_file: Path | None,
     fast_memory: int,
     nvme: Path | None,
     pmem: Path | None,
@@ -106,7 +114,7 @@ def command(
         gpu=gpu,
     )
     with LocalRun(load_manifests([str(file) for file in files]), options) as run:
-        report = _run(run, duration)
+        report = _run(run, duration, profiles_file)
     if json_file is not None:
         json_file.write_text(json.dumps(report, indent=1) + "\n")
     if as_json:
@@ -117,7 +125,7 @@ def command(
         raise SystemExit(EXIT_BROKEN_PROMISE)
 
 
-def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
+def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> dict[str, Any]:
     where = console()
     _profile(run, where)
     with where.status("starting the agent, measuring its links"):
@@ -136,6 +144,13 @@ def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
         snapshot = run.finish()
     results = run.results(final=True)
     where.print(screen(results, snapshot, "summary"))
+    times = run.job_times(snapshot)
+    for task, seen in zip(run.tasks, times, strict=True):
+        if seen.overruns and task.spec.realtime.criticality is not Criticality.SOFT:
+            where.print(f"[yellow]{seen.sentence(task)}[/]")  # plans of Soft ones are by the mean
+    if profiles_file is not None:
+        documents = [profile.to_api() for profile in run.profiles(times)]
+        profiles_file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     return {
         "device": snapshot["device"],
         "fast_memory_limit_bytes": snapshot["fast_limit_bytes"],
@@ -148,9 +163,12 @@ def _run(run: LocalRun, duration: float | None) -> dict[str, Any]:
             {
                 **asdict(result),
                 "promise_broken": result.promise_broken,
+                "overruns": seen.overruns,
+                "job_time_worst_s": seen.worst_s,
+                "job_time_planned_s": seen.planned_s,
                 "notices": task["notices"],
             }
-            for result, task in zip(results, _in_order(run, snapshot), strict=True)
+            for result, seen, task in zip(results, times, _in_order(run, snapshot), strict=True)
         ],
     }
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests.integration.cli import overload_task
 
+from tierline_api.manifests import load_manifests
 from tierline_cli.admin_client import AdminClient
 
 _ROOT = Path(__file__).parents[3]
@@ -122,8 +123,12 @@ def manifest(folder: Path, period: str) -> Path:
 
 
 def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
-    output, errors = runs.start(manifest(runs.folder, "4s"), "--duration", "6").communicate()
+    kept = runs.folder / "profiles.yaml"
+    options = ("--duration", "6", "--profiles-file", str(kept))
+    output, errors = runs.start(manifest(runs.folder, "4s"), *options).communicate()
     assert output, errors
+    profiles = load_manifests([kept]).profiles
+    assert [profile.name for profile in profiles] == ["left", "right"]
     report = json.loads(output)
     assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"] == _FAST_BYTES
     assert report["weights_bytes"] > _FAST_BYTES

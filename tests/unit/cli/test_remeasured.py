@@ -1,0 +1,105 @@
+"""What jobs took at worst flows back into profiles, by the recursion that plans are made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tierline_api.memnode import MemNode
+from tierline_api.memprofile import MemProfile
+from tierline_api.memtask import MemTask
+from tierline_cli import decide
+from tierline_cli.remeasured import JobTimes, remeasured
+from tierline_operator.planning.answer import Admitted, TaskPlan
+
+_ABOUT = {"apiVersion": "tierline.io/v1alpha1", "metadata": {"name": "vit", "namespace": "n"}}
+_PROFILE = MemProfile.from_api(
+    {
+        **_ABOUT,
+        "kind": "MemProfile",
+        "spec": {
+            "device": {"kind": "cpu", "product": "x"},
+            "layers": [
+                {"name": str(n), "bytes": 64 << 20, "computeTime": "2ms", "meanComputeTime": "1ms"}
+                for n in range(16)
+            ],
+            "workspace": "16Mi",
+        },
+    }
+)
+
+
+def asked(**realtime: str) -> MemTask:
+    spec: dict[str, Any] = {
+        "realtime": {"period": "200ms", **realtime},
+        "memory": {"budget": "8Gi"},
+        "device": {"kind": "cpu"},
+    }
+    return MemTask.from_api({**_ABOUT, "kind": "MemTask", "spec": spec})
+
+
+def node(fast_bytes: int) -> MemNode:
+    """With a link of 20 GB/s: to read a layer takes 3.4 ms."""
+    device = {"name": "cpu", "kind": "cpu", "product": "x", "extentBytes": 32 << 20}
+    link = {"name": "h2d", "device": "cpu", "bandwidth": 20 * 10**9, "overhead": "10us"}
+    status = {
+        "devices": [{**device, "fastBytes": fast_bytes}],
+        "tiers": [{"name": "dram", "capacityBytes": 2**34}],
+        "links": [link],
+    }
+    about = {"apiVersion": "tierline.io/v1alpha1", "metadata": {"name": "here"}}
+    return MemNode.from_api({**about, "kind": "MemNode", "status": status})
+
+
+def planned(task: MemTask, profile: MemProfile, where: MemNode) -> TaskPlan | None:
+    answer = decide.decide([task], {task.name: profile}, where, None)
+    return answer.plans[0] if isinstance(answer, Admitted) else None
+
+
+@pytest.mark.parametrize("fast_bytes", [2 << 30, 300 << 20], ids=["resident", "streamed"])
+def test_a_profile_with_the_worst_of_a_run_plans_no_less_than_that(fast_bytes: int) -> None:
+    task, where = asked(), node(fast_bytes)
+    plan = planned(task, _PROFILE, where)
+    assert plan is not None
+    assert bool(plan.streamed_bytes) == (fast_bytes < 1 << 30)
+    worst_s = 1.4 * plan.job_time_s
+    longer = remeasured(task, _PROFILE, where, plan, worst_s)
+    again = planned(task, longer, where)
+    assert again is not None
+    # With the margin above what was seen, and means as they were.
+    assert worst_s < again.job_time_s
+    assert longer.spec.layers[3].compute_time_s > _PROFILE.spec.layers[3].compute_time_s
+    assert longer.spec.layers[3].mean_compute_time_s == 0.001
+    # What is in the profile now is not lengthened once more.
+    assert remeasured(task, longer, where, plan, worst_s) is longer
+
+
+def test_a_task_whose_jobs_took_too_long_is_not_admitted_again() -> None:
+    task, where = asked(deadline="60ms"), node(2 << 30)
+    plan = planned(task, _PROFILE, where)
+    assert plan is not None
+    assert planned(task, remeasured(task, _PROFILE, where, plan, 0.055), where) is None
+
+
+@pytest.mark.parametrize(
+    ("realtime", "worst_s"),
+    [
+        pytest.param({}, 0.03, id="shorter than measured"),
+        pytest.param({"executionTime": "50ms"}, 0.1, id="planned by what its spec states"),
+    ],
+)
+def test_a_profile_stays_where_it_says_enough(realtime: dict[str, str], worst_s: float) -> None:
+    task, where = asked(**realtime), node(2 << 30)
+    plan = planned(task, _PROFILE, where)
+    assert plan is not None
+    assert remeasured(task, _PROFILE, where, plan, worst_s) is _PROFILE
+
+
+def test_a_person_is_told_what_to_do() -> None:
+    seen = JobTimes(jobs=40, overruns=2, worst_s=0.048, planned_s=0.0312)
+    said = seen.sentence(asked())
+    assert "vit: 2 of 40 jobs had the device for longer than the 31.2 ms" in said
+    assert "48.0 ms at worst" in said
+    assert "--profiles-file" in said
+    assert "executionTime" in seen.sentence(asked(executionTime="20ms"))
