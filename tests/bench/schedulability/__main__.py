@@ -1,7 +1,7 @@
 """The figures of docs/benchmarks/schedulability.md, part by part.
 
     python -m tests.bench.schedulability attacks [--runs 1000000] [--resume]
-    python -m tests.bench.schedulability curves [--sets 400] [--shapes families] [--resume]
+    python -m tests.bench.schedulability curves [--sets 400] [--shapes NAME] [--jobs N] [--resume]
     python -m tests.bench.schedulability growth
     python -m tests.bench.schedulability optimum [--sets 210]
 
@@ -14,18 +14,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from tests.bench.machine import describe, print_head
-from tests.bench.schedulability import acceptance, growth, optimum, soundness
 from tests.bench.schedulability.shapes import SOURCES
 
 PARTS = {
-    "attacks": soundness.run,
-    "curves": acceptance.run,
-    "growth": growth.run,
-    "optimum": optimum.run,
+    "attacks": "soundness",
+    "curves": "acceptance",
+    "growth": "growth",
+    "optimum": "optimum",
 }
+"""The module of each part: what one needs to be installed, the others do without."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = describe()
     print_head(about)
     options.folder.mkdir(parents=True, exist_ok=True)
-    return PARTS[options.part](options, about)
+    status: int = import_module(f"{__package__}.{PARTS[options.part]}").run(options, about)
+    return status
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -54,6 +56,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     curves = parts.add_parser("curves", help="share of sets admitted")
     curves.add_argument("--sets", type=int, default=400, help="for each utilisation")
     curves.add_argument("--resume", action="store_true", help="go on from what the JSON holds")
+    curves.add_argument("--jobs", type=int, default=1, help="processes that examine sets")
     curves.add_argument("--shapes", choices=sorted(SOURCES), default="families")
     more = parts.add_parser("growth", help="time for one more task beside a hundred")
     more.add_argument("--times", type=int, default=200, help="tasks asked for")

@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
 from tests.bench.schedulability.curves import LOADS, RATIOS, SCHEMES, Examined, examine
-from tests.bench.schedulability.shapes import SOURCES
+from tests.bench.schedulability.shapes import SOURCES, Source
 
 USUAL_LOADS = tuple(load for load in LOADS if load <= 0.6)
 TARGET_RATIO = 2.0
@@ -90,20 +91,38 @@ def run(options: argparse.Namespace, about: dict[str, Any]) -> int:
     if options.resume:
         before = json.loads(stem.with_suffix(".json").read_text())
         counted = Counted.of_percent(before["sets_each"], before["admitted_percent"])
-    while counted.sets < options.sets:
-        for load in LOADS:
-            tasks = source.draw(options.seed + counted.sets, load)
-            counted.add(examine(tasks, source.device_for(tasks, 1.0), load))
-        counted.sets += 1
-        took_s = time.monotonic() - begun
-        print(f"{counted.sets} sets each, {took_s:.0f} s", file=sys.stderr, flush=True)
-        over = took_s > options.seconds
-        if over or counted.sets % 20 == 0 or counted.sets == options.sets:
-            _write(stem, {**about, "shapes": source.about}, counted)
-        if over:
-            break
+    about = {**about, "shapes": source.about}
+    with Pool(options.jobs, _work, (options.shapes, options.folder)) as pool:
+        numbers = range(options.seed + counted.sets, options.seed + options.sets)
+        for examined in pool.imap(_examined, numbers):
+            for one in examined:
+                counted.add(one)
+            counted.sets += 1
+            took_s = time.monotonic() - begun
+            print(f"{counted.sets} sets each, {took_s:.0f} s", file=sys.stderr, flush=True)
+            if counted.sets % 20 == 0:
+                _write(stem, about, counted)
+            if took_s > options.seconds:
+                break
+    _write(stem, about, counted)
     print(tables(counted))
+    _plot(stem.with_suffix(".png"), counted)
     return 0
+
+
+_source: Source
+"""Of a process of the pool."""
+
+
+def _work(shapes: str, folder: Path) -> None:
+    global _source  # noqa: PLW0603 - set once, when a process begins
+    _source = SOURCES[shapes](folder)
+
+
+def _examined(number: int) -> list[Examined]:
+    """A set of that number for each utilisation."""
+    sets = [(load, _source.draw(number, load)) for load in LOADS]
+    return [examine(tasks, _source.device_for(tasks, 1.0), load) for load, tasks in sets]
 
 
 def tables(counted: Counted) -> str:
@@ -136,7 +155,6 @@ def _write(stem: Path, about: dict[str, Any], counted: Counted) -> None:
     }
     stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     stem.with_suffix(".md").write_text(tables(counted) + "\n")
-    _plot(stem.with_suffix(".png"), counted)
 
 
 def _plot(path: Path, counted: Counted) -> None:
