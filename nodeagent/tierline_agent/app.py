@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import resource
@@ -119,10 +120,21 @@ async def run(config: AgentConfig) -> None:
             thread = KubernetesThread(config, config.kubernetes, name, node.health.set)
             thread.start()
             stopping.push_async_callback(asyncio.to_thread, thread.stop)
+        _leave_to_the_end()
         _log.info("ready in %s", run_dir)
         await stop.wait()
         _log.info("stopping; clients keep what they have mapped")
         node.stopping = True
+
+
+def _leave_to_the_end() -> None:
+    """Have the garbage collector pass over all that there is by now.
+
+    Nearly all of it lives as long as the agent. To look at all of it took 18 to 29 ms on an H200's
+    host, once in some thousand extents, in which no copy was issued and a job waited.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _fit_tiers(config: AgentConfig) -> tuple[list[TierSettings], tuple[str, ...]]:

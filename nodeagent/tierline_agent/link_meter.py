@@ -37,7 +37,7 @@ class LinkRate:
     worst_bytes_per_s: float
     """Slowest window."""
     overhead_s: float
-    """Time of a transfer of next to nothing."""
+    """What each transfer in a row takes beyond its bytes."""
 
 
 class LinkMeter:

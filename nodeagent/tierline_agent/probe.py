@@ -5,8 +5,11 @@ What is measured of d2h is what it is planned for: devices that save workspaces.
 Content is stored, and read back through the link into extents of the device with its digest
 checked: what a plan will be charged is what is measured. Full extents give the bandwidth, two in
 flight as always, and more content than caches hold; content of next to nothing, as many behind each
-other as a job has, gives the overhead of one transfer in a row. A GPU reads them by a stream, as
-for a job whose client has consumed everything beforehand.
+other as a job has, gives the overhead of one transfer in a row.
+
+A GPU reads by a stream, as for a job whose client has consumed everything beforehand. There the
+overhead is what a full extent in a row takes beyond its bandwidth: copies are enqueued while others
+are under way, so what the agent does for each is none of the link's time.
 
 Devices share links (a storage tier's), or what lies behind links of their own (a root port, the
 memory of the host). So every device is measured alone and then all of them at once; each link is
@@ -23,6 +26,7 @@ for the probe. Then, the rates of last time hold.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import statistics
 import time
@@ -56,6 +60,9 @@ _LONGEST_S = 1.5
 _SMALL_BYTES = 4096
 _SMALL_TRANSFERS = 64
 _SMALL_ROUNDS = 5
+_SHORT_ROW = 16
+_LONG_ROW_S = 0.06  # an end is seen up to a millisecond late: 1 % of an extent's time at most
+_ROW_ROUNDS = 3
 
 
 Reads = Callable[[Sequence[bytes]], Awaitable[None]]
@@ -184,14 +191,39 @@ async def _measure_alone(tier: Tier, probe: _Probe) -> None:
         if not tier.measured:
             stored.overhead_s = await _save_for_a_while(tier.write, probe)
         *full, tiny = contents.digests
-        overheads = [
-            await _time(read([tiny] * _SMALL_TRANSFERS)) / _SMALL_TRANSFERS
-            for _ in range(_SMALL_ROUNDS)
-        ]
         await read(full)
         loaded.restart()
         await _read_for_a_while(read, full)
-        loaded.overhead_s = statistics.median(overheads)
+        if probe.device.copies_itself:
+            loaded.overhead_s = await _beyond_bandwidth(read, full, link, probe.device)
+        else:
+            loaded.overhead_s = await _of_next_to_nothing(read, tiny)
+
+
+async def _of_next_to_nothing(read: Reads, tiny: bytes) -> float:
+    """Seconds of one transfer among many, each of next to nothing."""
+    row = [tiny] * _SMALL_TRANSFERS
+    return statistics.median([await _time(read(row)) for _ in range(_SMALL_ROUNDS)]) / len(row)
+
+
+async def _beyond_bandwidth(
+    read: Reads, full: Sequence[bytes], link: Link, device: Device
+) -> float:
+    """Seconds that each further full extent adds to a row, beyond its copy at the link's rate.
+
+    How long a row takes by itself, until its end is seen, is in the short one and the long one.
+    """
+    rate = link.meter.median_bytes_per_s
+    if rate is None:
+        return 0.0
+    copy_s = device.extent_bytes / rate
+    more = max(_SHORT_ROW, math.ceil(_LONG_ROW_S / copy_s))
+    extents = list(itertools.islice(itertools.cycle(full), _SHORT_ROW + more))
+    short_s, long_s = [
+        statistics.median([await _time(read(row)) for _ in range(_ROW_ROUNDS)])
+        for row in (extents[:_SHORT_ROW], extents)
+    ]
+    return max(0.0, (long_s - short_s) / more - copy_s)
 
 
 async def _measure_together(tier: Tier, probes: Sequence[_Probe]) -> None:

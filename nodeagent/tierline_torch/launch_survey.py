@@ -106,15 +106,23 @@ class LaunchSurvey:
         self, replay: Replay, contents: Contents, lease: Lease
     ) -> tuple[list[Any], list[float], float]:
         """Its outputs, the times of its layers, and that of all of it, seconds."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         ranges = _ranges([weight for weight, _ in contents.placed])
+        edges: list[torch.cuda.Event] = []
+
+        def timed(*call: Any) -> Any:
+            """Between two events, which leave out what the replay itself does before and after."""
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            output = through(plain, *call)
+            end.record()
+            edges.extend((begin, end))
+            return output
+
         with lease(), self._launches.watching(ranges), self._launches.timing():
             torch.cuda.synchronize()
-            begin.record()
-            outputs = replay.run(lambda *call: through(plain, *call))
-            end.record()
-            end.synchronize()
-            total_s = begin.elapsed_time(end) / 1e3
+            outputs = replay.run(timed)
+            torch.cuda.synchronize()
+            total_s = edges[0].elapsed_time(edges[-1]) / 1e3
             reads, ends_s = self._launches.reads(), self._launches.times()
         layers = contents.layers
         return outputs, layer_times_s(layers, reads, ends_s, total_s) if layers else [], total_s

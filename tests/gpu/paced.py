@@ -27,6 +27,7 @@ class Paced:
     ) -> None:
         early = EARLY if prepared else {}
         self._model = model
+        self._is_prepared = not prepared
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.gpu.task", model, "--mode", mode),
@@ -39,9 +40,15 @@ class Paced:
             env={**os.environ, **environment, **early},
         )
 
+    def prepared(self) -> None:
+        """Wait until one that shall be prepared is."""
+        if not self._is_prepared:
+            self._line()
+            self._is_prepared = True
+
     def load(self) -> None:
         """Let a prepared one go on, as soon as it is."""
-        self._line()
+        self.prepared()
         self._say("load")
 
     def ready(self) -> None:
