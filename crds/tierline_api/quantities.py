@@ -5,11 +5,15 @@ manifest means the same on a laptop and in a cluster. A quantity of a fraction o
 up to the next byte, as Kubernetes does (``1.2Gi``), except when written in thousandths of a byte
 (``128m``), which is always a slip for ``128M``. A duration keeps nanoseconds: seconds as a float
 are exact to the nanosecond up to 48 days, and `parse_duration` takes up to 1000 hours.
+
+Exact arithmetic is slow, and a cluster's objects hold the same few texts again and again: what was
+read and written lately is remembered (it was a sixth of the operator's processor time).
 """
 
 import re
 import reprlib
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, floor
 
 MAX_BYTES = 2**60
@@ -45,6 +49,9 @@ _UNIT_NS = {
 }
 
 
+_REMEMBERED = 4096
+"""Texts, and values, of each kind."""
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist = 2, 2, 3
@@ -54,6 +61,7 @@ class QuantityError(ValueError):
     """A text that is no quantity or no duration; the message says what to write instead."""
 
 
+@lru_cache(_REMEMBERED)
 def parse_quantity(text: str) -> int:
     """Return the whole bytes that a Kubernetes quantity means: ``2Gi``, ``500M``, ``1e9``.
 
@@ -91,6 +99,7 @@ def parse_quantity(text: str) -> int:
     return ceil(exact)
 
 
+@lru_cache(_REMEMBERED)
 def format_quantity(size_bytes: int) -> str:
     """Return the shortest exact quantity for `size_bytes`: ``2Gi``, ``500M`` or ``4097``."""
     if size_bytes < 0:
@@ -102,6 +111,7 @@ def format_quantity(size_bytes: int) -> str:
     return min(texts, key=lambda text: (len(text), text[-1] != "i"))
 
 
+@lru_cache(_REMEMBERED)
 def parse_duration(text: str) -> float:
     """Return the seconds that a duration (``50ms``, ``1.5s``, ``1m30s``, ``250us``) means.
 
@@ -127,6 +137,7 @@ def parse_duration(text: str) -> float:
     return total_ns / 10**9
 
 
+@lru_cache(_REMEMBERED)
 def format_duration(duration_s: float) -> str:
     """Return `duration_s` (seconds, rounded to nanoseconds) as Go writes it, such as ``1m30s``."""
     total_ns = round(duration_s * 10**9)

@@ -1,7 +1,7 @@
 """The status of a MemTask, from what placement says and what its pods show. Pure.
 
-Conditions keep the time of their last transition; the clock is an argument. A status that says
-nothing new equals the one before, so that nobody writes it.
+Conditions keep the time of their last transition; the clock is an argument. A status equals how it
+reads back, and one that says nothing new equals the one before, so that nobody writes it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def status_of(
     running = verdict.phase == Phase.ADMITTED and ready.status == _TRUE
     first = verdict.seats[0] if verdict.seats else None
     plan = plan_of(first.plan, first.scheduling) if first and first.plan else None
-    status = MemTaskStatus(
+    return MemTaskStatus(
         observed_generation=generation,
         phase=Phase.RUNNING if running else verdict.phase,
         reason=(ready if running else _deciding(verdict)).reason.value,
@@ -75,8 +75,6 @@ def status_of(
         observed=seen,
         tiers=_tiers(plan),
     )
-    # As it reads back: times are written in whole nanoseconds.
-    return MemTaskStatus.from_api(status.to_api())
 
 
 def _deciding(verdict: Verdict) -> Said:

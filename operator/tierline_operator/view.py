@@ -155,9 +155,15 @@ class View:
         return [self.claims[claim.key] for claim in self.fleet.claims_of(task)]
 
     def _task(self, body: Json, name: Name) -> set[TaskKey]:
+        key, meta = TaskKey(*name), meta_of(body)
+        before = self.tasks.get(key)
+        generation = body["metadata"].get("generation")
+        if before is not None and before[1].uid == meta.uid and generation is not None:
+            known = before[0]
+            if generation == known.metadata.generation:
+                body = {**body, "spec": known.spec}  # of one generation there is one spec
         task = model_of(MemTask, body)
-        key = TaskKey(*name)
-        self.tasks[key] = (task, meta_of(body))
+        self.tasks[key] = (task, meta)
         self.fleet.put_task(task)
         return {key}
 

@@ -8,6 +8,8 @@ when it was last put. Pure.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
+from operator import itemgetter
 
 from tierline_operator.placement.seats import DeviceKey
 
@@ -34,6 +36,6 @@ class Order:
         if rank is not None:
             del self._ranks[bisect_left(self._ranks, rank)]
 
-    def keys(self) -> list[DeviceKey]:
+    def keys(self) -> Iterator[DeviceKey]:
         """The devices as they stand now; later changes do not show."""
-        return [key for _, _, key in self._ranks]
+        return map(itemgetter(2), self._ranks.copy())

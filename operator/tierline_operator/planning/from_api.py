@@ -163,7 +163,7 @@ def _backup(node: MemNode, device: Device) -> Backup | None:
 
 
 def plan_of(plan: TaskPlan, scheduling: Scheduling) -> Plan:
-    """The API's face of what a task is granted, planned for `scheduling`."""
+    """The API's face of what a task is granted, planned for `scheduling`, as it reads back."""
     return Plan(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,
@@ -171,8 +171,8 @@ def plan_of(plan: TaskPlan, scheduling: Scheduling) -> Plan:
         ring_extents=plan.ring_extents,
         workspace_bytes=plan.workspace_bytes,
         homes=_homes(plan),
-        predicted_job_time_s=plan.job_time_s,
-        predicted_response_time_s=plan.response_s,
+        predicted_job_time_s=_as_written(plan.job_time_s),
+        predicted_response_time_s=None if plan.response_s is None else _as_written(plan.response_s),
         preemption=_preemption(plan, scheduling) if plan.preemptible else None,
     )
 
@@ -195,10 +195,15 @@ def supports_of(device: Device) -> frozenset[Scheduling]:
 def _preemption(plan: TaskPlan, scheduling: Scheduling) -> Preemption:
     return Preemption(
         scheduling=_NAMES[scheduling],
-        layer_s=plan.layer_s,
-        penalty_s=plan.penalty_s,
+        layer_s=_as_written(plan.layer_s),
+        penalty_s=_as_written(plan.penalty_s),
         parked_bytes=plan.parked_bytes,
     )
+
+
+def _as_written(duration_s: float) -> float:
+    """What is left of a duration in the API: whole nanoseconds."""
+    return round(duration_s * NS) / NS
 
 
 def preemption_of(plan: TaskPlan, scheduling: Scheduling) -> dict[str, Any] | None:

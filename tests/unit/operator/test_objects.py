@@ -235,6 +235,18 @@ def test_a_status_that_says_nothing_new_equals_the_one_before() -> None:
     assert sum(tier.bytes for tier in first.tiers) == 64 * MIB
 
 
+def test_a_status_with_times_of_any_length_equals_how_it_reads_back() -> None:
+    odd = profile("m", compute_ms=10 / 3)
+    made = fleet(node("a", yields=True, link_mib_s=7001), odd, task("m", deadline_ms=14.285714))
+    verdict = made.verdict(TaskKey("default", "m"))
+    assert verdict is not None
+
+    status = status_of(task("m"), verdict, [], [], NOW)
+
+    assert status.plan is not None
+    assert MemTaskStatus.from_api(status.to_api()) == status
+
+
 def test_best_effort_is_promised_nothing() -> None:
     made = fleet(node("a"), profile("m"), task("m", criticality=Criticality.BEST_EFFORT))
     verdict = made.verdict(TaskKey("default", "m"))

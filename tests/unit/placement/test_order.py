@@ -27,7 +27,7 @@ def test_it_is_that_of_sorting_by_load_and_seats(
         else:
             order.put(key, load, seats)
             there[key] = load, seats, key
-    assert order.keys() == [key for _, _, key in sorted(there.values())]
+    assert list(order.keys()) == [key for _, _, key in sorted(there.values())]
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
