@@ -45,9 +45,14 @@ def draw(seen: Seen, tasks: Sequence[str], links: Sequence[str], path: Path) -> 
     rows = (
         ("compute", 0.0, "tab:blue", "layers"),
         ("copy", 0.4, "tab:orange", f"copies over {', '.join(links)}"),
+        ("save", 0.0, "tab:red", "workspace written back"),
+        ("restore", 0.0, "tab:green", "workspace restored"),
     )
+    found = {span.what for span in spans}
     for number, name in enumerate(tasks):
         for what, offset, colour, label in rows:
+            if what not in found:
+                continue
             bars = [
                 (span.start_s * 1e3, (span.end_s - span.start_s) * 1e3)
                 for span in spans

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.request import Backup, DeviceCapacity, TaskDemand
 
 
 def turns_s(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> list[float] | Infeasible:
@@ -44,16 +44,8 @@ def turns_s(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> list[float] 
             ),
             task=dirty.name,
         )
-    slower = device.margins.bandwidth
-
-    def move_s(task: TaskDemand, *, out: bool) -> float:
-        link = backup.save if out else backup.restore
-        size = task.layout.extent_bytes
-        return -(-task.preserved_bytes // size) * (
-            size * slower / link.bandwidth_bytes_per_s + link.overhead_s
-        )
-
-    saves = [move_s(task, out=True) for task in tasks]
+    moves = [moves_s(task, backup, device.margins.bandwidth) for task in tasks]
+    saves = [save_s for save_s, _ in moves]
     return [
         max(
             (
@@ -63,6 +55,20 @@ def turns_s(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> list[float] 
             ),
             default=0.0,
         )
-        + move_s(task, out=False)
+        + moves[index][1]
         for index, task in enumerate(tasks)
     ]
+
+
+def moves_s(task: TaskDemand, backup: Backup, slower: float) -> tuple[float, float]:
+    """Seconds to save the whole workspace that a task preserves, and to restore it.
+
+    Links are `slower` times slower than measured.
+    """
+    size = task.layout.extent_bytes
+    extents = -(-task.preserved_bytes // size)
+    save_s, restore_s = (
+        extents * (size * slower / link.bandwidth_bytes_per_s + link.overhead_s)
+        for link in (backup.save, backup.restore)
+    )
+    return save_s, restore_s

@@ -5,7 +5,8 @@ the agent's own lease policy (given as `Policy`); a job may yield where a layer 
 for data and when its dispatch ends; who streams takes the ring of its domain, and with
 `ring-keeping` a fully resident job leaves it alone and the copies for the interrupted job go on.
 A copy that is under way when its job loses the ring ends all the same, and arrives nowhere. A job
-with a budget loses its rank when it has had the device for so long.
+with a budget loses its rank when it has had the device for so long. A workspace that is preserved
+is saved before another job of its domain begins, and restored before its own task's next one.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
 many extents of something else as it serves at a time when a streaming job starts, or starts again,
@@ -97,7 +98,7 @@ class Releases(Protocol):
         """A job of task `by` has begun its last or its longest layer: the worst moment for more."""
 
 
-Activity = Literal["compute", "wait", "copy", "foreign"]
+Activity = Literal["compute", "copy", "foreign", "save", "restore"]
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,10 @@ class _Run:
         self.waiting: dict[int, Job] = {}
         self.rings: dict[str, Job] = {}
         """Whose extents lie in each domain's ring."""
+        self.workspaces: dict[str, int] = {}
+        """The task whose content lies in each domain's workspace."""
+        self.saved: set[int] = set()
+        """Tasks whose content lies in their backups."""
         self.copying = [False] * len(machine.links)
         self.used = sorted({link for task in tasks for link in task.link_of_extent})
         self.events: list[tuple[float, int, Callable[[], None]]] = []
@@ -228,11 +233,35 @@ class _Run:
         key = self.policy.first([_claim(job) for job in self.waiting.values()])
         self.holder = job = self.waiting.pop(key)
         self._limit(job)
-        if self.machine.dispatch_s:
+        spent = self.machine.dispatch_s + self._turn(job)
+        if spent:
             self.phase = "dispatch"
-            self._at(self.now + self.machine.dispatch_s, lambda: self._begin(job))
+            self._at(self.now + spent, lambda: self._begin(job))
         else:
             self._begin(job)
+
+    def _turn(self, job: Job) -> float:
+        """Seconds in which another task's workspace is saved and the job's own restored."""
+        domain = job.model.domain
+        before = self.workspaces.get(domain)
+        if before == job.task:
+            return 0.0
+        self.workspaces[domain] = job.task
+        end = self.now
+        if before is not None and self.tasks[before].save_s:
+            self.saved.add(before)
+            end = self._move("save", before, job, end, self.tasks[before].save_s)
+        if job.task in self.saved:
+            self.saved.remove(job.task)
+            end = self._move("restore", job.task, job, end, job.model.restore_s)
+        return end - self.now
+
+    def _move(self, what: Activity, task: int, job: Job, start: float, planned: float) -> float:
+        """Returns when the move ends; the device is held meanwhile."""
+        end = start + planned * self.noise.copy()
+        if self.record:
+            self.seen.spans.append(Span(what, -1, task, job.key, start, end))
+        return end
 
     def _limit(self, job: Job) -> None:
         """A job takes its rank no further than its budget."""

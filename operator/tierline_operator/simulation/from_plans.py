@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tierline_api.realtime import Criticality
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.writeback import moves_s
 from tierline_operator.simulation.device import Machine
 from tierline_operator.simulation.job import TaskModel
 
@@ -22,9 +24,14 @@ def models_of(
 def machine_of(
     plans: Sequence[TaskPlan], device: DeviceCapacity, scheduling: Scheduling
 ) -> Machine:
-    """The device at its planned rates."""
+    """The device with its links as slow as plans take them to be."""
+    slower = device.margins.bandwidth
+    measured = [tier.link for tier in device.tiers.values()]
     return Machine(
-        links=[tier.link for tier in device.tiers.values()],
+        links=[
+            replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / slower)
+            for link in measured
+        ],
         extent_bytes=plans[0].extent_bytes if plans else 1,
         scheduling=scheduling,
         dispatch_s=device.dispatch_s,
@@ -36,6 +43,9 @@ def _model(demand: TaskDemand, plan: TaskPlan, device: DeviceCapacity) -> TaskMo
     names = list(device.tiers)
     homes = [run.tier for run in plan.homes for _ in range(run.extents)]
     due = demand.criticality is not Criticality.BEST_EFFORT
+    save_s = restore_s = 0.0
+    if device.backup is not None:
+        save_s, restore_s = moves_s(demand, device.backup, device.margins.bandwidth)
     return TaskModel(
         name=demand.name,
         period_s=demand.period_s,
@@ -51,4 +61,6 @@ def _model(demand: TaskDemand, plan: TaskPlan, device: DeviceCapacity) -> TaskMo
         preemptible=plan.preemptible,
         budget_s=plan.job_time_s if plan.preemptible and demand.mean_compute_s else None,
         penalty_s=plan.penalty_s,
+        save_s=save_s,
+        restore_s=restore_s,
     )

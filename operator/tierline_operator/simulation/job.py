@@ -38,6 +38,9 @@ class TaskModel:
     """How long a job has the device with its rank; None: to its end."""
     penalty_s: float = 0.0
     """How much longer for each ring that it loses."""
+    save_s: float = 0.0
+    """To write a preserved workspace back before another task's job; 0: it is discarded."""
+    restore_s: float = 0.0
     parts: list[Part] = field(init=False, repr=False, compare=False)
     """One for each arena with layers; one without a stream for a task without layers."""
 

@@ -32,7 +32,6 @@ from tierline_operator.planning.overheads import OVERHEADS
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import prepare
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
-from tierline_operator.simulation.device import Machine
 from tierline_operator.simulation.from_plans import machine_of, models_of
 from tierline_operator.simulation.job import TaskModel
 
@@ -84,7 +83,7 @@ def examine(number: int, load: float, scheduling: Scheduling, runs: int) -> Tall
         return Tally(never_admitted=1)
     rng = np.random.default_rng((number, round(load * 100), 11))
     models = models_of(tasks, found.plans, device)
-    machine = slowed(machine_of(found.plans, device, found.scheduling), device.margins)
+    machine = machine_of(found.plans, device, found.scheduling)
     windows = [found.critical_time_s, *sorted({task.deadline_s for task in tasks})[:2]]
     attacks = list(islice(patterns(models, windows, rng), runs))
     played = play(tables_of(models, machine), attacks)
@@ -140,15 +139,6 @@ def only_just(
         low, high = (low, middle) if prepared.holds(middle, scheduling) else (middle, high)
     answer = prepared.answer(high, scheduling, give_spare=False)
     return answer if isinstance(answer, Admitted) else None
-
-
-def slowed(machine: Machine, margins: Margins) -> Machine:
-    """Links as slow as the margin allows."""
-    links = [
-        replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / margins.bandwidth)
-        for link in machine.links
-    ]
-    return replace(machine, links=links)
 
 
 def patterns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.planning.shapes import device, task
 from tierline_agent.policy.overlay import Overlay
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
+from tierline_cli.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.from_api import demand_of
@@ -19,6 +21,9 @@ from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import Backup, DeviceCapacity, Margins, TaskDemand
 from tierline_operator.planning.writeback import turns_s
+from tierline_operator.simulation.device import simulate
+from tierline_operator.simulation.from_plans import machine_of, models_of
+from tierline_operator.simulation.releases import Arrivals, Pattern
 
 MB = 10**6
 BACKUP = Backup(save=LinkRate(100e6), restore=LinkRate(200e6, 0.001))
@@ -82,6 +87,30 @@ def test_admission_counts_it() -> None:
     answer = plan(dirty, where)
     assert isinstance(answer, Admitted)
     assert [one.job_time_s for one in answer.plans] == pytest.approx([0.034, 0.05])
+
+
+@pytest.mark.parametrize("margin", [1.0, 1.3])
+def test_the_simulator_moves_what_admission_counts(margin: float) -> None:
+    tasks = [preserving("a", 4), replace(preserving("b", 2), deadline_s=0.3)]
+    where = replace(with_backup(device(40)), margins=Margins(bandwidth=margin))
+    answer = plan(tasks, where)
+    assert isinstance(answer, Admitted)
+    seen = simulate(
+        models_of(tasks, answer.plans, where),
+        machine_of(answer.plans, where, answer.scheduling),
+        Arrivals([0.4, 0.4], Pattern([1.0, 1.0], 3.0), Random(1).random),  # noqa: S311
+        AgentPolicy(),
+        record=True,
+    )
+    assert seen.misses == [0, 0]
+    moves = [(span.what, span.task) for span in seen.spans if span.what in {"save", "restore"}]
+    # `b` has the shorter deadline; the first job of each finds nothing that was saved.
+    assert moves[:4] == [("save", 1), ("save", 0), ("restore", 1), ("save", 1)]
+    # Alone in its turn, a job of `b` takes what it was planned to: 40 ms out, 12 back, 10 computed.
+    assert max(seen.responses_s[1]) == pytest.approx(answer.plans[1].job_time_s)
+    for plan_, responses in zip(answer.plans, seen.responses_s, strict=True):
+        assert plan_.response_s is not None
+        assert max(responses) <= plan_.response_s + 1e-9
 
 
 @pytest.mark.parametrize("scheduling", Scheduling)
