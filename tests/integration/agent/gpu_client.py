@@ -108,7 +108,7 @@ class GpuArena(Lent):
         length = min(self.extent_bytes, self.size - at)
         ok(driver.cuMemcpyDtoHAsync(self._host + at, self.base + at, length, self.stream))
         self.synchronise()
-        return ctypes.string_at(self._host + at, length)
+        return self._host_bytes(at, length)
 
     def read_in_job(self, first: int = 0, last: int | None = None) -> bytes:
         """The bytes of extents first .. last-1, read as a job does."""
@@ -116,7 +116,11 @@ class GpuArena(Lent):
         self.enqueue(first, last)
         self.synchronise()
         begin, end = first * self.extent_bytes, min(last * self.extent_bytes, self.size)
-        return ctypes.string_at(self._host + begin, end - begin)
+        return self._host_bytes(begin, end - begin)
+
+    def _host_bytes(self, begin: int, size: int) -> bytes:
+        # string_at takes less than 2 GiB.
+        return bytes((ctypes.c_ubyte * size).from_address(self._host + begin))
 
 
 class GpuClient(RawClient):
