@@ -74,7 +74,11 @@ class _Play:
     show_default=True,
     help="Layers and copies take a random share of their planned time, from this one to all of it.",
 )
-@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw a Gantt chart.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw a Gantt chart and the distribution of response times.",
+)
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -115,15 +119,18 @@ def command(
         names = [demand.name for demand in demands]
         links = list(device.tiers)
         if png is not None:
-            draw(seen, names, links, png)
+            draw(seen, names, links, [plan.response_s for plan in plans], png)
         if trace is not None:
             trace.write_text(json.dumps(perfetto(seen, names, links)) + "\n")
         if as_json:
-            click.echo(json.dumps(_as_json(seen, demands, plans, answer)))
+            said = _as_json(seen, demands, plans, answer)
+            click.echo(json.dumps({**said, "link_use": _link_use(seen, links)}))
         else:
             if isinstance(answer, Admitted):
                 Console().print(decide.memory_sentence(answer, device))
             Console().print(_table(seen, demands, plans, answer))
+            use = _link_use(seen, links).items()
+            Console().print("; ".join(f"link {name} copies {share:.0%}" for name, share in use))
     if not answer.ok:
         raise SystemExit(EXIT_INFEASIBLE)
 
@@ -183,6 +190,15 @@ def _rows(
 
 def _use(seen: Seen) -> float:
     return seen.busy_s / seen.end_s if seen.end_s else 0.0
+
+
+def _link_use(seen: Seen, links: Sequence[str]) -> dict[str, float]:
+    """The share of the time in which each link copies, other traffic included."""
+    busy = dict.fromkeys(links, 0.0)
+    for span in seen.spans:
+        if span.link >= 0:
+            busy[links[span.link]] += span.end_s - span.start_s
+    return {name: busy_s / seen.end_s if seen.end_s else 0.0 for name, busy_s in busy.items()}
 
 
 def _as_json(

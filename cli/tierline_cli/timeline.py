@@ -1,4 +1,4 @@
-"""A simulation as a picture and as a trace that Perfetto opens."""
+"""A simulation as pictures and as a trace that Perfetto opens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,15 +33,28 @@ def perfetto(seen: Seen, tasks: Sequence[str], links: Sequence[str]) -> dict[str
     return {"traceEvents": [*named, *spans], "displayTimeUnit": "ms"}
 
 
-def draw(seen: Seen, tasks: Sequence[str], links: Sequence[str], path: Path) -> None:
-    """A Gantt chart of the first spans: a row for each task's layers and its copies."""
+def draw(
+    seen: Seen,
+    tasks: Sequence[str],
+    links: Sequence[str],
+    bounds_s: Sequence[float | None],
+    path: Path,
+) -> None:
+    """A Gantt chart of the first spans, and how long jobs took from their releases.
+
+    The chart has a row for each task's layers and its copies. Below it, for each task, the share of
+    its jobs that ended within a time; the proven bound is dashed.
+    """
     import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     spans = seen.spans[:_SHOWN_SPANS]
-    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.6 * len(tasks)), layout="constrained")
+    height = 1.5 + 0.6 * len(tasks)
+    figure, (axes, below) = plt.subplots(
+        *(2, 1), figsize=(11, height + 2.5), height_ratios=(height, 2.5), layout="constrained"
+    )
     rows = (
         ("compute", 0.0, "tab:blue", "layers"),
         ("copy", 0.4, "tab:orange", f"copies over {', '.join(links)}"),
@@ -67,5 +80,13 @@ def draw(seen: Seen, tasks: Sequence[str], links: Sequence[str], path: Path) -> 
     axes.set_yticks([])
     axes.set_ylim(-0.2, len(tasks) + 0.2)
     axes.legend(loc="upper right", fontsize=8)
+    for name, responses, bound_s in zip(tasks, seen.responses_s, bounds_s, strict=True):
+        shares = [100 * (place + 1) / len(responses) for place in range(len(responses))]
+        (line,) = below.step(sorted(1e3 * time for time in responses), shares, label=name)
+        if bound_s is not None:
+            below.axvline(bound_s * 1e3, color=line.get_color(), linestyle="--", linewidth=0.8)
+    below.set_xlabel("response time (ms); dashed: proven bound")
+    below.set_ylabel("jobs, %")
+    below.legend(loc="lower right", fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)

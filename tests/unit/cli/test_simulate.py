@@ -101,6 +101,7 @@ def test_a_set_is_played_by_the_scheduling_that_admission_chose(manifest: Path) 
     assert played["scheduling"] == "ring-keeping"
     assert played["preemptions"] > 0
     assert [task["misses"] for task in played["tasks"]] == [0, 0]
+    assert 0 < played["link_use"]["dram"] < 1
 
 
 def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:
@@ -126,6 +127,7 @@ def test_an_admitted_set_is_drawn_and_traced(manifest: Path, tmp_path: Path) -> 
         "simulate", manifest, *way, "--png", picture, "--trace", trace, "--shortest", "0.5"
     )
     assert "preemptions" in result.output
+    assert "link dram copies" in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["ph"] == "M"} == {
