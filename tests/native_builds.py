@@ -1,5 +1,8 @@
 """Builds of native code for tests: plain and sanitized, once a session, and programs run on them.
 
+One build has it all: the client library with the interposer, the simulated driver, and the
+programs that test them. Each compiler works once on what they share.
+
 A missing tool fails the run; it never skips a test.
 """
 
@@ -48,15 +51,25 @@ def run(*command: str, env: dict[str, str] | None = None) -> subprocess.Complete
 
 
 @functools.cache
-def build(name: str, source: Path, *definitions: str) -> Path:
-    """Build `source` in build/`name`, with CMake's `definitions` (such as -DX=Y); that folder."""
-    folder = ROOT / "build" / name
+def build(flavour: str) -> Path:
+    """Build all native code and its tests; the folder, in which libtierline.so lies."""
+    folder = ROOT / "build" / f"native-{flavour}"
     run(
         *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
-        *("-S", str(source), "-B", str(folder), *definitions),
+        *("-S", str(ROOT / "nodeagent" / "native"), "-B", str(folder)),
+        f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}",
+        "-DTIERLINE_TESTS=ON",
+        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
+        f"-DINTERPOSER_TESTS={ROOT / 'tests' / 'interposer'}",
+        f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
     )
     run(tool("cmake"), "--build", str(folder), "--parallel", "2")
     return folder
+
+
+def simulated_driver(flavour: str) -> Path:
+    """The folder of the simulated libcuda.so.1 and libnvidia-ml.so.1 in that build."""
+    return build(flavour) / "interposer-tests" / "simcuda"
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
-from tests.interposer.test_interposer import build, library, preload
-from tests.native_builds import FLAVOURS, ROOT, run, simulated_machine
+from tests.interposer.test_interposer import library, preload
+from tests.native_builds import FLAVOURS, ROOT, build, run, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
-from tests.interposer.test_interposer import build, library, preload
-from tests.native_builds import FLAVOURS, simulated_machine
+from tests.interposer.test_interposer import library, preload
+from tests.native_builds import FLAVOURS, build, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

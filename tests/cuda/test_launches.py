@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tests.interposer.test_interposer import build, library, preload
-from tests.native_builds import ROOT, run, simulated_machine
+from tests.interposer.test_interposer import library, preload
+from tests.native_builds import ROOT, build, run, simulated_machine
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fuzz.seeds import write_seeds
 from tests.fuzz.verdicts import verdict
-from tests.native.test_native import built
+from tests.native_builds import build
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -17,7 +17,7 @@ def test_both_codecs_judge_the_corpus_alike(tmp_path: Path) -> None:
     inputs = sorted([*CORPUS.iterdir(), *tmp_path.iterdir()])
     assert len(inputs) > 100
     judged = subprocess.run(
-        [built("address") / "native-tests" / "codec_verdicts"],
+        [build("address") / "native-tests" / "codec_verdicts"],
         input="".join(f"{path}\n" for path in inputs),
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.interposer.test_interposer import build, scenarios
-from tests.native_builds import FLAVOURS, run, simulated_machine
+from tests.interposer.test_interposer import scenarios
+from tests.native_builds import FLAVOURS, build, run, simulated_machine
 
 
 def programs(flavour: str) -> Path:

@@ -16,8 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import native_builds
-from tests.native_builds import FLAVOURS, ROOT, cuda_include, run, simulated_machine, tool
+from tests.native_builds import (
+    FLAVOURS,
+    ROOT,
+    build,
+    cuda_include,
+    run,
+    simulated_driver,
+    simulated_machine,
+    tool,
+)
 
 HERE = Path(__file__).parent
 SOURCE = ROOT / "nodeagent" / "native" / "interposer"
@@ -52,17 +60,6 @@ SAID |= {
     "bad_on_exceeded": "TIERLINE_ON_EXCEEDED='spill'",
     "tickets": "cuIpcGetMemHandle refused: the 3145728 bytes",
 }
-
-
-def build(flavour: str) -> Path:
-    """The build folder of the interposer and its test programs."""
-    return native_builds.build(
-        f"preloaded-{flavour}",
-        SOURCE.parent,
-        f"-DTIERLINE_SANITIZE={FLAVOURS[flavour]}",
-        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
-        f"-DINTERPOSER_TESTS={HERE}",
-    )
 
 
 def library(flavour: str) -> str:
@@ -194,7 +191,7 @@ def test_python_sees_the_budget(machine: dict[str, str]) -> None:
         *(sys.executable, "-c", asked),
         env={
             **machine,
-            "LD_LIBRARY_PATH": str(build("plain") / "interposer-tests" / "simcuda"),
+            "LD_LIBRARY_PATH": str(simulated_driver("plain")),
             "LD_PRELOAD": library("plain"),
             "TIERLINE_BUDGET": "8Mi",
         },

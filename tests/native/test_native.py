@@ -7,23 +7,20 @@ that the agent noted.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from tests import native_builds
+from tests.native_builds import FLAVOURS, ROOT, run, tool
 
-ROOT = Path(__file__).parents[2]
-BUILDS = {"plain": "", "address": "address,undefined", "thread": "thread"}
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:allow_user_segv_handler=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
@@ -34,34 +31,10 @@ PATIENT = {"TIERLINE_RECONNECT_S": "300"}
 """Of programs whose agent starts again: a busy machine takes long to do that."""
 
 
-def tool(name: str) -> str:
-    """A build tool: the environment's own, else the system's; its absence is a failure."""
-    own = Path(sysconfig.get_path("scripts")) / name
-    found = str(own) if own.is_file() else shutil.which(name)
-    assert found, f"{name} is missing: run `make venv`"
-    return found
-
-
-def run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-
-
-@functools.cache
-def built(kind: str) -> Path:
-    """Build once a session; returns the build folder."""
-    folder = ROOT / "build" / f"native-{kind}"
-    run(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
-        "-S", ROOT / "nodeagent/native", "-B", folder, "-DTIERLINE_TESTS=ON",
-        f"-DTIERLINE_SANITIZE={BUILDS[kind]}")  # fmt: skip
-    run(tool("cmake"), "--build", folder)
-    return folder
-
-
-@pytest.fixture(params=list(BUILDS))
+@pytest.fixture(params=list(FLAVOURS))
 def build(request: pytest.FixtureRequest) -> Path:
     """The build folder of each kind of build."""
-    return built(request.param)
+    return native_builds.build(request.param)
 
 
 class Agent:
@@ -159,7 +132,7 @@ class Scenario:
 
 @pytest.mark.slow
 def test_c_tests(build: Path) -> None:
-    run(tool("ctest"), "--test-dir", build, "--output-on-failure")
+    run(tool("ctest"), "--test-dir", str(build / "native-tests"), "--output-on-failure")
 
 
 STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
@@ -209,7 +182,7 @@ MALFORMED = [f"{kind}={how}" for kind in ("Welcome", "Reserved", "Grant", "Fetch
 @pytest.mark.parametrize("how", MALFORMED)
 def test_a_malformed_reply_is_an_error(agent: Agent, how: str) -> None:
     agent.start("--resident", "0,4", "--ring", "2", "--malform", how)
-    Scenario(built("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+    Scenario(native_builds.build("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
 
 
 @pytest.mark.parametrize(
@@ -222,7 +195,9 @@ def test_a_malformed_reply_is_an_error(agent: Agent, how: str) -> None:
 )  # fmt: skip
 def test_nonsense_and_refusals_are_errors(agent: Agent, options: tuple[str, ...]) -> None:
     agent.start("--resident", "0,4", "--ring", "2", *options)
-    out = Scenario(built("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05").held()
+    out = Scenario(
+        native_builds.build("address"), "nonsense", agent, TIERLINE_RECONNECT_S="0.05"
+    ).held()
     if options[0] == "--refuse":
         assert out.startswith("-4 ")
         assert f"no {options[1]} here" in out

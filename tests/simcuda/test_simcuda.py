@@ -14,19 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import native_builds
-from tests.native_builds import FLAVOURS, ROOT, cuda_include, run, simulated_machine, tool
-
-
-def build(flavour: str) -> Path:
-    """The build folder of the simulated driver."""
-    return native_builds.build(
-        f"simcuda-{flavour}",
-        ROOT / "nodeagent" / "native" / "simcuda",
-        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
-        f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
-        f"-DSIMCUDA_SANITIZE={FLAVOURS[flavour]}",
-    )
+from tests.native_builds import FLAVOURS, ROOT, run, simulated_driver, simulated_machine, tool
 
 
 @pytest.fixture
@@ -40,7 +28,7 @@ def machine_folder() -> Iterator[Path]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_c_programs_pass(flavour: str, machine_folder: Path) -> None:
-    folder = build(flavour)
+    folder = simulated_driver(flavour)
     listing = json.loads(
         run(tool("ctest"), "--test-dir", str(folder), "--show-only=json-v1").stdout
     )
@@ -55,7 +43,7 @@ def test_c_programs_pass(flavour: str, machine_folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nvidias_bindings_drive_the_library(machine_folder: Path) -> None:
-    folder = build("plain")
+    folder = simulated_driver("plain")
     report = machine_folder / "report"
     run(
         *(sys.executable, str(ROOT / "tests" / "simcuda" / "bindings_check.py")),
@@ -111,7 +99,7 @@ def test_wrong_settings_are_refused_with_a_sentence(
     settings: dict[str, str], sentence: str, machine_folder: Path
 ) -> None:
     env = {"SIMCUDA_STATE": str(machine_folder / "machine"), **settings}
-    done = total_memory(build("plain"), env)
+    done = total_memory(simulated_driver("plain"), env)
     assert done.stdout.split()[0] == "1", "cuInit answers CUDA_ERROR_INVALID_VALUE"
     assert sentence in done.stderr
 
@@ -121,7 +109,7 @@ def test_wrong_settings_are_refused_with_a_sentence(
 def test_settings_come_from_a_file_and_the_environment_wins(machine_folder: Path) -> None:
     settings = machine_folder / "settings"
     settings.write_text("# a small device\nmemory = 32Mi\nname = From a file\n")
-    folder = build("plain")
+    folder = simulated_driver("plain")
     env = {"SIMCUDA_STATE": str(machine_folder / "machine"), "SIMCUDA_CONFIG": str(settings)}
     assert total_memory(folder, env).stdout.split() == ["0", str(32 << 20)]
     env["SIMCUDA_MEMORY"] = "48Mi"

@@ -19,22 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.agent.agent_process import AgentProcess, ProgramKind, plan
-from tests.native_builds import ROOT, build, cuda_include
+from tests.native_builds import simulated_driver
 
 EXTENT_BYTES = 2 << 20
 GPU_PROGRAM = ProgramKind("tests.integration.agent.gpu_program", EXTENT_BYTES)
 gpu_plan = functools.partial(plan, extent_bytes=EXTENT_BYTES)
-
-
-def simulated_driver() -> Path:
-    """The folder of the simulated libcuda.so.1 and libnvidia-ml.so.1, built once a session."""
-    return build(
-        "simcuda-plain",
-        ROOT / "nodeagent" / "native" / "simcuda",
-        f"-DSIMCUDA_CUDA_INCLUDE={cuda_include()}",
-        f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
-        "-DSIMCUDA_SANITIZE=",
-    )
 
 
 def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
@@ -42,7 +31,7 @@ def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
     if "TIERLINE_TESTS_ON_GPU" in os.environ:
         return {}
     return {
-        "LD_LIBRARY_PATH": str(simulated_driver()),
+        "LD_LIBRARY_PATH": str(simulated_driver("plain")),
         "SIMCUDA_STATE": str(machine / "machine"),
         "SIMCUDA_FAULT_FILE": str(machine / "faults"),
         **{f"SIMCUDA_{name}": value for name, value in settings.items()},
