@@ -21,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FLAVOURS = {"plain": "", "address": "address,undefined", "thread": "thread"}
+WITHOUT_THREADS = ("plain", "address")
+"""Those for programs of one thread: there is no race to be found."""
 
 
 def cuda_include() -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.interposer.test_interposer import scenarios
-from tests.native_builds import FLAVOURS, build, run, simulated_machine
+from tests.native_builds import FLAVOURS, WITHOUT_THREADS, build, run, simulated_machine
 
 
 def programs(flavour: str) -> Path:
@@ -20,7 +20,7 @@ def programs(flavour: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", WITHOUT_THREADS)
 def test_no_schedule_of_a_planned_graph_hangs_or_reads_what_is_gone(flavour: str) -> None:
     run(str(programs(flavour) / "plan_test"))
 

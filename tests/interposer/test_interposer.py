@@ -19,6 +19,7 @@ import pytest
 from tests.native_builds import (
     FLAVOURS,
     ROOT,
+    WITHOUT_THREADS,
     build,
     cuda_include,
     run,
@@ -254,7 +255,7 @@ def test_a_musl_program_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("flavour", WITHOUT_THREADS)
 def test_the_carving_allocator(flavour: str) -> None:
     run(str(build(flavour) / "interposer-tests" / "carve_test"))
 
