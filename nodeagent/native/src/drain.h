@@ -28,6 +28,8 @@ void tl_drain_after(void);
 void tl_drain_leave(void *stream, bool per_thread);
 /* A job begins: nothing is under way. */
 void tl_drain_restart(void);
+/* In a fork's child, where nobody releases a lock that another thread had. */
+void tl_drain_forget(void);
 /* With the workspace's context current. */
 bool tl_drain_done(void);
 bool tl_drain_sees_all(void);

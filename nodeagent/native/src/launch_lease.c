@@ -338,7 +338,7 @@ void tl_gates_forget(void) {
     tl_gates = (struct tl_gates){0};
     tl_stand_in_forget();
     tl_streams_forget();
-    tl_drain_restart();
+    tl_drain_forget();
     tl_marks_forget();
     tl_watch_forget();
 }
