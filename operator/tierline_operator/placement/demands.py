@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from tierline_api.conditions import Reason
-from tierline_api.layout import lay_out
+from tierline_api.layout import LayerShape, lay_out
 from tierline_api.memnode import Device
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask, MemTaskSpec
@@ -102,7 +102,7 @@ def until_measured(
         domain=task.domain,
         period_s=spec.realtime.period_s,
         deadline_s=spec.realtime.deadline_s,
-        layout=lay_out((), extent_bytes),
+        layout=lay_out((LayerShape(0),), extent_bytes),
         compute_s=(limit_s,),
         criticality=Criticality.BEST_EFFORT,
     )

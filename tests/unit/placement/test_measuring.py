@@ -13,6 +13,7 @@ from tests.unit.placement.fleets import (
     fleet,
     node,
     places,
+    plan_of_pod,
     profile,
     run,
     said,
@@ -25,6 +26,7 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.memtask_status import Phase
 from tierline_api.realtime import Criticality
+from tierline_api.swap import SwapPolicy
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
 
@@ -368,3 +370,21 @@ def test_one_measured_alone_never_runs_where_somebody_holds_a_plan() -> None:
     feed(seen, profile("runs", mib=8), task("runs", number=1), replace(held, place=A0))
 
     assert seen.seat_of(ClaimKey("default", "c-x")).standing is Standing.UNMEASURED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("yields", [False, True], ids=["to the end", "at layers"])
+def test_one_is_measured_beside_tasks_that_stream(*, yields: bool) -> None:
+    streams = task("runs", policy=SwapPolicy.STREAM)
+    new = task("new", number=1, limit_ms=50, policy=SwapPolicy.STREAM)
+    seen = fleet(node("a", fast_mib=16, yields=yields), profile("runs", mib=32), streams, new)
+    held = run(seen, "runs")
+    assert plan_of_pod(seen, held).ring_extents
+    measured = run(seen, "new", number=1)
+
+    seat = seen.seat_of(measured.key)
+    assert seat is not None
+    assert seat.standing is Standing.PROFILING
+    assert plan_of_pod(seen, measured).job_time_s == pytest.approx(0.05)
+    feed(seen, profile("new", mib=32))
+    assert seat.standing is Standing.PLANNED
+    assert said(seen, "runs")[0] == said(seen, "new")[0] == "True"
