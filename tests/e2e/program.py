@@ -22,6 +22,12 @@ DEADLINE_S = float(os.environ.get("DEADLINE_S", PERIOD_S))
 
 def be_measured(path: str) -> None:
     """Write what a program of PyTorch would have been seen to do, and end when it was planned."""
+    if "TIERLINE_SOCKET" in os.environ:  # beside others: each job takes the lease
+        from tierline_client import Client  # noqa: PLC0415
+
+        client, now_ns = Client(os.environ["TIERLINE_SOCKET"], "measured"), time.monotonic_ns()
+        client.job_end(client.job_begin(None, now_ns, now_ns + 10**9, warmup=True))
+        print("measured beside others", flush=True)
     layer = {"bytes": 64 << 10, "compute_s": 0.001, "pinned": False, "arena": 0}
     layers = [{"name": f"layer{number}", **layer} for number in range(EXTENTS)]
     profile = {"layers": layers, "workspace_bytes": 0, "weights_digest": "", "compute_s": [0.01]}

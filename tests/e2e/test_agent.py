@@ -91,9 +91,9 @@ def claims_of(cluster: Running, namespace: str) -> list[Manifest]:
     return [kind | claim for claim in found]
 
 
-def forget(cluster: Running, namespace: str) -> None:
-    """Delete the task `camera` and its profile, which the operator lets go once they are unused."""
-    named = memtask(namespace, "camera"), memprofile(namespace, "camera")
+def forget(cluster: Running, namespace: str, name: str = "camera") -> None:
+    """Delete the task `name` and its profile, which the operator lets go once they are unused."""
+    named = memtask(namespace, name), memprofile(namespace, name)
     for manifest in named:
         cluster.api.delete(manifest)
     for manifest in named:
@@ -222,13 +222,25 @@ def test_a_task_without_a_profile_is_measured_and_then_streams(
     assert [layer["bytes"] for layer in made["spec"]["layers"]] == [EXTENT_BYTES] * EXTENTS
     assert made["spec"]["device"]["product"] == processor_name()
 
-    def streams() -> bool:
-        statuses = api.get(wanted)["status"].get("containerStatuses") or [{}]
+    def streams(one: Manifest) -> bool:
+        statuses = api.get(one)["status"].get("containerStatuses") or [{}]
         running = "running" in (statuses[0].get("state") or {})
-        return running and jobs_of(cluster, wanted) >= 3
+        return running and jobs_of(cluster, one) >= 3
 
-    until("it does not stream", streams, PATIENCE_S)
-    api.delete(wanted, gracePeriodSeconds=1)
-    api.wait_gone(wanted, PATIENCE_S)
-    forget(cluster, namespace)
+    until("it does not stream", lambda: streams(wanted), PATIENCE_S)
+
+    # The only device is in use now.
+    beside = memtask(namespace, "second")
+    beside["spec"]["realtime"]["measuringLimit"] = "200ms"
+    api.create(beside)
+    second = camera(namespace, "second")
+    second["spec"]["restartPolicy"] = "Always"
+    api.create(second)
+    until("the second does not stream", lambda: streams(second), PATIENCE_S)
+    more_jobs(cluster, wanted)
+    for one in (wanted, second):
+        api.delete(one, gracePeriodSeconds=1)
+        api.wait_gone(one, PATIENCE_S)
+    for name in ("camera", "second"):
+        forget(cluster, namespace, name)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)

@@ -381,10 +381,8 @@ def test_one_is_measured_beside_tasks_that_stream(*, yields: bool) -> None:
     assert plan_of_pod(seen, held).ring_extents
     measured = run(seen, "new", number=1)
 
-    seat = seen.seat_of(measured.key)
-    assert seat is not None
-    assert seat.standing is Standing.PROFILING
+    assert measured.beside
     assert plan_of_pod(seen, measured).job_time_s == pytest.approx(0.05)
     feed(seen, profile("new", mib=32))
-    assert seat.standing is Standing.PLANNED
+    assert not allocated(seen, measured).profiling
     assert said(seen, "runs")[0] == said(seen, "new")[0] == "True"
