@@ -83,7 +83,7 @@ SCHEDULABILITY := $(BIN)/python -m tests.bench.schedulability --seconds $(SECOND
 bench-schedulability: $(STAMP) ## a million attacks on admitted sets; share admitted, against others and the bound
 	$(SCHEDULABILITY) attacks
 	$(BIN)/python -m tests.bench.schedulability.zoo measure
-	for shapes in families cpu h200 h200-by-bytes; do $(SCHEDULABILITY) curves --shapes $$shapes || exit; done
+	for shapes in families cpu h200; do $(SCHEDULABILITY) curves --shapes $$shapes || exit; done
 	$(SCHEDULABILITY) growth
 	$(SCHEDULABILITY) optimum
 

@@ -69,24 +69,6 @@ def on_h200(folder: Path) -> Source:
     return _measured(measured, measured["gpu"], measured["extent_bytes"], link, 1.0)
 
 
-def on_h200_by_bytes(folder: Path) -> Source:
-    """The same with each model's time spread over its layers by their bytes.
-
-    Of a captured graph the profiler knows when it ends, not when its layers do: all of its time is
-    the last layer's, so nothing is computed while weights come, and nobody yields before the end.
-    """
-    measured = json.loads((folder / "shapes-h200.json").read_text())
-    for shape in measured["shapes"].values():
-        weights = sum(size for size, _, _ in shape["layers"])
-        shape["layers"] = [
-            (size, shape["compute_s"] * size / weights, pinned)
-            for size, _, pinned in shape["layers"]
-        ]
-    link = LinkRate(measured["link"]["bandwidth_bytes_per_s"], measured["link"]["overhead_s"])
-    about = f"{measured['gpu']}, time spread by bytes"
-    return _measured(measured, about, measured["extent_bytes"], link, 1.0)
-
-
 def _measured(
     measured: Mapping[str, Any], device: str, extent_bytes: int, link: LinkRate, scale: float
 ) -> Source:
@@ -106,7 +88,6 @@ SOURCES: Final[Mapping[str, Callable[[Path], Source]]] = {
     "families": families,
     "cpu": on_cpu,
     "h200": on_h200,
-    "h200-by-bytes": on_h200_by_bytes,
 }
 """By name; each is given the folder of the benchmarks' results."""
 
