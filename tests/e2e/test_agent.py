@@ -231,7 +231,7 @@ def test_a_task_without_a_profile_is_measured_and_then_streams(
 
     # The only device is in use now.
     beside = memtask(namespace, "second")
-    beside["spec"]["realtime"]["measuringLimit"] = "200ms"
+    beside["spec"]["realtime"]["measuringLimit"] = "500ms"
     api.create(beside)
     second = camera(namespace, "second")
     second["spec"]["restartPolicy"] = "Always"
