@@ -130,8 +130,8 @@ async def run(config: AgentConfig) -> None:
 def _leave_to_the_end() -> None:
     """Have the garbage collector pass over all that there is by now.
 
-    Nearly all of it lives as long as the agent. To look at all of it took 18 to 29 ms on an H200's
-    host, once in some thousand extents, in which no copy was issued and a job waited.
+    Nearly all of it lives as long as the agent. To look at 46,000 objects takes tens of
+    milliseconds, in which no copy is issued and jobs wait.
     """
     gc.collect()
     gc.freeze()
