@@ -5,7 +5,7 @@
 #include "cuda.h"
 #include "device_memory.h"
 #include "drain.h"
-#include "launch_gates.h"
+#include "launch_state.h"
 #include "swap.h"
 
 #include <stdio.h>
@@ -172,9 +172,12 @@ int tl_workspace_borrow(tierline_client *client, uint64_t bytes, uint32_t flags,
 }
 
 int tl_workspace_adopt(tierline_client *client, void *context) {
+    /* Whoever looks whether the GPU is idle has the gates' lock, and may be in the old context. */
+    tl_lock_acquire(&tl_gates.lock);
     tl_lock_acquire(&client->lock);
     struct tl_workspace *workspace = &client->workspace;
     workspace->context = context;
+    tl_lock_release(&tl_gates.lock);
     int code = context != NULL ? allow(workspace, client->terms.extent_bytes) : 0;
     tl_lock_release(&client->lock);
     return code;

@@ -33,7 +33,8 @@ struct tl_workspace {
 /* Borrows and maps it in the current context; from then on everything that this process gives the
  * GPU is gated. Once a client. Without the client's lock. 0 or a code. */
 int tl_workspace_borrow(tierline_client *client, uint64_t bytes, uint32_t flags, bool swapped);
-/* The same mapping is another context's from now on; NULL if its context ended. */
+/* The same mapping is another context's from now on; NULL if its context ended. Without the gates'
+ * lock. */
 int tl_workspace_adopt(tierline_client *client, void *context);
 
 /* request.c; with the client's lock. 0, or -1 to break the link. */
