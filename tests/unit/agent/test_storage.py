@@ -70,3 +70,11 @@ async def test_d2h_is_measured_by_saving_extents(storage: Storage) -> None:
     rate = link.rate()
     assert rate is not None
     assert 0 < rate.worst_bytes_per_s <= rate.bandwidth_bytes_per_s
+
+
+@in_loop
+async def test_a_link_is_measured_by_full_extents_alone(storage: Storage) -> None:
+    await probe.measure(storage, storage._devices)
+    meter = storage.tiers["dram"].reads[DEVICE].meter
+    assert meter.transfers_total > 0
+    assert meter.bytes_total == meter.transfers_total * EXTENT_BYTES
