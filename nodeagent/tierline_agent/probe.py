@@ -61,7 +61,7 @@ _SMALL_BYTES = 4096
 _SMALL_TRANSFERS = 64
 _SMALL_ROUNDS = 5
 _SHORT_ROW = 16
-_LONG_ROW_S = 0.06  # an end is seen up to a millisecond late: 1 % of an extent's time at most
+_LONG_ROW_S = 0.06  # an end is seen up to a millisecond late: 2 % of an extent's time at most
 _ROW_ROUNDS = 3
 
 

@@ -14,7 +14,7 @@ in the same ways.
 Inside a `tierline.periodic` loop jobs count once it has warmed up; without one, from each site's
 third job on.
 
-On Kubernetes TIERLINE_PLANNED names the socket that is there once the task was planned by what was
+On Kubernetes TIERLINE_PLANNED names the file that is there once the task was planned by what was
 measured. A program with a loop of its own writes its profile when as many jobs counted as were
 asked for, and runs no job after that (`parking`). With TIERLINE_SOCKET each job takes the lease
 (`turns`); a job's time begins when it has it.

@@ -3,11 +3,11 @@
 Others are measured after it on the same device, each alone, before all of them are planned. So it
 runs no job meanwhile: it waits a moment for its plan, and then ends, so that its memory is free.
 Its container starts it anew, and where its profile is written already, it waits at `import torch`,
-before it has loaded anything. When its socket is there it ends once more, to start by its plan.
+before it has loaded anything. When its plan is there it ends once more, to start by that.
 
-TIERLINE_PLANNED names that socket; a file `unmeasured` beside it says that measuring was given up.
-Invariant: a program with TIERLINE_PLANNED that has a profile begins no job. It imports nothing of
-PyTorch. Nothing here returns once the program is to start anew.
+TIERLINE_PLANNED names the file that says so; a file `unmeasured` beside it says that measuring was
+given up. Invariant: a program with TIERLINE_PLANNED that has a profile begins no job. It imports
+nothing of PyTorch. Nothing here returns once the program is to start anew.
 """
 
 from __future__ import annotations

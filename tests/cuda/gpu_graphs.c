@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "gpu_kit.h"
+#include "kernel_node.h"
 
 enum { ZERO = 200 }; /* a slot that nothing writes to */
 
@@ -173,14 +174,7 @@ static void built(void) {
         uint64_t duration_ns = w % 5 == 0 ? 1000000 : 0;
         void *parameters[] = {&task.weights[w].address, &task.weights[w].bytes, &in, &out,
                               &duration_ns};
-        CUDA_KERNEL_NODE_PARAMS node = {.func = task.hash,
-                                        .gridDimX = 1,
-                                        .gridDimY = 1,
-                                        .gridDimZ = 1,
-                                        .blockDimX = 1,
-                                        .blockDimY = 1,
-                                        .blockDimZ = 1,
-                                        .kernelParams = parameters};
+        CUDA_KERNEL_NODE_PARAMS node = kernel_node(task.hash, 1, parameters);
         OK(cuGraphAddKernelNode(&nodes[w], w == last ? inner : graph, NULL, 0, &node));
         if (w + 2 < last) {
             OK(cuGraphAddDependencies(graph, &nodes[w], &nodes[w + 2], NULL, 1));

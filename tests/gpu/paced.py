@@ -1,4 +1,4 @@
-"""A process with a model, loaded, that runs jobs when it is told to: several can take turns."""
+"""Processes of `tests.gpu.task` that wait to be told what to do: several can take turns."""
 
 from __future__ import annotations
 
@@ -6,32 +6,31 @@ import json
 import os
 import subprocess
 import sys
-
-EARLY = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-"""PyTorch would start the driver, and so the library, to see whether there is one."""
+from collections.abc import Mapping
 
 _PATIENCE_S = 30.0
 
 
-class Paced:
-    """`tests.gpu.task --paced`, of `jobs` jobs a round; a prepared one loads when it is told to."""
+class TaskProcess:
+    """One of them. A prepared one imports what takes long, and waits before it touches the GPU."""
 
     def __init__(
         self,
         model: str,
         mode: str,
         jobs: int,
-        environment: dict[str, str],
-        *,
-        prepared: bool = False,
+        environment: Mapping[str, str],
+        *options: str,
+        prepared: bool,
     ) -> None:
-        early = EARLY if prepared else {}
-        self._model = model
+        # PyTorch would start the driver, and so the library, to see whether there is one.
+        early = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"} if prepared else {}
+        self.model, self.mode, self.jobs = model, mode, jobs
         self._is_prepared = not prepared
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.gpu.task", model, "--mode", mode),
-                *("--jobs", str(jobs), "--paced"),
+                *("--jobs", str(jobs), *options),
                 *(("--prepared",) if prepared else ()),
             ],
             stdin=subprocess.PIPE,
@@ -41,10 +40,37 @@ class Paced:
         )
 
     def prepared(self) -> None:
-        """Wait until one that shall be prepared is."""
+        """Wait until one that shall be prepared is. Raises SystemExit if it has ended."""
         if not self._is_prepared:
-            self._line()
+            self.line()
             self._is_prepared = True
+
+    def line(self) -> str:
+        """What it says next. Raises SystemExit if it has ended."""
+        line = self.process.stdout.readline() if self.process.stdout is not None else ""
+        if not line:
+            raise SystemExit(
+                f"the process with {self.model} ({self.mode}) ended with {self.process.wait()}"
+            )
+        return line
+
+
+class Paced(TaskProcess):
+    """One with a model, loaded, that runs `jobs` jobs at each word.
+
+    A prepared one loads when it is told to.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        mode: str,
+        jobs: int,
+        environment: Mapping[str, str],
+        *,
+        prepared: bool = False,
+    ) -> None:
+        super().__init__(model, mode, jobs, environment, "--paced", prepared=prepared)
 
     def load(self) -> None:
         """Let a prepared one go on, as soon as it is."""
@@ -53,36 +79,30 @@ class Paced:
 
     def ready(self) -> None:
         """Wait until it has loaded the model."""
-        self._line()
+        self.line()
 
     def round(self) -> list[float]:
         """Run a round; seconds of each job. Raises SystemExit if the process has ended."""
         self._say("go")
-        times: list[float] = json.loads(self._line())
+        times: list[float] = json.loads(self.line())
         return times
 
     def end(self) -> None:
         """Let it end by itself, or end it if it does not."""
-        if self._process.returncode is not None:
+        if self.process.returncode is not None:
             return
         try:
-            self._process.communicate(timeout=_PATIENCE_S)
+            self.process.communicate(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+            self.process.kill()
+            self.process.communicate()
 
     def _say(self, word: str) -> None:
-        pipe = self._process.stdin
+        pipe = self.process.stdin
         if pipe is None:
             raise TypeError("a paced task has a pipe")
         try:
             pipe.write(f"{word}\n")
             pipe.flush()
         except BrokenPipeError:
-            raise SystemExit(f"the process with {self._model} ended") from None
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if not line:
-            raise SystemExit(f"the process with {self._model} ended")
-        return line
+            raise SystemExit(f"the process with {self.model} ended") from None

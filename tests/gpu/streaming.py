@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -30,7 +29,7 @@ from typing import Any
 import torch
 from tests.bench.machine import describe, print_head
 from tests.gpu.models import kind
-from tests.gpu.paced import EARLY
+from tests.gpu.paced import TaskProcess
 
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.plan import Home, Plan, Tier
@@ -87,50 +86,30 @@ def copy_rate(piece_bytes: int) -> float:
     return best
 
 
-class Program:
-    """`tests.gpu.task` in a process of its own, which imports what takes long and waits to `run`.
+class Program(TaskProcess):
+    """One that imports what takes long and waits to `run`; not told to, it ends with this process.
 
-    One that is never told to ends with this process. Without an environment of Tierline's it is
-    what the program is without Tierline.
+    Without an environment of Tierline's it is what the program is without Tierline.
     """
 
     def __init__(
         self, model: str, mode: str, jobs: int, environment: dict[str, str] | None = None
     ) -> None:
         tierline = {} if environment is None else {"LD_PRELOAD": str(library_path()), **environment}
-        self.model, self.mode, self.jobs = model, mode, jobs
-        self._is_prepared = False
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.gpu.task", model, "--mode", mode),
-                *("--jobs", str(jobs), "--prepared"),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **EARLY, **tierline, "PYTHONFAULTHANDLER": "1"},
-        )
-
-    def prepared(self) -> None:
-        """Wait until it has nothing left to do before it may touch the GPU and the agent."""
-        if self._is_prepared:
-            return
-        if self._process.stdout is None or not self._process.stdout.readline():
-            raise SystemExit(f"{self.model} ({self.mode}) ended with {self._process.wait()}")
-        self._is_prepared = True
+        super().__init__(model, mode, jobs, {**tierline, "PYTHONFAULTHANDLER": "1"}, prepared=True)
 
     def run(self) -> dict[str, Any]:
         """Let it run once it is prepared; what it reports."""
         self.prepared()
         try:
-            printed, _ = self._process.communicate(
+            printed, _ = self.process.communicate(
                 "run\n", timeout=_PATIENCE_S + _JOB_PATIENCE_S * self.jobs
             )
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # it says where it stands
-            printed, _ = self._process.communicate()
-        if self._process.returncode != 0:
-            raise SystemExit(f"{self.model} ({self.mode}) ended with {self._process.returncode}")
+            self.process.send_signal(signal.SIGABRT)  # it says where it stands
+            printed, _ = self.process.communicate()
+        if self.process.returncode != 0:
+            raise SystemExit(f"{self.model} ({self.mode}) ended with {self.process.returncode}")
         report: dict[str, Any] = json.loads(printed.splitlines()[-1])
         return report
 

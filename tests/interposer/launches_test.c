@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "access.h"
+#include "kernel_node.h"
 #include "simcuda.h"
 
 enum { WEIGHTS = 6, BYTES = 64 << 10, PIECE = 4096 };
@@ -55,14 +56,7 @@ static void **gemm_of(struct gemm_parameters *p, int weight) {
 }
 
 static CUDA_KERNEL_NODE_PARAMS node_of(struct gemm_parameters *p, int weight) {
-    return (CUDA_KERNEL_NODE_PARAMS){.func = gemm,
-                                     .gridDimX = 1,
-                                     .gridDimY = 1,
-                                     .gridDimZ = 1,
-                                     .blockDimX = 32,
-                                     .blockDimY = 1,
-                                     .blockDimZ = 1,
-                                     .kernelParams = gemm_of(p, weight)};
+    return kernel_node(gemm, 32, gemm_of(p, weight));
 }
 
 static void launch(int weight, CUstream stream) {

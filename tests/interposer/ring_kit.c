@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "gate.h"
+#include "kernel_node.h"
 #include "observer.h"
 #include "simcuda.h"
 
@@ -361,14 +362,7 @@ void **parameters_of(struct parameters *p, uint32_t weight, uint32_t in, uint32_
 }
 
 CUDA_KERNEL_NODE_PARAMS node_of(struct parameters *p, uint32_t weight, uint32_t in, uint32_t out) {
-    return (CUDA_KERNEL_NODE_PARAMS){.func = gemm,
-                                     .gridDimX = 1,
-                                     .gridDimY = 1,
-                                     .gridDimZ = 1,
-                                     .blockDimX = 32,
-                                     .blockDimY = 1,
-                                     .blockDimZ = 1,
-                                     .kernelParams = parameters_of(p, weight, in, out)};
+    return kernel_node(gemm, 32, parameters_of(p, weight, in, out));
 }
 
 void launch(uint32_t weight, uint32_t in, uint32_t out, CUstream stream) {
