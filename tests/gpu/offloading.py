@@ -2,8 +2,8 @@
 
     python -m tests.gpu.offloading [--model NAME...] [--jobs N] [--json FILE]
 
-All of them in one process on the same model and input; job time from the call to the end of the
-GPU's work:
+All but Tierline in one process on the same model and input, with cuDNN's deterministic kernels;
+job time from the call to the end of the GPU's work:
 
 resident          everything on the GPU: the lower bound
 to, pinned        every parameter copied by `.to()` from pinned memory, then the forward
@@ -11,11 +11,17 @@ to, pageable      the same from ordinary memory
 accelerate        Hugging Face accelerate's `cpu_offload`
 copy, compute     one copy of all weights, then the forward: no overlap
 layer by layer    each module's weights copied when it is called, computed, dropped: no ring
+tierline, P %     so much resident, the rest through the smallest ring; eager, in another process
+tierline graph    the same as a captured graph, with nothing resident
+
+What is called *identical* is so bit by bit: to the resident model of the same process, and for
+Tierline to the same program without it. tests.gpu.offloading_plot draws FILE.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -29,8 +35,15 @@ from typing import Any
 import torch
 from tests.bench.machine import describe, print_head
 from tests.gpu.models import Shape, first_tensor, make
+from tests.gpu.streaming import agent, rows
 
 Job = Callable[[], Any]
+
+_WHOLE = ("resident", "to, pinned", "to, pageable", "copy, compute")
+"""Ways that hold all weights on the GPU while they compute."""
+_EXTENT_BYTES = 32 << 20
+_FAST_BYTES = 40 << 30
+_HOST_BYTES = 20 << 30
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class Row:
     jobs: int
     job_median_s: float
     job_worst_s: float
+    fast_bytes: int
+    """Device memory for weights."""
     identical: bool
 
 
@@ -199,8 +214,35 @@ def measure(name: str, jobs: int) -> Iterator[Row]:
             jobs=jobs,
             job_median_s=statistics.median(times),
             job_worst_s=max(times),
+            fast_bytes=shape.weight_bytes if way in _WHOLE else _largest_module(shape),
             identical=torch.equal(reference, output),
         )
+
+
+def _largest_module(shape: Shape) -> int:
+    """The most bytes of weights that one module itself has."""
+    return max(
+        sum(one.nbytes for one in module.parameters(recurse=False))
+        for module in shape.model.modules()
+    )
+
+
+def streamed(name: str, jobs: int) -> Iterator[Row]:
+    """The same model under an agent."""
+    with agent(_EXTENT_BYTES, _FAST_BYTES, _HOST_BYTES) as (local, admin):
+        for mode, shares in (("eager", (0.0, 0.25, 0.5)), ("graph", (0.0,))):
+            for row in rows(local, admin, name, mode, shares, jobs):
+                kind = "tierline graph" if mode == "graph" else "tierline"
+                yield Row(
+                    model=name,
+                    way=f"{kind}, {row.resident:.0%}",
+                    weight_bytes=row.weight_bytes,
+                    jobs=row.jobs,
+                    job_median_s=row.job_median_s,
+                    job_worst_s=row.job_worst_s,
+                    fast_bytes=row.fast_bytes,
+                    identical=row.identical,
+                )
 
 
 def main() -> None:
@@ -208,25 +250,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", nargs="+", default=["resnet152", "vit-giant", "llama-7b"])
     parser.add_argument("--jobs", type=int, default=5)
+    parser.add_argument("--streamed-jobs", type=int, default=20, help="for each of Tierline's ways")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    about = {**describe(), "gpu": torch.cuda.get_device_name()}
+    about: dict[str, Any] = {**describe(), "gpu": torch.cuda.get_device_name()}
     print_head(about)
-    print(f"{'model':<12}{'way':<16}{'weights':>11}{'job p50':>12}{'worst':>12}  outputs")
-    rows = []
+    print(
+        f"{'model':<12}{'way':<20}{'weights':>11}{'on the GPU':>12}{'job p50':>12}{'worst':>12}"
+        "  outputs"
+    )
+    torch.backends.cudnn.deterministic = True
+    kept = []
     for name in arguments.model:
-        for row in measure(name, arguments.jobs):
-            rows.append(row)
+        for row in itertools.chain(
+            measure(name, arguments.jobs), streamed(name, arguments.streamed_jobs)
+        ):
+            kept.append(row)
             print(
-                f"{row.model:<12}{row.way:<16}{row.weight_bytes / 2**20:>7.0f} MiB"
+                f"{row.model:<12}{row.way:<20}{row.weight_bytes / 2**20:>7.0f} MiB"
+                f"{row.fast_bytes / 2**20:>8.0f} MiB"
                 f"{row.job_median_s * 1e3:>9.2f} ms{row.job_worst_s * 1e3:>9.2f} ms"
                 f"  {'identical' if row.identical else 'DIFFERENT'}",
                 flush=True,
             )
-        torch.cuda.empty_cache()
-    if arguments.json is not None:
-        kept = {**about, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+            if arguments.json is not None:
+                about["rows"] = [asdict(one) for one in kept]
+                arguments.json.write_text(json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ The row in which all is resident shows what Tierline costs a program that needs 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import signal
 import statistics
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ _LONG_NS = 10**11
 _OBSERVATIONS = tempfile.TemporaryDirectory(prefix="tierline-observed-")
 _PATIENCE_S = 120.0
 _JOB_PATIENCE_S = 1.0
+_SLOWEST = 5
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,13 @@ class Row:
     streamed_bytes: int
     copy_bytes_per_s: float
     compute_s: float
+    compute_worst_s: float
     jobs: int
     job_median_s: float
+    job_p99_s: float
     job_worst_s: float
+    slowest: list[tuple[int, float]]
+    """The five jobs that took longest: number, and time."""
     ratio: float
     fetched_bytes: int
     """What launches read out of turn, in all jobs."""
@@ -183,12 +189,14 @@ def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspac
 class Progress:
     """Says on standard error what is being done, and when."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: str = "") -> None:
+        self._of = of
         self._began = time.monotonic()
 
     def __call__(self, text: str) -> None:
         """Say it."""
-        print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=sys.stderr, flush=True)
+        passed_s = time.monotonic() - self._began
+        print(f"[{passed_s:6.1f} s] {self._of}{text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -252,6 +260,58 @@ def managed(
         return report
 
 
+def rows(
+    local: LocalAgent, admin: Any, model: str, mode: str, shares: Sequence[float], jobs: int
+) -> Iterator[Row]:
+    """One model without Tierline, then under the agent with each share resident."""
+    tell = Progress(f"{model}, {mode}: ")
+    tell("imports")
+    extent_bytes, name = local.extent_bytes, f"{model}-{mode}"
+    bare_program = Program(model, mode, jobs)
+    observed_program = observer(model, mode, _OBSERVED_JOBS)
+    tasks = [task_of(local, name, model, mode, jobs) for _ in shares]
+    for program in (bare_program, observed_program, *tasks):
+        program.prepared()
+    tell("alone")
+    bare = bare_program.run()
+    compute_s = statistics.median(bare["times_s"])
+    tell("profiled")
+    alone, layers = observed(observed_program)
+    sizes = lay_out(layers, extent_bytes).extent_sizes
+    for share, program in zip(shares, tasks, strict=True):
+        tell(f"{share:.0%} resident")
+        rate = copy_rate(extent_bytes)
+        plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
+        report = managed(local, admin, name, plan, program)
+        rate = max(rate, copy_rate(extent_bytes))
+        streamed = sum(sizes[extent] for extent in plan.streamed_extents)
+        if streamed and not report["snapshot"]["streamed_bytes"]:
+            said = [one["text"] for one in report["snapshot"]["notices"]]
+            raise SystemExit("\n".join([f"{name} did not stream:", *said]))
+        times_s = report["times_s"]
+        median = statistics.median(times_s)
+        yield Row(
+            model=model,
+            mode=mode,
+            extent_bytes=extent_bytes,
+            weight_bytes=report["weight_bytes"],
+            resident=share,
+            fast_bytes=plan.resident_bytes + plan.ring_bytes,
+            streamed_bytes=streamed,
+            copy_bytes_per_s=rate,
+            compute_s=compute_s,
+            compute_worst_s=max(bare["times_s"]),
+            jobs=len(times_s),
+            job_median_s=median,
+            job_p99_s=statistics.quantiles(times_s, n=100, method="inclusive")[-1],
+            job_worst_s=max(times_s),
+            slowest=sorted(enumerate(times_s), key=lambda one: one[1], reverse=True)[:_SLOWEST],
+            ratio=median / max(compute_s, streamed / rate),
+            fetched_bytes=report["snapshot"]["fetched_bytes"],
+            identical=report["digests"] == bare["digests"],
+        )
+
+
 def main() -> None:
     """Measure, print a table, keep it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -263,75 +323,34 @@ def main() -> None:
     parser.add_argument("--host-gib", type=int, default=20, help="pinned memory")
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
-    extent_bytes = arguments.extent_mib << 20
     about = {**describe(), "gpu": torch.cuda.get_device_name()}
     print_head(about)
     print(
         f"{'model':<12}{'mode':<7}{'resident':>9}{'fast':>10}{'streamed':>11}{'copy':>10}"
-        f"{'compute':>10}{'limit':>10}{'job p50':>10}{'worst':>10}{'ratio':>8}  outputs"
+        f"{'compute':>10}{'worst':>10}{'limit':>10}{'job p50':>10}{'p99':>10}{'worst':>10}"
+        f"{'ratio':>8}  outputs"
     )
-    rows: list[Row] = []
-    tell = Progress()
-    tell("starting the agent")
-    with agent(extent_bytes, 40 * _GIB, arguments.host_gib * _GIB) as (local, admin):
-        for model in arguments.model:
-            for mode in arguments.mode:
-                tell(f"{model}, {mode}: imports")
-                name, jobs = f"{model}-{mode}", arguments.jobs
-                bare_program = Program(model, mode, jobs)
-                observed_program = observer(model, mode, _OBSERVED_JOBS)
-                tasks = [task_of(local, name, model, mode, jobs) for _ in arguments.share]
-                for program in (bare_program, observed_program, *tasks):
-                    program.prepared()
-                tell(f"{model}, {mode}: alone")
-                bare = bare_program.run()
-                compute_s = statistics.median(bare["times_s"])
-                tell(f"{model}, {mode}: profiled")
-                alone, layers = observed(observed_program)
-                sizes = lay_out(layers, extent_bytes).extent_sizes
-                for share, program in zip(arguments.share, tasks, strict=True):
-                    tell(f"{model}, {mode}: {share:.0%} resident")
-                    rate = copy_rate(extent_bytes)
-                    plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
-                    report = managed(local, admin, name, plan, program)
-                    rate = max(rate, copy_rate(extent_bytes))
-                    streamed = sum(sizes[extent] for extent in plan.streamed_extents)
-                    if streamed and not report["snapshot"]["streamed_bytes"]:
-                        print(f"{model:<12}{mode:<7}{share:>8.0%}  did not stream:")
-                        print(*(one["text"] for one in report["snapshot"]["notices"]), sep="\n")
-                        continue
-                    limit = max(compute_s, streamed / rate)
-                    median = statistics.median(report["times_s"])
-                    row = Row(
-                        model=model,
-                        mode=mode,
-                        extent_bytes=extent_bytes,
-                        weight_bytes=report["weight_bytes"],
-                        resident=share,
-                        fast_bytes=plan.resident_bytes + plan.ring_bytes,
-                        streamed_bytes=streamed,
-                        copy_bytes_per_s=rate,
-                        compute_s=compute_s,
-                        jobs=len(report["times_s"]),
-                        job_median_s=median,
-                        job_worst_s=max(report["times_s"]),
-                        ratio=median / limit,
-                        fetched_bytes=report["snapshot"]["fetched_bytes"],
-                        identical=report["digests"] == bare["digests"],
+    kept: list[Row] = []
+    with agent(arguments.extent_mib << 20, 40 << 30, arguments.host_gib << 30) as (local, admin):
+        for model, mode in itertools.product(arguments.model, arguments.mode):
+            for row in rows(local, admin, model, mode, arguments.share, arguments.jobs):
+                kept.append(row)
+                limit_s = max(row.compute_s, row.streamed_bytes / row.copy_bytes_per_s)
+                print(
+                    f"{model:<12}{mode:<7}{row.resident:>8.0%}{row.fast_bytes / 2**20:>6.0f} MiB"
+                    f"{row.streamed_bytes / 2**20:>7.0f} MiB{row.copy_bytes_per_s / 1e9:>5.1f} GB/s"
+                    f"{row.compute_s * 1e3:>7.2f} ms{row.compute_worst_s * 1e3:>7.2f} ms"
+                    f"{limit_s * 1e3:>7.2f} ms{row.job_median_s * 1e3:>7.2f} ms"
+                    f"{row.job_p99_s * 1e3:>7.2f} ms{row.job_worst_s * 1e3:>7.2f} ms"
+                    f"{row.ratio:>8.3f}  {'identical' if row.identical else 'DIFFERENT'}"
+                    + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
+                    flush=True,
+                )
+                if arguments.json is not None:
+                    rows_kept = [asdict(one) for one in kept]
+                    arguments.json.write_text(
+                        json.dumps({**about, "rows": rows_kept}, indent=1) + "\n"
                     )
-                    rows.append(row)
-                    print(
-                        f"{model:<12}{mode:<7}{share:>8.0%}{row.fast_bytes / 2**20:>6.0f} MiB"
-                        f"{streamed / 2**20:>7.0f} MiB{rate / 1e9:>5.1f} GB/s"
-                        f"{compute_s * 1e3:>7.2f} ms{limit * 1e3:>7.2f} ms{median * 1e3:>7.2f} ms"
-                        f"{row.job_worst_s * 1e3:>7.2f} ms{row.ratio:>8.3f}"
-                        f"  {'identical' if row.identical else 'DIFFERENT'}"
-                        + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
-                        flush=True,
-                    )
-                    if arguments.json is not None:
-                        kept = {**about, "rows": [asdict(one) for one in rows]}
-                        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
