@@ -79,6 +79,12 @@ def alternately(processes: dict[str, Paced], rounds: int) -> dict[str, list[floa
     return times
 
 
+def keep(file: Path | None, figures: dict[str, Any]) -> None:
+    """Write what there is so far, for a run that is cut short."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def main() -> None:
     """Measure, print tables, keep them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -122,6 +128,7 @@ def main() -> None:
                     + f"{cost:>8.1%}",
                     flush=True,
                 )
+                keep(arguments.json, about | {"rows": rows})
     kinds = {
         "without": {},
         "preloaded": preload,
@@ -132,9 +139,7 @@ def main() -> None:
     for name, environment in kinds.items():
         allocated[name] = allocations(environment)
         print(f"{name:<24}" + "".join(f"{value:>9.2f} us" for value in allocated[name]), flush=True)
-    if arguments.json is not None:
-        kept = {**about, "rows": rows, "allocations_us": allocated}
-        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(arguments.json, about | {"rows": rows, "allocations_us": allocated})
 
 
 if __name__ == "__main__":

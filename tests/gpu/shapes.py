@@ -8,8 +8,8 @@ from them. With --plans it runs under an agent with 0 %, 25 %, 50 % and all of i
 spread, and the smallest ring: 1000 jobs, or as many as --seconds allow. Of each job the agent says
 how long it had the device. Held against that:
 
-* *recursion*: planning/pipeline.py with the profile and the link's typical rate, nothing added:
-  how far is it from the median?
+* *recursion*: planning/pipeline.py with the profile's mean times and the link's typical rate,
+  nothing added: how far is it from the median?
 * *planned*: what admission charges a job of it alone, with the margins and overheads of
   `tierline run`: is it ever below the 99.9th percentile (of fewer than 1000 jobs: the worst), and
   how many of all jobs are above it?
@@ -141,8 +141,16 @@ class Predictor:
         resident = frozenset(plan.resident_extents)
         planned_s = charged.worst.total_s(resident, plan.ring_extents) + charged.dispatch_s
         homes = [0] * demand.layout.extent_count
-        bare = Pipeline(demand.layout, demand.compute_s, homes, [typical_link(self.node)])
+        usual = self._usual_share()
+        compute_s = [seconds * usual for seconds in demand.compute_s]
+        bare = Pipeline(demand.layout, compute_s, homes, [typical_link(self.node)])
         return bare.total_s(resident, plan.ring_extents), planned_s
+
+    def _usual_share(self) -> float:
+        """The profile's mean job over its worst, which is what admission takes."""
+        layers = self.profile.spec.layers
+        worst_s = sum(layer.compute_time_s for layer in layers)
+        return sum(layer.mean_compute_time_s or layer.compute_time_s for layer in layers) / worst_s
 
 
 def typical_link(node: MemNode) -> LinkRate:
