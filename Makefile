@@ -94,7 +94,7 @@ gpu-wheels: $(STAMP) ## fetch what the GPU targets install, for a machine withou
 
 gpu-test: ## on a machine with a GPU: streamed models are right, faults stay where they are, programs of all kinds
 	TIERLINE_TESTS_ON_GPU=1 tests/gpu/site.sh $(PYTHON) -m pytest -p no:cacheprovider -q \
-	    tests/gpu/agent.py tests/gpu/streams.py tests/gpu/faults.py tests/gpu/compatibility.py
+	    tests/gpu/agent.py tests/gpu/captures.py tests/gpu/streams.py tests/gpu/faults.py tests/gpu/compatibility.py
 
 gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	mkdir -p build

@@ -2,8 +2,8 @@
 
 A graph makes launch-bound jobs shorter and all jobs steady. It holds addresses: it is captured anew
 when the weights have moved. The first call of a shape runs the model a few times before it captures
-(libraries allocate and choose kernels then); a model that cannot be captured runs as it is, and
-says so once.
+(libraries allocate and choose kernels then), and takes the path of these runs when it is captured
+(`eager_path`); a model that cannot be captured runs as it is, and says so once.
 
 The inputs are copied into the graph's own, the outputs out of it, so a caller keeps what it got.
 Keyword arguments and arguments that are no tensors are part of the shape. A model whose control
@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from tierline_torch import arena
 from tierline_torch.clean_launches import clean_launches
+from tierline_torch.eager_path import eager_path, waits_for_gpu
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 16
@@ -114,13 +115,30 @@ def _captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS):
+        for _ in range(_WARM_UPS - 1):
             call()
+        looks = waits_for_gpu(call)
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
+    if not looks:
+        try:
+            with eager_path():
+                return _capture(call, stream)
+        except RuntimeError:
+            torch.cuda.synchronize()  # a wait that PyTorch did not see; it is known now
+    return _capture(call, stream)
+
+
+def _capture(
+    call: Callable[[], Any], stream: torch.cuda.Stream
+) -> tuple[torch.cuda.CUDAGraph, Any]:
+    before = torch.cuda.current_stream()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream), clean_launches():
-        result = call()
+    try:
+        with torch.cuda.graph(graph, stream=stream), clean_launches():
+            result = call()
+    finally:
+        torch.cuda.set_stream(before)  # one that fails may leave its own
     return graph, result
 
 
