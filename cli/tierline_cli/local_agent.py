@@ -101,6 +101,11 @@ class LocalAgent:
         lines = self.log_path.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
+    @property
+    def pid(self) -> int:
+        """The agent's process; 0 before `start`."""
+        return 0 if self._process is None else self._process.pid
+
     def poll(self) -> int | None:
         """The agent's exit status, or None while it runs."""
         return None if self._process is None else self._process.poll()

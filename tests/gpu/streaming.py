@@ -1,6 +1,7 @@
 """How close a streamed job on a GPU comes to the limit of its compute and its link.
 
-    python -m tests.gpu.streaming [--model NAME...] [--fraction F...] [--jobs N] [--json FILE]
+    python -m tests.gpu.streaming [--model NAME...] [--share F...] [--jobs N] [--breakdown]
+        [--json FILE]
 
 Each model runs as a process of its own under one agent, eager and as a captured graph, with the
 smallest ring that its largest layer allows and 0 %, 25 %, 50 % or all of its extents resident,
@@ -8,6 +9,7 @@ spread. Its job time (as the program sees it, from the call to the end of the GP
 against max(compute alone, streamed bytes / bare pinned copy), both measured in the same run: the
 compute by the same program without Tierline just before, the copy before and after each model.
 The row in which all is resident shows what Tierline costs a program that needs nothing streamed.
+With `--breakdown` each row is followed by what the steps of its jobs took (tests/gpu/breakdown.py).
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tests.bench.machine import describe, print_head
+from tests.gpu.breakdown import WordWatch, break_down
 from tests.gpu.models import kind
 from tests.gpu.paced import TaskProcess
 
@@ -73,6 +76,8 @@ class Row:
     fetched_bytes: int
     """What launches read out of turn, in all jobs."""
     identical: bool
+    steps_us: dict[str, float] | None
+    """What the steps of a job took, if that was asked for."""
 
 
 def copy_rate(piece_bytes: int) -> float:
@@ -99,10 +104,16 @@ class Program(TaskProcess):
     """
 
     def __init__(
-        self, model: str, mode: str, jobs: int, environment: dict[str, str] | None = None
+        self,
+        model: str,
+        mode: str,
+        jobs: int,
+        environment: dict[str, str] | None = None,
+        *options: str,
     ) -> None:
         tierline = {} if environment is None else {"LD_PRELOAD": str(library_path()), **environment}
-        super().__init__(model, mode, jobs, {**tierline, "PYTHONFAULTHANDLER": "1"}, prepared=True)
+        environment = {**tierline, "PYTHONFAULTHANDLER": "1"}
+        super().__init__(model, mode, jobs, environment, *options, prepared=True)
 
     def run(self) -> dict[str, Any]:
         """Let it run once it is prepared; what it reports."""
@@ -243,10 +254,12 @@ def registered(local: LocalAgent, admin: Any, name: str, plan: Plan) -> Iterator
         admin.call("remove", name=name)
 
 
-def task_of(local: LocalAgent, name: str, model: str, mode: str, jobs: int) -> Program:
+def task_of(
+    local: LocalAgent, name: str, model: str, mode: str, jobs: int, *options: str
+) -> Program:
     """The program of a task that is yet to be registered."""
     environment = under_agent(local.task_socket(name)) | learned(model, mode)
-    return Program(model, mode, jobs, environment)
+    return Program(model, mode, jobs, environment, *options)
 
 
 def managed(
@@ -261,7 +274,14 @@ def managed(
 
 
 def rows(
-    local: LocalAgent, admin: Any, model: str, mode: str, shares: Sequence[float], jobs: int
+    local: LocalAgent,
+    admin: Any,
+    model: str,
+    mode: str,
+    shares: Sequence[float],
+    jobs: int,
+    *,
+    breakdown: bool = False,
 ) -> Iterator[Row]:
     """One model without Tierline, then under the agent with each share resident."""
     tell = Progress(f"{model}, {mode}: ")
@@ -269,7 +289,8 @@ def rows(
     extent_bytes, name = local.extent_bytes, f"{model}-{mode}"
     bare_program = Program(model, mode, jobs)
     observed_program = observer(model, mode, _OBSERVED_JOBS)
-    tasks = [task_of(local, name, model, mode, jobs) for _ in shares]
+    options = ["--stamps"] if breakdown else []
+    tasks = [task_of(local, name, model, mode, jobs, *options) for _ in shares]
     for program in (bare_program, observed_program, *tasks):
         program.prepared()
     tell("alone")
@@ -282,9 +303,11 @@ def rows(
         tell(f"{share:.0%} resident")
         rate = copy_rate(extent_bytes)
         plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
-        report = managed(local, admin, name, plan, program)
+        with WordWatch(local.pid) if breakdown else nullcontext() as watch:
+            report = managed(local, admin, name, plan, program)
         rate = max(rate, copy_rate(extent_bytes))
-        streamed = sum(sizes[extent] for extent in plan.streamed_extents)
+        lengths = [sizes[extent] for extent in plan.streamed_extents]
+        streamed = sum(lengths)
         if streamed and not report["snapshot"]["streamed_bytes"]:
             said = [one["text"] for one in report["snapshot"]["notices"]]
             raise SystemExit("\n".join([f"{name} did not stream:", *said]))
@@ -309,6 +332,7 @@ def rows(
             ratio=median / max(compute_s, streamed / rate),
             fetched_bytes=report["snapshot"]["fetched_bytes"],
             identical=report["digests"] == bare["digests"],
+            steps_us=break_down(report["stamps"], watch.seen, lengths, rate) if watch else None,
         )
 
 
@@ -321,6 +345,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--extent-mib", type=int, default=32)
     parser.add_argument("--host-gib", type=int, default=20, help="pinned memory")
+    parser.add_argument("--breakdown", action="store_true", help="say what a job's time goes into")
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
     about = {**describe(), "gpu": torch.cuda.get_device_name()}
@@ -333,7 +358,11 @@ def main() -> None:
     kept: list[Row] = []
     with agent(arguments.extent_mib << 20, 40 << 30, arguments.host_gib << 30) as (local, admin):
         for model, mode in itertools.product(arguments.model, arguments.mode):
-            for row in rows(local, admin, model, mode, arguments.share, arguments.jobs):
+            measured = rows(
+                *(local, admin, model, mode, arguments.share, arguments.jobs),
+                breakdown=arguments.breakdown,
+            )
+            for row in measured:
                 kept.append(row)
                 limit_s = max(row.compute_s, row.streamed_bytes / row.copy_bytes_per_s)
                 print(
@@ -346,6 +375,8 @@ def main() -> None:
                     + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
                     flush=True,
                 )
+                for step, taken_us in (row.steps_us or {}).items():
+                    print(f"    {step:<32}{taken_us:>10.0f} us", flush=True)
                 if arguments.json is not None:
                     rows_kept = [asdict(one) for one in kept]
                     arguments.json.write_text(

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from tests.gpu import wild
+from tests.gpu.breakdown import Stamps, stamp_jobs
 from tests.gpu.models import first_tensor, make, synchronize
 
 _WARM_UPS = 3
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20)
     parser.add_argument("--paced", action="store_true", help="wait for lines")
     parser.add_argument("--prepared", action="store_true", help="import, then wait for a line")
+    parser.add_argument("--stamps", action="store_true", help="when each job did what")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
@@ -63,6 +65,7 @@ def main() -> None:
         model = importlib.import_module("tierline").captured(shape.model)
     elif arguments.mode == "compile":
         model = torch.compile(shape.model)
+    stamps = stamp_jobs(synchronize) if arguments.stamps else Stamps()
     begin = time.perf_counter()
     with torch.inference_mode():
         digests = {digest(model(*shape.inputs)) for _ in range(_WARM_UPS)}
@@ -72,9 +75,12 @@ def main() -> None:
             times_s = []
             for _ in range(arguments.jobs):
                 begin = time.perf_counter()
+                stamps.now("call")
                 output = model(*shape.inputs)
                 synchronize()
+                stamps.now("over")
                 times_s.append(time.perf_counter() - begin)
+                stamps.next_job()
             return times_s, output
 
         if arguments.paced:
@@ -95,6 +101,7 @@ def main() -> None:
         "ready_s": ready_s,
         "digests": sorted(digests),
         "times_s": times_s,
+        "stamps": stamps.jobs,
         "reserved_bytes": torch.cuda.memory_reserved(),
     }
     print(json.dumps(report))
