@@ -1,11 +1,8 @@
 """Jobs that had the device for longer than planned, and profiles that say so.
 
-A proof is for jobs that take no longer than their profile says, with the margin. One that did makes
-the profile wrong: `remeasured` lengthens its layers, all by the same factor, until the recursion
-that plans are made with gives the plan's jobs the time that was measured, without a margin. So what
+`remeasured` lengthens a profile's layers, all by the factor that planning/overruns.py finds: what
 is planned next with this profile has its margin above what was seen.
 
-Which layer took longer is not known here, nor whether a link did: links are measured by themselves.
 A task that states its execution time is planned by that, whatever its profile says.
 
 Pure.
@@ -19,12 +16,8 @@ from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_cli import decide
-from tierline_operator.planning.answer import Infeasible, TaskPlan
-from tierline_operator.planning.planner import prepare
-
-_MOST = 2.0**20
-"""A profile whose times would have to be so many times longer says nothing."""
-_CLOSE = 1.001
+from tierline_operator.planning.answer import TaskPlan
+from tierline_operator.planning.overruns import factor_of
 
 
 @dataclass(frozen=True)
@@ -59,16 +52,9 @@ def remeasured(
     """
     if task.spec.realtime.execution_time_s is not None:
         return profile
-    low, high = 1.0, 1.0
-    while _job_time_s(task, _longer(profile, high), node, plan) < worst_s and high < _MOST:
-        low, high = high, high * 2
-    while high > low * _CLOSE:
-        middle = (low + high) / 2
-        if _job_time_s(task, _longer(profile, middle), node, plan) < worst_s:
-            low = middle
-        else:
-            high = middle
-    return profile if high == 1.0 else _longer(profile, high)
+    demand, device = decide.question_of(task, profile, node, margin=1.0)
+    factor = factor_of(demand, device, plan.resident_extents, plan.ring_extents, worst_s)
+    return profile if factor == 1.0 else _longer(profile, factor)
 
 
 def _longer(profile: MemProfile, factor: float) -> MemProfile:
@@ -77,14 +63,3 @@ def _longer(profile: MemProfile, factor: float) -> MemProfile:
         for layer in profile.spec.layers
     )
     return profile.model_copy(update={"spec": profile.spec.model_copy(update={"layers": layers})})
-
-
-def _job_time_s(task: MemTask, profile: MemProfile, node: MemNode, plan: TaskPlan) -> float:
-    """Of a job by that plan, with nothing taken to be slower than measured."""
-    demand, device = decide.question_of(task, profile, node, margin=1.0)
-    prepared = prepare([demand], device)
-    if isinstance(prepared, Infeasible):
-        raise TypeError(f"it was admitted beside others, but {prepared.sentence}")
-    (alone,) = prepared.tasks
-    resident = frozenset(plan.resident_extents)
-    return alone.worst.total_s(resident, plan.ring_extents) + alone.dispatch_s

@@ -63,6 +63,7 @@ class Reason(StrEnum):
     NO_MISSES = "NoMisses"
     DEADLINES_MISSED = "DeadlinesMissed"
     NO_JOBS = "NoJobs"
+    OVERRUNS_NOT_HELD = "OverrunsNotHeld"
     # Healthy
     ALL_WELL = "AllWell"
     NOT_AS_CONFIGURED = "NotAsConfigured"

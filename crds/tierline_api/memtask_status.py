@@ -1,7 +1,7 @@
 """The status of a MemTask: what was decided, what was predicted, and what was observed."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import AwareDatetime, Field
 
@@ -11,6 +11,9 @@ from .fields import Count, Seconds, Text
 from .plan import Plan, Tier
 from .realtime import Realtime
 from .swap import Memory, Swap
+
+MAX_REMEASURED: Final = 1000
+"""Nodes on which over-runs of one task count: as many as it has pods at most."""
 
 
 class Phase(StrEnum):
@@ -45,6 +48,10 @@ class Observed(ApiModel):
     """99 of 100 jobs ended within this time of their release."""
     response_time_worst_s: Seconds | None = None
     """All jobs ended within this time of their release."""
+    overruns: Count = 0
+    """Jobs that had the device for longer than their plan predicts."""
+    overrun_job_time_s: Seconds | None = None
+    """Of the last jobs, at least two over-ran, and had the device for this time or longer."""
     streamed_bytes_per_job: Count = 0
     """Bytes streamed into fast memory in a job, on average."""
     last_updated: AwareDatetime | None = None
@@ -71,6 +78,18 @@ class Granted(ApiModel):
     """How much memory the task may use."""
     swap: Swap
     """Where bytes go that are not in fast memory."""
+
+
+class Remeasured(ApiModel):
+    """What over-runs on a node showed: its jobs there compute for longer than measured before."""
+
+    node: Text
+    """The node; what its agent says counts on no other."""
+    profile: Text
+    """The MemProfile that this corrects: its uid and generation. A new one starts without."""
+    compute_time_s: Seconds
+    """How long a job computes there at worst, all weights resident; counts where the profile, or
+    the execution time that the spec states, says less."""
 
 
 class MemTaskStatus(ApiModel):
@@ -100,5 +119,16 @@ class MemTaskStatus(ApiModel):
     """What the proof promises."""
     observed: Observed | None = None
     """What has been measured."""
+    remeasured: Annotated[
+        tuple[Remeasured, ...],
+        Field(
+            max_length=MAX_REMEASURED,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["node"],
+            },
+        ),
+    ] = ()
+    """By what times pods on these nodes are planned since their jobs over-ran."""
     tiers: Annotated[tuple[TierBytes, ...], Field(max_length=4)] = ()
     """Bytes per tier."""

@@ -35,6 +35,9 @@ class JobRecord:
     """How often it gave the device away."""
     parked_ns: int = 0
     """How long it was without it."""
+    overrun_ns: int = 0
+    """If it had the device for longer than its plan predicts: how long, less what is charged for
+    the rings that others displaced. Else 0, also for a job that was revoked."""
     input_digest: str | None = None
     output_digest: str | None = None
 

@@ -120,6 +120,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
     ours = next((r for r in results if r.get("driver") == DRIVER), None)
     order = meta.annotations.get(ORDER, "")
     standing, plan = meta.annotations.get(STANDING), PLAN in meta.annotations
+    observed = _observed(status.get("devices") or ())
     return KnownClaim(
         meta=meta,
         claim=Claim(
@@ -138,8 +139,9 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             leaving=meta.leaving,
             held=_held(meta, before) if ours and standing in _HOLDING else None,
             lost=bool(ours) and standing == Standing.LOST,
+            overran_s=observed.overrun_job_time_s if ours and observed else None,
         ),
-        observed=_observed(status.get("devices") or ()),
+        observed=observed,
     )
 
 

@@ -22,6 +22,7 @@ from tierline_api.memtask_status import (
 from tierline_api.plan import Plan, Tier
 from tierline_operator.placement.verdict import Said, Verdict
 from tierline_operator.planning.from_api import plan_of
+from tierline_operator.planning.reasons import milliseconds
 from tierline_operator.reading import KnownPod
 from tierline_operator.writing import fast_bytes
 
@@ -42,7 +43,7 @@ def status_of(
         ConditionType.PROFILED: verdict.profiled,
         ConditionType.ADMITTED: verdict.admitted,
         ConditionType.READY: ready,
-        ConditionType.DEADLINES_MET: _deadlines(seen),
+        ConditionType.DEADLINES_MET: _deadlines(seen, verdict),
     }
     before = task.status or MemTaskStatus()
     generation = task.metadata.generation
@@ -73,6 +74,7 @@ def status_of(
         fast_memory_bytes=fast_bytes(first.plan) if first and first.plan else None,
         predicted=_predicted(plan),
         observed=seen,
+        remeasured=verdict.remeasured,
         tiers=_tiers(plan),
     )
 
@@ -97,12 +99,24 @@ def _ready(pods: Sequence[KnownPod], verdict: Verdict) -> Said:
     return Said(_FALSE, reason, f"{ready} of {len(alive)} pods are ready{held}")
 
 
-def _deadlines(observed: Observed | None) -> Said:
+def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
+    if verdict.unproven:
+        return Said(
+            _FALSE,
+            Reason.OVERRUNS_NOT_HELD,
+            f"{verdict.unproven}; what runs there goes on by the times it was admitted with, which "
+            "are too short: give the tasks that over-ran more time or fewer neighbours, or a "
+            "MemProfile that is measured anew",
+        )
     if observed is None or not observed.jobs:
         return Said(_UNKNOWN, Reason.NO_JOBS, "no job has ended yet")
+    longer = ", ".join(
+        f"{one.node}: {milliseconds(one.compute_time_s)} of compute" for one in verdict.remeasured
+    )
+    by = f"; it is planned with what its jobs that over-ran showed ({longer})" if longer else ""
     if not observed.misses:
-        return Said(_TRUE, Reason.NO_MISSES, "no job ended after its deadline")
-    return Said(_FALSE, Reason.DEADLINES_MISSED, "jobs ended after their deadline")
+        return Said(_TRUE, Reason.NO_MISSES, f"no job ended after its deadline{by}")
+    return Said(_FALSE, Reason.DEADLINES_MISSED, f"jobs ended after their deadline{by}")
 
 
 def _together(observed: Sequence[Observed]) -> Observed | None:
@@ -121,6 +135,8 @@ def _together(observed: Sequence[Observed]) -> Observed | None:
         response_time_p50_s=slowest([one.response_time_p50_s for one in observed]),
         response_time_p99_s=slowest([one.response_time_p99_s for one in observed]),
         response_time_worst_s=slowest([one.response_time_worst_s for one in observed]),
+        overruns=sum(one.overruns for one in observed),
+        overrun_job_time_s=slowest([one.overrun_job_time_s for one in observed]),
         streamed_bytes_per_job=streamed // jobs if jobs else 0,
         last_updated=max((o.last_updated for o in observed if o.last_updated), default=None),
     )

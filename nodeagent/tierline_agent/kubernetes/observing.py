@@ -1,11 +1,13 @@
 """What was observed of a pod, summed up from job records.
 
 Pure. It goes on from what was reported before, so that a restart of the agent loses no job that was
-reported; the percentiles are those of the last jobs.
+reported; percentiles and the time of over-runs are those of the last jobs. One job that over-ran
+may have been held up by something that has nothing to do with it: what two of them took is told.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,7 +16,7 @@ from typing import Any, Final
 from tierline_api.memtask_status import Observed
 
 _WINDOW: Final = 1024
-"""So many jobs give the percentiles."""
+"""So many jobs give the percentiles, and the time of over-runs."""
 
 
 class Observation:
@@ -26,8 +28,11 @@ class Observation:
         self._streamed_bytes = before.streamed_bytes_per_job * before.jobs
         self.jobs = before.jobs
         self.misses = before.misses
+        self.overruns = before.overruns
         self._worst_s = before.response_time_worst_s
         self._responses_s: deque[float] = deque(maxlen=_WINDOW)
+        self._overruns_s: deque[float] = deque(maxlen=_WINDOW)
+        """Of each of the last jobs how long it had the device; 0 for one that did not over-run."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a job as the agent recorded it; warm-up does not count."""
@@ -39,6 +44,8 @@ class Observation:
         self._streamed_bytes += record["streamed_bytes"]
         self._responses_s.append(response_s)
         self._worst_s = max(response_s, self._worst_s or 0.0)
+        self.overruns += record["overrun_ns"] > 0
+        self._overruns_s.append(record["overrun_ns"] / 1e9)
 
     def observed(self, now: datetime) -> Observed:
         """The sum as the API writes it."""
@@ -49,9 +56,19 @@ class Observation:
             response_time_p50_s=_rank(responses, 0.5) or self._before.response_time_p50_s,
             response_time_p99_s=_rank(responses, 0.99) or self._before.response_time_p99_s,
             response_time_worst_s=self._worst_s,
+            overruns=self.overruns,
+            overrun_job_time_s=self._overrun_job_time_s(),
             streamed_bytes_per_job=self._streamed_bytes // self.jobs if self.jobs else 0,
             last_updated=now,
         )
+
+    def _overrun_job_time_s(self) -> float | None:
+        """What two of the last jobs over-ran to; what was reported while they are too few."""
+        twice = heapq.nlargest(2, self._overruns_s)[-1:]
+        if twice and twice[0] > 0 and len(self._overruns_s) > 1:
+            return twice[0]
+        full = len(self._overruns_s) == _WINDOW
+        return None if full else self._before.overrun_job_time_s
 
 
 def _rank(ascending: Sequence[float], share: float) -> float | None:

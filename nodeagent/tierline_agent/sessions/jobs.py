@@ -381,11 +381,13 @@ class Jobs:
             stall_ns=stall_ns,
             workspace_bytes=workspace_bytes,
         )
-        planned_ns = int(task.plan.predicted_job_time_s * 1e9)
+        planned_ns = allowed_ns = int(task.plan.predicted_job_time_s * 1e9)
         if execution is not None and execution.job.yielding is not None:
-            planned_ns = self._count_yields(record, execution, execution.job.yielding)
+            allowed_ns = self._count_yields(record, execution, execution.job.yielding)
+        if 0 < allowed_ns < record.job_time_ns and not job.revoked:
+            record.overrun_ns = record.job_time_ns - (allowed_ns - planned_ns)
         overruns = task.counters.overruns
-        task.counters.count(record, planned_ns or None)
+        task.counters.count(record, allowed_ns or None)
         node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
         self._hold(record)
 

@@ -24,6 +24,7 @@ from tierline_operator.placement.ledger import Ledger, differs
 from tierline_operator.placement.order import Order
 from tierline_operator.placement.proof import prove, together
 from tierline_operator.placement.quota import Usage, excess, usage_of
+from tierline_operator.placement.remeasuring import differ
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.placement.seats import DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.verdict import Refusal, refusal_of
@@ -196,9 +197,13 @@ class Book:
         self._rank(ledger)
         return changed
 
-    def prove(self, ledger: Ledger, ask: Ask) -> list[Seat]:
-        """Rule again on everyone who sits there; returns the seats that are given up."""
-        ledger.load, ledger.unknown = 0.0, ""
+    def prove(self, ledger: Ledger, ask: Ask, as_stated: Ask) -> list[Seat]:
+        """Rule again on everyone who sits there; returns the seats that are given up.
+
+        `as_stated` asks with the times that were stated before jobs over-ran: where what runs does
+        not hold with longer ones, it goes on by these (remeasuring.py).
+        """
+        ledger.load, ledger.unknown, ledger.unproven = 0.0, "", ""
         for key in self._by_node[ledger.key.node]:
             self.ledgers[key].forget_refusals()
         self._standings.drop(ledger.key)
@@ -206,7 +211,7 @@ class Book:
         asking: list[Seat] = []
         for seat in list(ledger.seats):
             seat.demand = seat.plan = None
-            seat.reason = ""
+            seat.reason = seat.unproven = ""
             if not ledger.usable:
                 why = f"device {ledger.key} is not there or has failed"
                 lost += self._lose(seat, why)
@@ -221,6 +226,7 @@ class Book:
             else:
                 seat.demand = asked
                 asking.append(seat)
+        self._fall_back(ledger, asking, as_stated)
         lost += self._rule(ledger, asking)
         ledger.seats = [seat for seat in ledger.seats if seat not in lost]
         if any(seat.measured for seat in ledger.seats):
@@ -229,6 +235,33 @@ class Book:
             self.measuring.discard(ledger.key)
         self._rank(ledger)
         return lost
+
+    def _fall_back(self, ledger: Ledger, asking: Sequence[Seat], as_stated: Ask) -> None:
+        """Let what runs go on by the times stated, if it does not hold by those measured."""
+        stated: dict[int, TaskDemand] = {}
+        for index, seat in enumerate(asking):
+            asked = as_stated(seat, ledger) if seat.held is not None else None
+            if isinstance(asked, TaskDemand) and seat.demand and differ(asked, seat.demand):
+                stated[index] = asked
+        if not stated:
+            return
+        running = {i: s.demand for i, s in enumerate(asking) if s.bound and s.demand}
+        capacity = self.capacity(ledger)
+        answer = together([self._limited(demand) for demand in running.values()], capacity)
+        if isinstance(answer, Admitted):
+            return
+        aside = [demoted(d) if i in stated else d for i, d in running.items()]
+        others_hold = isinstance(
+            together([self._limited(demand) for demand in aside], capacity), Admitted
+        )
+        names = ", ".join(sorted({str(asking[index].task) for index in stated}))
+        why = f"with the times that jobs of {names} took of {ledger.key}, {answer.sentence}"
+        ledger.unproven = f"{ledger.key} is not proven to hold by what runs there: {why}"
+        for index in running:
+            if index in stated or not others_hold:
+                asking[index].unproven = why
+        for index, demand in stated.items():
+            asking[index].demand = demand
 
     def _rule(self, ledger: Ledger, asking: Sequence[Seat]) -> list[Seat]:
         if not asking:

@@ -15,6 +15,7 @@ from tierline_api.memnode import Device
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.realtime import Criticality
+from tierline_operator.placement.remeasuring import stretched
 from tierline_operator.planning.from_api import QuestionError, demand_of
 from tierline_operator.planning.request import TaskDemand
 
@@ -52,7 +53,7 @@ class Demands:
     def __init__(self) -> None:
         self._basis: tuple[int, int] | None = None
         self._held: tuple[MemTaskSpec, MemProfile] | None = None
-        self._by_size: dict[int, TaskDemand | Unasked] = {}
+        self._made: dict[tuple[int, float], TaskDemand | Unasked] = {}
         self._shared: list[TaskDemand] = []
 
     def of(
@@ -62,8 +63,12 @@ class Demands:
         profile: MemProfile,
         device: Device,
         alike: Alike,
+        factor: float = 1.0,
     ) -> TaskDemand | Unasked:
-        """What the task asks of `device` with that spec; its name is still the task's."""
+        """What the task asks of `device` with that spec; its name is still the task's.
+
+        Its layers are taken to be longer by `factor` (remeasuring.py).
+        """
         measured = profile.spec.device
         if measured.kind != device.kind or (
             measured.product != device.product and spec.realtime.execution_time_s is None
@@ -76,18 +81,19 @@ class Demands:
         basis = (id(spec), id(profile))
         if basis != self._basis:
             # The objects are held so that their identities stay theirs.
-            self._basis, self._held, self._by_size = basis, (spec, profile), {}
+            self._basis, self._held, self._made = basis, (spec, profile), {}
             self._shared.clear()
-        if device.extent_bytes not in self._by_size:
+        made = (device.extent_bytes, factor)
+        if made not in self._made:
             asking = task if spec is task.spec else task.model_copy(update={"spec": spec})
             try:
                 shared = alike.of(asking, profile, device.extent_bytes)
                 self._shared.append(shared)
-                demand: TaskDemand | Unasked = replace(shared, name=task.name)
+                named: TaskDemand | Unasked = stretched(replace(shared, name=task.name), factor)
             except (QuestionError, ValueError) as error:
-                demand = Unasked(Reason.INVALID_SPEC, str(error))
-            self._by_size[device.extent_bytes] = demand
-        return self._by_size[device.extent_bytes]
+                named = Unasked(Reason.INVALID_SPEC, str(error))
+            self._made[made] = named
+        return self._made[made]
 
 
 def until_measured(

@@ -9,6 +9,8 @@ from typing import Final
 from tierline_api.conditions import ConditionStatus, ConditionType, find
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_operator.placement.demands import Demands
+from tierline_operator.placement.remeasuring import Longer
+from tierline_operator.placement.remeasuring import restored as learned
 from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Seat, TaskKey
 from tierline_operator.placement.verdict import Refusal
 
@@ -35,6 +37,8 @@ class Entry:
     """Devices that may have room for its missing seats. Many tasks share one set of all devices."""
     beside: bool = True
     """Whether it may fit beside the plans that are there: not looked at since something changed."""
+    longer: dict[str, Longer] = field(default_factory=dict)
+    """By node, what its jobs compute there at worst since they over-ran."""
     hint: DeviceKey | None = None
     """Where a place was kept for it before the operator's restart."""
 
@@ -103,6 +107,7 @@ def restored(task: MemTask) -> Entry:
     entry = Entry(key, task)
     if status is None:
         return entry
+    entry.longer = learned(status.remeasured)
     admitted = find(status.conditions, ConditionType.ADMITTED)
     if admitted and admitted.status == ConditionStatus.TRUE and status.node and status.device:
         entry.hint = DeviceKey(status.node, status.device)

@@ -80,6 +80,7 @@ class Fleet:
         self._restless: set[TaskKey] = set()
         self._respec: set[TaskKey] = set()
         self._unmeasured: set[TaskKey] = set()
+        self._overran: set[TaskKey] = set()
         self._measuring = Measuring(
             *(self._entries, self._claims, self._unmeasured, self._missing),
             lambda entry: self._profile(entry) is not None,
@@ -154,6 +155,7 @@ class Fleet:
         for of in (self._changed, self._unsynced, self._missing, self._restless, self._respec):
             of.discard(key)
         self._unmeasured.discard(key)
+        self._overran.discard(key)
         if entry is None:
             return
         for seat in entry.seats:
@@ -231,6 +233,7 @@ class Fleet:
             for device in sorted(self._unproven):
                 self._prove(self._book.ledgers[device])
             self._unproven.clear()
+            self._take_overruns()
         self._change_specs()
         more = self._place()
         self._end_measuring()
@@ -246,6 +249,8 @@ class Fleet:
     def _sync(self, entry: Entry) -> None:
         """Give every allocated claim its seat, and every other seat a reason to be."""
         self._changed.add(entry.key)
+        if any(claim.overran_s is not None for claim in entry.claims.values()):
+            self._overran.add(entry.key)
         touched = self._seating.sync(entry)
         self._unproven |= touched
         if not entry.seats:
@@ -279,7 +284,7 @@ class Fleet:
     def _prove(self, ledger: Ledger) -> None:
         for seat in ledger.seats:
             self._changed.add(seat.task)
-        for seat in self._book.prove(ledger, self._ask):
+        for seat in self._book.prove(ledger, self._ask, self._ask_as_stated):
             entry = self._entries[seat.task]
             entry.seats.remove(seat)
             self._try_everywhere(entry)
@@ -295,6 +300,19 @@ class Fleet:
         self._opened |= self._book.of_node(ledger.key.node)
         self._book.forget_if_empty(ledger.key)
 
+    def _take_overruns(self) -> None:
+        """Plan by what jobs took at worst, where that is more than they were planned with."""
+        overran, self._overran = self._overran, set()
+        for key in sorted(overran):
+            entry = self._entries[key]
+            for seat in entry.seats:
+                claim = entry.claims.get(seat.claim) if seat.claim else None
+                if claim is None or claim.overran_s is None:
+                    continue
+                if self._seating.overran(entry, seat, claim.overran_s):
+                    self._changed.add(key)
+                    self._unproven |= self._book.of_node(seat.place.node)
+
     def _change_specs(self) -> None:
         """Try what people changed in the specs of tasks that have seats."""
         for key in self._in_turn(self._respec):
@@ -303,6 +321,9 @@ class Fleet:
             if entry.change_refused is None or places & self._opened:
                 self._changed |= self._seating.change(entry)
                 self._queue(entry)
+                if entry.change_refused is None:
+                    # It may hold now by what jobs were measured to take.
+                    self._touch({at for at in places if self._book.ledger(at).unproven})
 
     def _place(self) -> bool:
         """Try those who wait; returns whether some were not tried for want of time."""
@@ -354,6 +375,9 @@ class Fleet:
         if standing is Standing.PROFILING and seat.beside:
             return self._seating.until_measured(entry, entry.spec, ledger)
         return standing or self._seating.demand(entry, ledger, seat.held)
+
+    def _ask_as_stated(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
+        return self._seating.demand(self._entries[seat.task], ledger, seat.held, as_stated=True)
 
     def _end_measuring(self) -> None:
         """Rule again where nobody is waited for any more, or somebody waits for too long."""

@@ -5,7 +5,8 @@ are given in the order of admission, so what a device was granted stays its own 
 of the node takes more.
 
 A device is *closed* to new seats while it runs something whose demand is unknown: a claim whose
-MemTask or MemProfile is gone, or while tasks are measured on it one by one (measuring.py).
+MemTask or MemProfile is gone, while tasks are measured on it one by one (measuring.py), or while
+what runs does not hold by what jobs were seen to take (remeasuring.py).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Ledger:
     """Allocated claims of tasks that do not exist."""
     unknown: str = ""
     """Why the demand of a seat is unknown, if one is."""
+    unproven: str = ""
+    """Why what runs here does not hold by what jobs were measured to take, if it does not."""
     load: float = 0.0
     """The share of its time that is promised."""
     _refused: dict[int, tuple[TaskDemand, Refusal]] = field(default_factory=dict)
@@ -64,7 +67,7 @@ class Ledger:
             return f"device {self.key} runs claims without a MemTask ({names}); delete their pods"
         if any(seat.standing in _MEASURING and seat.plan is None for seat in self.seats):
             return f"device {self.key} measures tasks alone, and is open when that is done"
-        return self.unknown
+        return self.unknown or self.unproven
 
     @property
     def only_measures(self) -> bool:

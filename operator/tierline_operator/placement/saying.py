@@ -12,6 +12,7 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask_status import Phase
 from tierline_operator.placement.entry import Entry
 from tierline_operator.placement.ledger import Ledger
+from tierline_operator.placement.remeasuring import as_status
 from tierline_operator.placement.seats import Seat, Standing
 from tierline_operator.placement.verdict import Refusal, Said, Verdict
 from tierline_operator.planning.reasons import mebibytes, milliseconds
@@ -33,6 +34,8 @@ def verdict_of(
         seats=tuple(entry.seats),
         granted=entry.granted,
         granted_generation=entry.granted_generation,
+        remeasured=as_status(entry.longer, profile),
+        unproven=next((seat.unproven for seat in entry.seats if seat.unproven), ""),
     )
 
 

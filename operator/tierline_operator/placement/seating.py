@@ -24,11 +24,13 @@ from tierline_operator.placement.entry import NOWHERE, Entry
 from tierline_operator.placement.holding import beside, by_its_plan, misfit
 from tierline_operator.placement.ledger import Ledger
 from tierline_operator.placement.relief import Row, relief
+from tierline_operator.placement.remeasuring import factor_on, raised
 from tierline_operator.placement.rules import ANEW
 from tierline_operator.placement.seats import Claim, DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.verdict import Refusal
 from tierline_operator.planning.answer import Admitted
 from tierline_operator.planning.held import Held
+from tierline_operator.planning.overruns import factor_of
 from tierline_operator.planning.request import TaskDemand
 
 _FOR_WANT_OF_MEMORY: Final = {
@@ -49,10 +51,13 @@ class Seating:
         self._order = 0
 
     def demand(
-        self, entry: Entry, ledger: Ledger, held: Held | None = None
+        self, entry: Entry, ledger: Ledger, held: Held | None = None, *, as_stated: bool = False
     ) -> TaskDemand | Unasked:
-        """What the task asks of a device by its granted spec, or a pod of it by what it holds."""
-        asked = self._demand(entry, entry.spec, entry.demands, ledger)
+        """What the task asks of a device by its granted spec, or a pod of it by what it holds.
+
+        With the times that over-runs showed, or with those that profile and spec state.
+        """
+        asked = self._demand(entry, entry.spec, entry.demands, ledger, as_stated=as_stated)
         if held is None:
             return asked
         if isinstance(asked, Unasked) or misfit(asked, held) is not None:
@@ -60,7 +65,13 @@ class Seating:
         return beside(asked, held)
 
     def _demand(
-        self, entry: Entry, spec: MemTaskSpec, demands: Demands, ledger: Ledger
+        self,
+        entry: Entry,
+        spec: MemTaskSpec,
+        demands: Demands,
+        ledger: Ledger,
+        *,
+        as_stated: bool = False,
     ) -> TaskDemand | Unasked:
         profile = self._profile(entry)
         if profile is None:
@@ -71,7 +82,28 @@ class Seating:
             )
         if ledger.device is None:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
-        return demands.of(entry.task, spec, profile, ledger.device, self._alike)
+        node = ledger.key.node
+        factor = 1.0 if as_stated else factor_on(entry.longer, node, spec, profile)
+        return demands.of(entry.task, spec, profile, ledger.device, self._alike, factor)
+
+    def overran(self, entry: Entry, seat: Seat, took_s: float) -> bool:
+        """Note that jobs of a pod took so long; returns whether it is planned otherwise by that."""
+        ledger, profile, node = self._book.ledger(seat.place), self._profile(entry), seat.place.node
+        if seat.held is None or seat.plan is None or not ledger.usable or profile is None:
+            return False
+        asked = self.demand(entry, ledger, seat.held, as_stated=True)
+        if took_s <= seat.plan.job_time_s or isinstance(asked, Unasked):
+            return False
+        if not asked.layout.layer_count:
+            return False  # by its plan alone: its layers are not those of the profile
+        known = factor_on(entry.longer, node, entry.spec, profile)
+        capacity = self._book.capacity(ledger)
+        held = seat.held
+        needed = factor_of(asked, capacity, held.resident_extents, held.ring_extents, took_s)
+        learned = raised(known, needed, entry.spec, profile)
+        if learned is not None:
+            entry.longer[node] = learned
+        return learned is not None
 
     def matching(self, entry: Entry) -> Iterator[Ledger]:
         """Devices of the kind and model that the task wants, the least loaded first."""

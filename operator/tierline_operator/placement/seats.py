@@ -76,6 +76,8 @@ class Claim:
     """What its pod holds: the plan that is noted in it, once it is allocated."""
     lost: bool = False
     """It is noted as lost: its pod holds nothing any more."""
+    overran_s: float | None = None
+    """What two of its pod's last jobs took of the device, beyond their plan, as its agent says."""
 
     @property
     def task_key(self) -> TaskKey:
@@ -128,6 +130,8 @@ class Seat:
     """It is measured for longer than others must wait for that."""
     reason: str = ""
     """A sentence, where it stands worse than planned."""
+    unproven: str = ""
+    """A sentence, where what runs there does not hold by what jobs were measured to take."""
 
     def bind(self) -> None:
         """What was decided for its pod is now held: the claim may be allocated with this plan."""

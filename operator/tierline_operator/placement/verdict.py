@@ -12,7 +12,7 @@ from typing import Final
 
 from tierline_api.conditions import ConditionStatus, Reason
 from tierline_api.memtask import MemTaskSpec
-from tierline_api.memtask_status import Phase
+from tierline_api.memtask_status import Phase, Remeasured
 from tierline_operator.placement.seats import DeviceKey, Seat
 from tierline_operator.planning.answer import Infeasible
 
@@ -93,3 +93,7 @@ class Verdict:
     granted: MemTaskSpec | None
     """The spec by which its seats are planned."""
     granted_generation: int | None
+    remeasured: tuple[Remeasured, ...] = ()
+    """By what times it is planned since its jobs over-ran, by node."""
+    unproven: str = ""
+    """Why it does not hold by what jobs were measured to take, if it does not."""

@@ -198,6 +198,9 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
     assert greedy.expect(p.Resumed).job == job
     greedy.end(job)
     assert shared_agent.task("greedy")["contained"] == 1
+    (record,) = [r for r in shared_agent.call("jobs", since=0)["jobs"] if r["task"] == "greedy"]
+    had_ns = record["end_ns"] - record["granted_ns"] - record["parked_ns"]
+    assert record["overrun_ns"] == had_ns > 1_000_000
     assert counted_in_metrics(shared_agent, "greedy") == (1, 0, 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.integration.operator.running import (
+    Operator,
     User,
     conditions,
     memory_in,
@@ -414,6 +415,66 @@ def test_what_agents_measure_shows_in_the_status(user: User) -> None:
     user.api.merge(user.named_pod("one"), {"status": ready}, subresource="status")
     found = user.wait_task("m", "Running", "Ready")
     assert found["status"]["phase"] == "Running"
+
+
+def test_over_runs_that_an_agent_reports_are_planned_with(user: User, operator: Operator) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+    user.wait_placed("one")
+    claim = user.claim_of("one")
+    assert claim is not None
+    before = plan_in(claim)
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+
+    def overran(took: str) -> None:
+        observed = {"jobs": 10, "misses": 0, "overruns": 2, "overrunJobTime": took}
+        device = shared | {"data": {"observed": observed}}
+        user.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
+
+    # What still holds is proven again: the pod's plan predicts it, the task says so.
+    overran("40ms")
+    found = user.api.wait(user.task("m"), lambda t: t["status"].get("remeasured"))
+    [learned] = found["status"]["remeasured"]
+    assert learned["node"] == "node-a"
+    kept = user.api.get(user.profile("m"))["metadata"]
+    assert learned["profile"] == f"{kept['uid']}/{kept['generation']}"
+    met = conditions(found)["DeadlinesMet"]
+    assert (met["status"], met["reason"]) == ("True", "NoMisses")
+    assert "planned with what its jobs that over-ran showed" in met["message"]
+
+    def replanned() -> bool:
+        now = user.claim_of("one")
+        return now is not None and plan_in(now)["predictedJobTime"] != before["predictedJobTime"]
+
+    until("its claim predicts the longer time", replanned)
+    now = user.claim_of("one")
+    assert now is not None
+    assert memory_in(now) == memory_in(claim), "what the pod holds is what it was given"
+
+    # What does not hold is said, and outlives the operator; nothing new is placed there.
+    overran("400ms")
+    user.wait_task("m", "OverrunsNotHeld", "DeadlinesMet")
+    user.api.wait(user.task("m"), lambda t: t["status"]["phase"] == "Admitted")
+    operator.kill()
+    operator.start()
+    user.apply(task("other", of="m"))
+    message = conditions(user.wait_task("other", "Pending"))["Admitted"]["message"]
+    assert "not proven to hold by what runs there" in message
+    found = user.api.get(user.task("m"))
+    assert conditions(found)["DeadlinesMet"]["reason"] == "OverrunsNotHeld"
+    [longer] = found["status"]["remeasured"]
+    assert longer["profile"] == learned["profile"]
+    until("the event", lambda: "OverrunsNotHeld" in dict(user.events("m")))
+
+    # A profile that says more starts without what was learned.
+    user.apply(profile("m", compute_ms=11))
+    user.api.wait(
+        user.task("m"),
+        lambda t: t["status"].get("remeasured", [learned])[0]["profile"] != learned["profile"],
+    )
 
 
 def test_a_claim_template_that_is_somebody_elses_is_left_alone(user: User) -> None:

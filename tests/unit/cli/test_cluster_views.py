@@ -58,6 +58,6 @@ def test_there_is_advice_for_each_reason_to_wait() -> None:
         *(Reason.PROFILE_FOUND, Reason.ADMITTED, Reason.RUNNING, Reason.STARTING),
         *(Reason.NOT_RUNNING, Reason.NO_MISSES, Reason.DEADLINES_MISSED, Reason.NO_JOBS),
         *(Reason.ALL_WELL, Reason.LINK_DEGRADED, Reason.TIER_FAILED, Reason.AGENT_STARTING),
-        *(Reason.DEVICE_FAILED, Reason.NOT_AS_CONFIGURED),
+        *(Reason.DEVICE_FAILED, Reason.NOT_AS_CONFIGURED, Reason.OVERRUNS_NOT_HELD),
     }
     assert set(ADVICE) == {UNSEEN, *(set(Reason) - never)}

@@ -11,12 +11,15 @@ from tierline_api.memtask_status import Observed
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def record(response_ms: int, *, missed: bool = False, warmup: bool = False) -> dict[str, Any]:
+def record(
+    response_ms: int, *, missed: bool = False, warmup: bool = False, overran_ms: int = 0
+) -> dict[str, Any]:
     return {
         "release_ns": 0,
         "end_ns": response_ms * 10**6,
         "missed": missed,
         "warmup": warmup,
+        "overrun_ns": overran_ms * 10**6,
         "streamed_bytes": 100,
     }
 
@@ -55,3 +58,23 @@ def test_nothing_that_was_reported_is_lost() -> None:
     assert (after.jobs, after.misses, after.response_time_worst_s) == (11, 2, 0.5)
     assert after.response_time_p50_s == 0.02
     assert after.streamed_bytes_per_job == 3100 // 11
+
+
+def test_over_runs_are_told_by_what_two_of_the_last_jobs_took() -> None:
+    seen = Observation(None)
+    seen.add(record(90, overran_ms=80))
+    seen.add(record(20))
+    assert seen.observed(NOW).overruns == 1
+    assert seen.observed(NOW).overrun_job_time_s is None, "one may have been held up by anything"
+    seen.add(record(50, overran_ms=40))
+    seen.add(record(60, overran_ms=30))
+    assert seen.observed(NOW).overruns == 3
+    assert seen.observed(NOW).overrun_job_time_s == 0.04
+
+    # A restarted agent goes on from there, until it has seen as many jobs itself.
+    again = Observation(seen.observed(NOW))
+    again.add(record(20))
+    assert (again.overruns, again.observed(NOW).overrun_job_time_s) == (3, 0.04)
+    for _ in range(1023):
+        again.add(record(20))
+    assert (again.overruns, again.observed(NOW).overrun_job_time_s) == (3, None)
