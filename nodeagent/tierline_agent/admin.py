@@ -50,6 +50,7 @@ class Admin:
             "start": self._start,
             "snapshot": self._snapshot,
             "jobs": self._jobs,
+            "kills": self._kills,
             "verdict": self._verdict,
             "shutdown": self._shutdown,
         }
@@ -126,6 +127,9 @@ class Admin:
         cursor = _moment(request, "since")
         most = _moment(request, "most") or MAX_RECORDS_PER_READ
         return {"instance": self._node.instance, **self._node.jobs.since(cursor, most)}
+
+    async def _kills(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self._node.kills.since(_moment(request, "since"))
 
     async def _verdict(self, request: Mapping[str, Any]) -> dict[str, Any]:
         admitted = request.get("admitted")

@@ -34,6 +34,7 @@ from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.health import Health
 from tierline_agent.identity import ProcessWatch
+from tierline_agent.kills import Kills
 from tierline_agent.kubernetes.folders import Descriptions
 from tierline_agent.kubernetes.thread import KubernetesThread, object_at_first
 from tierline_agent.leases import LeaseManager
@@ -185,10 +186,12 @@ async def _assemble(
         link.on_drift = _report_drift
     _set_margins(storage, devices, config)
     book = ClientBook(run_dir / _CLIENTS)
+    kills = Kills(watch)
     recovery = Recovery(
         book=book,
         devices=[(unit.mark, unit.leases) for unit in units.values()],
         watch=watch,
+        kills=kills,
         recovery_s=config.recovery_s,
         holder_grace_s=config.holder_grace_s,
     )
@@ -206,6 +209,7 @@ async def _assemble(
         clients=book,
         recovery=recovery,
         watch=watch,
+        kills=kills,
         jobs=JobLog(config.limits.job_records),
         reclaims=Reclaims(metrics.reclaim_s.observe),
         metrics=metrics,

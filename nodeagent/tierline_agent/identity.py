@@ -113,17 +113,18 @@ class ProcessWatch:
         if not watched.waiters:
             self._close(process)
 
-    def kill(self, process: Process) -> None:
-        """Send SIGKILL to exactly this process, if it still runs."""
+    def kill(self, process: Process) -> bool:
+        """Send SIGKILL to exactly this process; returns whether it still ran."""
         pidfd = _open(process)
         if pidfd is None:
-            return
+            return False
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
-            return
+            return False
         finally:
             os.close(pidfd)
+        return True
 
     def close(self) -> None:
         """Stop watching everything."""

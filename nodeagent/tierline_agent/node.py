@@ -14,6 +14,7 @@ from tierline_agent.accounting import JobLog
 from tierline_agent.config import AgentConfig
 from tierline_agent.health import Health
 from tierline_agent.identity import Process, ProcessWatch
+from tierline_agent.kills import Kills
 from tierline_agent.metrics import Metrics
 from tierline_agent.readiness import Readiness
 from tierline_agent.reclaims import Reclaims
@@ -37,6 +38,7 @@ class Node:
     clients: ClientBook
     recovery: Recovery
     watch: ProcessWatch
+    kills: Kills
     jobs: JobLog
     reclaims: Reclaims
     metrics: Metrics

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tierline_agent.identity import Process, ProcessWatch, is_alive
+from tierline_agent.kills import KillReason, Kills
 from tierline_agent.leases import LeaseManager
 from tierline_agent.state import BootFile, LeaseMark
 
@@ -115,12 +116,15 @@ class Recovery:
         book: ClientBook,
         devices: Sequence[tuple[LeaseMark, LeaseManager]],
         watch: ProcessWatch,
+        kills: Kills,
         recovery_s: float,
         holder_grace_s: float,
     ) -> None:
         self._book = book
         self._devices = devices
         self._watch = watch
+        self._kills = kills
+        self._grace_s = holder_grace_s
         self._loop = asyncio.get_running_loop()
         self._known = {record.token: record for record in book.load()}
         self._expected = set(self._known)
@@ -215,10 +219,15 @@ class Recovery:
         self._consider()
 
     def _kill_holders(self) -> None:
-        for holder in self._holders.values():
-            pid = holder.process.pid
-            _log.error("killing process %d: it was inside a job and did not reconnect", pid)
-            self._watch.kill(holder.process)
+        sentence = (
+            "the program was inside a job when the agent ended, did not come back to the next one "
+            f"within {self._grace_s:g} s, and was killed"
+        )
+        for token, holder in self._holders.items():
+            known = self._known.get(token)
+            self._kills.kill(
+                known.task if known else "", holder.process, KillReason.JOB_NOT_RESUMED, sentence
+            )
 
     def _consider(self) -> None:
         if self._expected or self._holders or self._settled.done():

@@ -16,7 +16,7 @@ from tierline_api.conditions import Condition, ConditionStatus, ConditionType, R
 from tierline_api.memnode import Device, Health, MemNode
 from tierline_api.memtask_status import Observed
 from tierline_api.optin import DRIVER, FAST_MEMORY
-from tierline_kube.resource import NODE, Json
+from tierline_kube.resource import NODE, POD, Json
 
 _LONGEST_ATTRIBUTE: Final = 64
 _ALL_WELL: Final = "devices, tiers and links are as they were measured"
@@ -25,6 +25,13 @@ _ALL_WELL: Final = "devices, tiers and links are as they were measured"
 def owned_by_node(node: Mapping[str, Any]) -> list[Json]:
     """References by which an object goes with its Node."""
     return [NODE.reference(node["metadata"])]
+
+
+def pod_of(claim: Mapping[str, Any]) -> Json | None:
+    """What names the pod of the claim with this metadata: its controller; None without one."""
+    owners = claim.get("ownerReferences") or ()
+    owner = next((o for o in owners if o["kind"] == "Pod" and o.get("controller")), None)
+    return POD.reference({**owner, "namespace": claim["namespace"]}) if owner else None
 
 
 def slice_name(node: str) -> str:

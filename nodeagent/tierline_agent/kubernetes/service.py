@@ -24,6 +24,7 @@ from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
 from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
+from tierline_agent.kubernetes.objects import pod_of
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
 from tierline_agent.kubernetes.thread import CLAIMS, KUBELET, Objection
@@ -68,6 +69,8 @@ class Service:
         self._changed = asyncio.Event()
         self._slices_unsure = False
         self._told: set[tuple[str, str]] = set()
+        self._kills = 0
+        """Number of the next program that was ended by the agent to tell of."""
         self._placing: Placing | None = None
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -161,6 +164,7 @@ class Service:
             await self._attempt("report on the node", report)
             grants = self._grants()
             await self._attempt("report on claims", self._claim_reports.write(grants))
+            await self._attempt("tell whose programs were ended", self._tell_kills())
             profiles = self._measuring.look(grants.values(), self._node_report.devices)
             await self._attempt("write what was measured", profiles)
             await self._pause(measuring=self._measuring.awaits(grants.values()))
@@ -256,8 +260,21 @@ class Service:
         if (metadata["uid"], note) in self._told:
             return
         self._told.add((metadata["uid"], note))
-        reporter = Reporter(f"{DRIVER}/agent", self._node, "Prepare")
-        about = CLAIM.reference(metadata)
+        await self._warn(CLAIM.reference(metadata), "Prepare", reason, note)
+
+    async def _tell_kills(self) -> None:
+        """Write an event about the pod of each program that the agent has ended since the last."""
+        answer = await self._agent.ask("kills", since=self._kills)
+        self._kills = answer["cursor"]
+        for kill in answer["kills"]:
+            claim = self._claims.get(kill["task"])
+            pod = pod_of(claim["metadata"]) if claim is not None else None
+            if pod is not None:
+                await self._warn(pod, "Kill", kill["reason"], kill["sentence"])
+
+    async def _warn(self, about: Json, action: str, reason: str, note: str) -> None:
+        """Write an event; a failure is only logged: no event is part of the truth."""
+        reporter = Reporter(f"{DRIVER}/agent", self._node, action)
         told = event(reporter, about, reason, note, time.time_ns(), normal=False)
         try:
             await self._kube.create(EVENT, told)

@@ -24,6 +24,7 @@ from tierline_agent.accounting import JobRecord
 from tierline_agent.arenas import Arena
 from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
+from tierline_agent.kills import KillReason
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import YIELD_MINOR, budget_ns
 from tierline_agent.policy.transfers import BACKGROUND_NS
@@ -442,10 +443,13 @@ class Jobs:
 
     def _is_too_long(self, limit_ns: int) -> None:
         client = self._client
-        sentence = f"a job had the device for more than {limit_ns} ns, and the program was killed"
-        _log.error("%s: %s", client, sentence)
+        sentence = (
+            f"a job had the device for more than {limit_ns / 1e6:g} ms, its "
+            "realtime.measuringLimit, and the program was killed: state a longer one, or apply a "
+            "MemProfile"
+        )
         client.task.note_once("too-long", sentence)
-        client.node.watch.kill(client.process)
+        client.node.kills.kill(client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence)
 
     # -- revocation
 
@@ -469,8 +473,13 @@ class Jobs:
     def _grace_is_over(self, number: int) -> None:
         """It may compute from its ring for as long as it does not look: others need the ring."""
         client = self._client
-        _log.error("killing %s: it did not acknowledge that job %d is revoked", client, number)
-        client.node.watch.kill(client.process)
+        sentence = (
+            f"job {number} was revoked because its weights could not be streamed, the program did "
+            f"not acknowledge that within {client.node.config.revoke_grace_s:g} s, and was killed"
+        )
+        client.node.kills.kill(
+            client.task.name, client.process, KillReason.REVOCATION_IGNORED, sentence
+        )
 
     # -- outputs: a record waits for its digests, so that nobody reads it without them
 

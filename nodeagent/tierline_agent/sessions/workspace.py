@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 
 from tierline_agent.errors import ConnectionViolation
+from tierline_agent.kills import KillReason
 from tierline_agent.protocol import (
     DescriptorKind,
     Fds,
@@ -170,7 +172,14 @@ class ClientWorkspace:
         client, node = self._client, self._client.node
         client.unit.workspaces.left_inside(client.domain, client.process)
         node.watch.on_death(client.process, client.unit.workspaces.died)
-        node.loop.call_later(node.config.holder_grace_s, node.watch.kill, client.process)
+        grace_s = node.config.holder_grace_s
+        sentence = (
+            f"the program closed its connection in the middle of a job, lived on for {grace_s:g} s "
+            "in memory that others wait for, and was killed"
+        )
+        reason = KillReason.JOB_NOT_ENDED
+        kill = partial(node.kills.kill, client.task.name, client.process, reason, sentence)
+        node.loop.call_later(grace_s, kill)
 
     async def close(self) -> None:
         """The client is gone, and none of its requests is at work any more."""

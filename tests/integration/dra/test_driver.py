@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -262,6 +265,51 @@ def test_a_pod_whose_measuring_was_given_up_ends_and_gets_no_time(
     variables = edits(json.loads(description(agent, claim).read_text()))["env"]
     assert "TIERLINE_REQUIRED=1" in variables
     assert "delete the pod to have it measured again" in kubelet.prepare(claim).error
+
+
+HOLDS = """
+import signal, sys, time
+from tierline_agent.protocol import NO_ARENA
+from tierline_client import Client
+client = Client(sys.argv[1], "holds")
+now_ns = time.monotonic_ns()
+client.job_begin(NO_ARENA, now_ns, now_ns + 10**9)
+signal.pause()
+"""
+"""A program whose job never ends."""
+
+
+def test_a_pod_is_told_why_its_program_was_killed(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
+) -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "camera", "uid": "u", "controller": True}
+    noted = {"annotations": notes("Profiling", beside=True), "ownerReferences": [owner]}
+    api_server.api.merge(claim, {"metadata": noted})
+    uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
+
+    def registered() -> bool:
+        assert kubelet.prepare(claim).error == ""
+        return uid in agent.call("tasks")["tasks"]
+
+    until("it is registered", registered, PATIENCE_S)
+    socket = agent.pods / uid / "tierline.sock"
+    done = subprocess.run([sys.executable, "-c", HOLDS, socket], timeout=PATIENCE_S, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+    def told() -> list[tuple[str, str]]:
+        events = api_server.api.list("events.k8s.io/v1", "Event", namespace)
+        of_pod = {"kind": "Pod", "name": "camera", "namespace": namespace, "uid": "u"}
+        return [
+            (event["reason"], event["note"])
+            for event in events
+            if of_pod.items() <= event["regarding"].items()
+        ]
+
+    until("the event", told, PATIENCE_S)
+    ((reason, note),) = told()
+    assert reason == "JobTooLong"
+    assert "for more than 500 ms, its realtime.measuringLimit" in note
+    api_server.api.merge(claim, {"metadata": {"ownerReferences": None}})
 
 
 def test_memory_of_an_earlier_plan_is_waited_for_by_name(

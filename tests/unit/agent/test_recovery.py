@@ -11,6 +11,7 @@ import pytest
 from tests.unit.agent.loops import in_loop, in_virtual_time
 
 from tierline_agent.identity import Process, ProcessWatch, start_ticks
+from tierline_agent.kills import Kills
 from tierline_agent.leases import LeaseManager
 from tierline_agent.policy.leases import Rank
 from tierline_agent.recovery import ClientBook, ClientRecord, Recovery
@@ -53,6 +54,7 @@ class Restarted:
             book=self.book,
             devices=[(self.mark, self.leases)],
             watch=self.watch,
+            kills=Kills(self.watch),
             recovery_s=2,
             holder_grace_s=30,
         )
