@@ -101,7 +101,8 @@ class Kube:
     ) -> AsyncGenerator[tuple[str, Json], None]:
         """Yield what happens from `version` on: ADDED, MODIFIED or DELETED, and the object.
 
-        Ends when the server ends it. However it ends, begin again with a listing.
+        Ends when the server ends it. However it ends, begin again at the version of the last object
+        seen, or with a listing.
 
         Raises:
             Refused: also when `version` is too old (410), at once or on the way.
@@ -120,13 +121,17 @@ class Kube:
                 self._count("GET", str(answer.status))
                 if answer.status >= 400:
                     raise _failure(asked, answer.status, _said(await answer.read()))
-                async for line in answer.content:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        said = event["object"]
-                        raise _failure(asked, int(said.get("code", 0)), said)
-                    if event["type"] != "BOOKMARK":
+                rest = b""  # a line may be longer than what aiohttp takes for one
+                async for data in answer.content.iter_any():
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            said = event["object"]
+                            raise _failure(asked, int(said.get("code", 0)), said)
                         yield event["type"], event["object"]
+                if rest:
+                    raise ValueError("the last event is cut off")
             finally:
                 _break_off(answer)
 
