@@ -1,9 +1,9 @@
 """The leader's loop: see, decide, write; again and again, from whatever state it finds.
 
-See: kopf's watches call `observe`; a new leader reads everything itself first, because its watches
-may lag behind what its predecessor wrote. Decide: the fleet settles, in a thread, so that watches
-are read meanwhile. Write: for each task that something changed for, what is not yet as it should
-be (tending.py); what fails is tried again later.
+See: a leader reads everything first, goes on from there with the kinds that come with each task and
+pod (`follow`), and is told by kopf's watches of the others (`observe`). Decide: the fleet settles,
+in a thread, so that watches are read meanwhile. Write: for each task that something changed for,
+what is not yet as it should be (tending.py); what fails is tried again later.
 
 No double admission, whenever the process dies:
 
@@ -23,9 +23,10 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
-from tierline_kube.client import Kube
+from tierline_kube.client import Kube, Listing
 from tierline_kube.errors import KubeError, NotFound, Refused, Unreachable
 from tierline_kube.resource import Json, Resource
 from tierline_operator import metrics
@@ -33,10 +34,10 @@ from tierline_operator.leader import Leadership
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.rules import Rules
 from tierline_operator.placement.seats import TaskKey
-from tierline_operator.resources import CLAIM, WATCHED
+from tierline_operator.resources import CLAIM, FOLLOWED, WATCHED
 from tierline_operator.settings import Settings
 from tierline_operator.tending import Tending
-from tierline_operator.view import Name, View
+from tierline_operator.view import Name, View, name_of
 from tierline_operator.writes import Stale
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,11 @@ T = TypeVar("T")
 Step = Callable[[TaskKey], Awaitable[None]]
 TERM = "tierline.io/term"
 """Annotation of an unallocated claim: the term of the leader that saw it last at a change."""
+_FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 30.0
 _STUCK_S = 120.0
+_SHOW_S = 2.0
+"""Between two looks at everything for the metrics."""
 _DOUBT_S = 60.0
 """For so long a request without an answer may still be carried out: the API server's own limit."""
 
@@ -62,11 +66,13 @@ class Engine:
         self._rules = rules
         self._inbox: dict[tuple[str, Name], tuple[Resource, Json, bool]] = {}
         self._seeing = False
+        self._read: asyncio.Future[dict[Resource, str]] = asyncio.Future()
         self._wake = asyncio.Event()
         self._due: set[TaskKey] = set()
         self._retries: dict[TaskKey, int] = {}
         self._retry_at: dict[TaskKey, float] = {}
         self._late_at = math.inf
+        self._show_at = self._shown_at = -math.inf
         self._began_at: float | None = None
         self._finishing = False
         self._doubt_until = 0.0
@@ -78,10 +84,15 @@ class Engine:
     def observe(self, resource: Resource, body: Json, *, gone: bool) -> None:
         """Note what a watch saw. A replica that does not lead reads everything when it will."""
         if self._seeing:
-            metadata = body["metadata"]
-            name = (metadata.get("namespace", ""), metadata["name"])
-            self._inbox[resource.plural, name] = (resource, body, gone)
+            self._inbox[resource.plural, name_of(body)] = (resource, body, gone)
             self._wake.set()
+
+    async def follow(self) -> None:
+        """See what happens to the kinds that are followed; ends only with what went wrong."""
+        read = await self._read
+        async with asyncio.TaskGroup() as all_:
+            for resource in FOLLOWED:
+                all_.create_task(self._follow(resource, read[resource]), name=resource.plural)
 
     @property
     def stuck(self) -> bool:
@@ -105,7 +116,7 @@ class Engine:
     async def lead(self) -> None:
         """Act until the Lease is lost or `finish` is called; raises NoLongerLeader."""
         self._seeing = True
-        await self._until_it_works(self._take_over)
+        await _until_it_works(self._take_over)
         next_listing = time.monotonic() + self._settings.resync_s
         more = True
         while not self._finishing:
@@ -114,14 +125,14 @@ class Engine:
                 await self._pause(next_listing)
             self._began_at = time.monotonic()
             if time.monotonic() >= next_listing:
-                await self._until_it_works(self._list)
+                await _until_it_works(self._list)
                 next_listing = time.monotonic() + self._settings.resync_s
             more = await self._turn()
 
     async def _turn(self) -> bool:
         """See, decide, write, once; returns whether there is more to decide."""
         self._wake.clear()
-        self._read_inbox()
+        seen = self._read_inbox()
         now = time.monotonic()
         self._late_at = self._be_late(now)
         for key in [key for key, at in self._retry_at.items() if at <= now]:
@@ -137,7 +148,10 @@ class Engine:
         self._resting.clear()
         await self._write(due)
         self._resting.set()
-        self._show(due)
+        if seen or due:
+            self._show_at = min(self._show_at, self._shown_at + _SHOW_S)
+        if self._show_at <= time.monotonic():
+            self._show()
         return settled.more or bool(self._due)
 
     def _be_late(self, now: float) -> float:
@@ -146,14 +160,16 @@ class Engine:
         next_ = self.view.be_late(clock, self._settings.measuring_limit_s)
         return now + (next_ - clock).total_seconds() if next_ else math.inf
 
-    def _read_inbox(self) -> None:
+    def _read_inbox(self) -> bool:
+        """Take what was seen; returns whether anything was."""
         inbox, self._inbox = self._inbox, {}
         for resource, body, gone in inbox.values():
             self._due |= self.view.take(resource, body, gone=gone)
+        return bool(inbox)
 
     async def _pause(self, until: float) -> None:
         """Wait for something to see, or for something to be due."""
-        until = min([until, self._late_at, *self._retry_at.values()])
+        until = min([until, self._late_at, self._show_at, *self._retry_at.values()])
         try:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await self._wake.wait()
@@ -166,7 +182,7 @@ class Engine:
         self._leadership.check()
         if self._leadership.took_over:
             await self._fence()
-        await self._list()
+        self._read.set_result(await self._list())
         self._due |= set(self.view.tasks)
 
     async def _fence(self) -> None:
@@ -183,31 +199,65 @@ class Engine:
         await self._at_once(open_claims, change)
         log.info("took over: %d open claims fenced against the former leader", len(open_claims))
 
-    async def _list(self) -> None:
-        """Read everything as it is now; what a watch has missed is found here."""
-        for resource in WATCHED:
-            before = self.view.known(resource)
-            there = set()
-            for body in (await self._kube.list_all(resource)).items:
-                metadata = body["metadata"]
-                there.add((metadata.get("namespace", ""), metadata["name"]))
-                self._due |= self.view.take(resource, body)
-            now = self.view.known(resource)
-            for name, version in before.items():
-                if name not in there and now.get(name) == version:
-                    self._due |= self.view.forget(resource, name)
+    async def _list(self) -> dict[Resource, str]:
+        """Read everything as it is now; what a watch has missed is found here.
 
-    async def _until_it_works(self, read: Callable[[], Awaitable[None]]) -> None:
-        delay_s = 0.2
+        Returns the version of each listing.
+        """
+        versions = {}
+        for resource in WATCHED:
+            listing = await self._kube.list_all(resource)
+            for body in listing.items:
+                self._due |= self.view.take(resource, body)
+            for name in self._missing(resource, listing):
+                self._due |= self.view.forget(resource, name)
+            versions[resource] = listing.version
+        return versions
+
+    def _missing(self, resource: Resource, listing: Listing) -> set[Name]:
+        """What is known of a kind, was there before a listing, and is not in it."""
+        known = self.view.known(resource).items()
+        there = {name_of(body) for body in listing.items}
+        return {name for name, at in known if at <= int(listing.version)} - there
+
+    async def _follow(self, resource: Resource, version: str) -> None:
+        """Watch a kind from a version on, for ever.
+
+        However a watch ends, the next one goes on where it was. That is refused where the server
+        does not remember so far back: then all of the kind is read.
+        """
+        delay_s = _FIRST_RETRY_S
         while True:
             try:
-                await read()
-            except KubeError as error:
-                log.warning("cannot read the cluster, tries again in %.1f s: %s", delay_s, error)
-                await asyncio.sleep(delay_s)
-                delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
-            else:
-                return
+                async for kind, body in self._kube.watch(resource, version):
+                    version = body["metadata"]["resourceVersion"]
+                    self.observe(resource, body, gone=kind == "DELETED")
+                    delay_s = _FIRST_RETRY_S
+                delay_s = _FIRST_RETRY_S  # the server ended it in good order
+            except Refused as error:
+                log.warning("reads all %s again: %s", resource.plural, error)
+                version = await _until_it_works(partial(self._reread, resource))
+            except Unreachable as error:
+                log.warning("watches again in %.1f s: %s", delay_s, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)
+
+    async def _reread(self, resource: Resource) -> str:
+        """Observe all of a kind as it is now; returns from which version to watch it.
+
+        Into the inbox only: the fleet may settle meanwhile. Who is gone leaves with the listing's
+        version, so that it hides nothing newer (view.py).
+        """
+        listing = await self._kube.list_all(resource)
+        unread = {name for plural, name in self._inbox if plural == resource.plural}
+        gone = self._missing(resource, listing) | unread
+        for body in listing.items:
+            gone.discard(name_of(body))
+            self.observe(resource, body, gone=False)
+        for namespace, name in gone:
+            metadata = {"namespace": namespace, "name": name, "resourceVersion": listing.version}
+            self.observe(resource, {"metadata": metadata}, gone=True)
+        return listing.version
 
     # Writing
 
@@ -268,13 +318,23 @@ class Engine:
             log.warning("will read again: %s", error, extra={"task": key})
         return False
 
-    def _show(self, due: set[TaskKey]) -> None:
-        """Bring the metrics up to date."""
+    def _show(self) -> None:
+        """Bring the metrics up to date. Looks at everything there is, so not in each turn."""
+        self._show_at, self._shown_at = math.inf, time.monotonic()
         fleet = self.view.fleet
         metrics.WAITING.set(len(fleet.waiting()))
-        if due:
-            statuses = (task.status for task, _ in self.view.tasks.values())
-            metrics.show_tasks(status for status in statuses if status is not None)
-        ledgers = fleet.devices()
-        if due or ledgers.keys() != metrics.SHOWN_DEVICES:
-            metrics.show_devices((key, one.load, len(one.seats)) for key, one in ledgers.items())
+        statuses = (task.status for task, _ in self.view.tasks.values())
+        metrics.show_tasks(status for status in statuses if status is not None)
+        ledgers = fleet.devices().items()
+        metrics.show_devices((key, one.load, len(one.seats)) for key, one in ledgers)
+
+
+async def _until_it_works(read: Callable[[], Awaitable[T]]) -> T:
+    delay_s = _FIRST_RETRY_S
+    while True:
+        try:
+            return await read()
+        except KubeError as error:
+            log.warning("cannot read the cluster, tries again in %.1f s: %s", delay_s, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LONGEST_RETRY_S)

@@ -1,10 +1,10 @@
 """The operator as kopf runs it: `python -m tierline_operator`, or
 `kopf run -m tierline_operator.main --all-namespaces --standalone`.
 
-kopf watches, with one label selector a kind so that a cluster's other pods and claims cost nothing;
-every event goes to the engine, which decides for all objects together. kopf's own peering is not
-used: the leader holds a Lease (leader.py). When the Lease is lost the process ends, and its
-Deployment starts a fresh one.
+kopf watches nodes, profiles, quotas and Deployments; every event goes to the engine, which decides
+for all objects together, and follows by itself what comes with each task and pod (engine.py).
+kopf's own peering is not used: the leader holds a Lease (leader.py). When the Lease is lost the
+process ends, and its Deployment starts a fresh one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tierline_operator.leader import Leadership, NoLongerLeader
 from tierline_operator.leading import Leading
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
-from tierline_operator.resources import WATCHED
+from tierline_operator.resources import HANDLED
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -90,9 +90,10 @@ class Operator:
     async def _live(self) -> None:
         try:
             await self._leading.acquire()
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._leading.keep(), name="lease")
-                both.create_task(self.engine.lead(), name="engine")
+            async with asyncio.TaskGroup() as all_:
+                all_.create_task(self._leading.keep(), name="lease")
+                all_.create_task(self.engine.lead(), name="engine")
+                all_.create_task(self.engine.follow(), name="watches")
         except* NoLongerLeader as lost:
             log.warning("stops: %s", lost.exceptions[0])
             os.kill(os.getpid(), signal.SIGTERM)
@@ -125,7 +126,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
     settings.execution.max_workers = 1
     settings.persistence.diffbase_storage = _NoEssence()
     gc.set_threshold(*_COLLECT)
-    for resource in WATCHED:
+    for resource in HANDLED:
         if resource.selector:
             key = (*_group_version(resource), resource.plural)
             settings.watching.label_selectors[key] = resource.selector
@@ -180,7 +181,7 @@ def _watch(resource: Resource) -> None:
         memo.operator.engine.observe(resource, dict(body), gone=type == "DELETED")
 
 
-for _resource in WATCHED:
+for _resource in HANDLED:
     _watch(_resource)
 
 

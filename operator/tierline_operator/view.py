@@ -42,6 +42,12 @@ Name = tuple[str, str]
 """Namespace and name."""
 
 
+def name_of(body: Json) -> Name:
+    """How an object is named."""
+    metadata = body["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
 class View:
     """Everything that is known of the cluster."""
 
@@ -68,10 +74,9 @@ class View:
 
     def take(self, resource: Resource, body: Json, *, gone: bool = False) -> set[TaskKey]:
         """Take an object as it is, or was last; returns the tasks that may be affected."""
-        metadata = body["metadata"]
-        name = (metadata.get("namespace", ""), metadata["name"])
+        name = name_of(body)
         key = (resource.plural, *name)
-        version = int(metadata["resourceVersion"])
+        version = int(body["metadata"]["resourceVersion"])
         known = self._versions.get(key, 0)
         if version < known:
             return set()

@@ -1,4 +1,5 @@
 """A proxy between an operator and the API server that sees every write, and can hold or lose it.
+It can cut watches off, too, and say what becomes of those that follow.
 
 The operator speaks plain HTTP to it; it speaks to the API server with the operator's certificate.
 Watches are passed on line by line. A test says what becomes of each write by a function that is
@@ -13,7 +14,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -52,6 +53,13 @@ class Write:
 
 
 Watcher = Callable[[Write], None]
+Watch = Callable[[str], str]
+"""What to ask for a watch of that path; raises ConnectionError to refuse it."""
+
+
+def as_asked(path: str) -> str:
+    """Every watch is passed on."""
+    return path
 
 
 @dataclass
@@ -60,8 +68,18 @@ class Proxy:
 
     kubeconfig: Path
     on_write: Watcher
+    on_watch: Watch = as_asked
     writes: int = 0
     """How many were seen."""
+    watches: set[HTTPSConnection] = field(default_factory=set)
+    """Those that are open."""
+
+    def cut(self) -> None:
+        """Break off every watch."""
+        for upstream in list(self.watches):
+            if upstream.sock is not None:
+                with suppress(OSError):
+                    upstream.sock.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
@@ -72,7 +90,6 @@ def proxied(plane: ControlPlane, folder: Path, on_write: Watcher) -> Iterator[Pr
     context.load_cert_chain(certificate.certificate, certificate.key)
     place = urlsplit(plane.server)
     counter = threading.Lock()
-    live: set[HTTPSConnection] = set()
     proxy = Proxy(folder / "proxy.kubeconfig", on_write)
 
     class Handler(BaseHTTPRequestHandler):
@@ -100,25 +117,28 @@ def proxied(plane: ControlPlane, folder: Path, on_write: Watcher) -> Iterator[Pr
 
         def pass_on(self, body: bytes | None, write: Write | None = None) -> None:
             upstream = HTTPSConnection(place.hostname or "", place.port, context=context)
-            live.add(upstream)
             wanted = {"Content-Type", "Accept", "Content-Length"}
             headers = {k: v for k, v in self.headers.items() if k in wanted}
+            path = self.path
             try:
-                upstream.request(self.command, self.path, body, headers)
+                if "watch=true" in path:
+                    path = proxy.on_watch(path)
+                    proxy.watches.add(upstream)
+                upstream.request(self.command, path, body, headers)
                 with upstream.getresponse() as answer:
                     if write is not None:
                         data = answer.read()
                         done = Write(write.number, write.method, write.path, answer.status)
                         proxy.on_write(done)
                         self.send(answer.status, data)
-                    elif "watch=true" in self.path:
+                    elif upstream in proxy.watches:
                         self.stream(answer)
                     else:
                         self.send(answer.status, answer.read())
             except (OSError, HTTPException, ValueError):
                 self.close_connection = True
             finally:
-                live.discard(upstream)
+                proxy.watches.discard(upstream)
                 upstream.close()
 
         def send(self, status: int, data: bytes) -> None:
@@ -168,9 +188,6 @@ def proxied(plane: ControlPlane, folder: Path, on_write: Watcher) -> Iterator[Pr
         yield proxy
     finally:
         server.shutdown()
-        for upstream in list(live):  # watches that nobody reads any more
-            if upstream.sock is not None:
-                with suppress(OSError):
-                    upstream.sock.shutdown(socket.SHUT_RDWR)
+        proxy.cut()  # nobody reads them any more
         server.server_close()
         thread.join()

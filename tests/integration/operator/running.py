@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ ALONE = {**QUICK, "LEASE_DURATION_S": "60", "RENEW_DEADLINE_S": "50"}
 """Nobody takes over from it: it ends when it cannot renew, and nothing starts it again."""
 
 
-def prepare(plane: ControlPlane) -> None:
-    """What the chart installs beside the operator: namespace, DeviceClass, policies, rights."""
+def prepare(plane: ControlPlane, operators: Iterable[Manifest] | None = None) -> None:
+    """What the chart installs beside the operator: namespace, DeviceClass, policies, its rights."""
     plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     apply_policies(plane)
-    for manifest in rights("operator"):
+    for manifest in rights("operator") if operators is None else operators:
         plane.api.apply(manifest)
 
 
