@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
+.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -76,6 +76,16 @@ bench: $(STAMP) ## figures: streaming against the link, grants and round trips, 
 	$(BIN)/python -m tests.bench.messages
 	$(BIN)/python -m tests.bench.admission
 	PYTHONPATH=cluster $(BIN)/python -m tests.bench.operator
+
+# Between the two .cache/operator-bench travels. The other machine needs a Python 3.12 (PYTHON) with pip and NumPy,
+# openssl and xz.
+operator-bench-archive: kubernetes ## pack the operator's benchmark for a machine with more cores and no network
+	tests/packages.sh xz-utils
+	PYTHONPATH=cluster $(BIN)/python -m tests.bench.carried .cache/operator-bench
+
+operator-bench-carried: ## on that machine: the operator's table of docs/benchmarks
+	mkdir -p build
+	PYTHON=$(PYTHON) tests/bench/operator_elsewhere.sh --json build/operator.json
 
 # Hours on two cores; SECONDS ends each part after so long. What was run stands in the JSON beside each table.
 SECONDS ?= 1000000000

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.bench.machine import describe, print_head
 from tests.bench.verdicts import is_verdict
@@ -49,13 +50,14 @@ from tierline_cluster.versions import KUBERNETES_BUILD
 
 
 @contextmanager
-def api_server(folder: Path) -> Iterator[ControlPlane]:
+def api_server(options: argparse.Namespace, folder: Path) -> Iterator[ControlPlane]:
     """A fresh API server with what the chart installs."""
-    plane = ControlPlane(built(KUBERNETES_BUILD), folder)
+    plane = ControlPlane(options.programs or built(KUBERNETES_BUILD), folder)
+    rights = yaml.safe_load_all(options.rights.read_text()) if options.rights else None
     try:
         plane.start()
         install_crds(plane)
-        prepare(plane)
+        prepare(plane, rights)
         yield plane
     finally:
         plane.stop()
@@ -137,7 +139,7 @@ def watches_of(plane: ControlPlane) -> float:
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One run."""
-    with api_server(folder / "plane") as plane:
+    with api_server(options, folder / "plane") as plane:
         user = User(plane, plane.namespace())
         made = others(plane, user, nodes=options.nodes, tasks=options.tasks)
         create_pods(user, options.tasks, options.pods)
@@ -218,13 +220,16 @@ def main() -> None:
     parser.add_argument("--paced", type=int, default=3000, help="tasks created afterwards")
     parser.add_argument("--rate", type=float, default=100, help="so many of them a second")
     parser.add_argument("--idle", type=float, default=60, help="seconds without any change")
+    parser.add_argument("--programs", type=Path, help="folder of etcd and kube-apiserver")
+    parser.add_argument("--rights", type=Path, help="the operator's rights as Helm makes them")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     about = describe()
     print_head(about)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(options, Path(folder))
-    for name, value in (found | found.pop("paced", {})).items():
+    flat = {k: v for k, v in found.items() if k != "paced"} | found.get("paced", {})
+    for name, value in flat.items():
         print(f"{name.replace('_', ' '):<34}{value:>10,}")
     if options.json:
         options.json.write_text(json.dumps(about | found, indent=1) + "\n")
