@@ -8,8 +8,6 @@ mapped to the end of the process: workers may still write to them while everythi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import gc
 import logging
 import os
@@ -18,7 +16,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +27,6 @@ from tierline_agent.config import AgentConfig, TierSettings
 from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
 from tierline_agent.endpoint import Endpoint
-from tierline_agent.errors import AlreadyRunning
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.health import Health
@@ -49,6 +46,7 @@ from tierline_agent.recovery import ClientBook, Recovery
 from tierline_agent.server import TaskServer, listen
 from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.storage import Storage
+from tierline_agent.succession import sole_agent
 from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
 from tierline_agent.tiers.resizing import fit
 from tierline_agent.unit import Unit
@@ -75,7 +73,7 @@ async def run(config: AgentConfig) -> None:
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
         if config.kubernetes is not None:
             Descriptions(Path(config.kubernetes.cdi_dir)).check()
-        undo.enter_context(_sole_agent(state_dir, run_dir))
+        undo.enter_context(await sole_agent(config))
         _raise_descriptor_limit()
         devices = open_devices(config.all_devices)
         tiers, notes = _fit_tiers(config)
@@ -257,31 +255,6 @@ def _capacity_of(name: str, device: Device) -> DeviceCapacity:
 
 def _parse_lent(value: list[tuple[int, int, str]]) -> dict[Identity, str]:
     return {Identity(int(device), int(inode)): str(domain) for device, inode, domain in value}
-
-
-@contextlib.contextmanager
-def _sole_agent(state_dir: Path, run_dir: Path) -> Iterator[None]:
-    """Make the folders, and hold the lock that only one agent can have.
-
-    Raises:
-        AlreadyRunning: another one has it.
-        OSError: a folder cannot be made.
-    """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = run_dir / "agent.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyRunning(
-                f"cannot serve {run_dir}: another agent does (it holds {path}); "
-                "stop it or choose another run_dir"
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _raise_descriptor_limit() -> None:

@@ -129,6 +129,9 @@ class KubernetesSettings(_Settings):
     VERSION/python."""
     report_period_s: Annotated[float, Field(gt=0, le=3600, strict=False)] = 30.0
     """Least time between two reports of one claim or of the node, seconds."""
+    hand_over: Annotated[bool, Field(strict=True)] = False
+    """Whether to wait, as ready, for the end of an agent that serves this node, rather than refuse
+    to start: where the next agent is started before that one is ended."""
 
 
 class AgentConfig(_Settings):

@@ -178,7 +178,31 @@ class NodeAgent:
 
     def start(self) -> None:
         """Start it, and wait until its node's claims were read and the kubelet was greeted."""
-        said = self.log.count("serving the kubelet") if self.process else 0
+        said = self._said("serving the kubelet")
+        self._launch()
+        self._await("serving the kubelet", said)
+
+    def hand_over(self) -> None:
+        """Start another one, which waits; then end the first, and let the other take over."""
+        assert self.process is not None
+        file = self.folder / "agent.json"
+        values = json.loads(file.read_text())
+        values["kubernetes"]["hand_over"] = True
+        file.write_text(json.dumps(values))
+        before = self.process
+        waited, served = self._said("standing by"), self._said("serving the kubelet")
+        self._launch()
+        self._await("standing by", waited)
+        assert before.poll() is None
+        assert self.call("tasks")["ok"], "the first one serves"
+        before.send_signal(signal.SIGTERM)
+        assert before.wait(PATIENCE_S) == 0
+        self._await("serving the kubelet", served)
+
+    def _said(self, words: str) -> int:
+        return self.log.count(words) if self.process else 0
+
+    def _launch(self) -> None:
         self.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)  # a pod gets it with its mount
         with (self.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -191,13 +215,16 @@ class NodeAgent:
                 env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             )
 
-        def serves() -> bool:
+    def _await(self, words: str, before: int) -> None:
+        """Wait until the agent says so once more."""
+
+        def says() -> bool:
             assert self.process is not None
             assert self.process.poll() is None, self.log
-            return self.log.count("serving the kubelet") > said
+            return self._said(words) > before
 
         try:
-            wait_until("the agent does not serve", serves, timeout_s=PATIENCE_S)
+            wait_until(f"the agent is not {words}", says, timeout_s=PATIENCE_S)
         except ClusterError as error:
             raise AssertionError(self.log) from error
 

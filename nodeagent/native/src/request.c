@@ -21,7 +21,7 @@
 #define WAIT_SLICE_MS 1000
 #define SLICE_NS ((uint64_t)WAIT_SLICE_MS * 1000000U)
 #define FIRST_PAUSE_MS 10
-#define LONGEST_PAUSE_MS 200
+#define LONGEST_PAUSE_MS 50
 #define MOST_LOSSES 3
 
 void tl_break_link(tierline_client *client) {

@@ -69,14 +69,17 @@ def test_the_agent_is_killed(release: Release, busy: Tasks) -> None:
     release.wait_ready()
 
 
-def test_operator_and_agent_are_upgraded(release: Release, busy: Tasks) -> None:
+@pytest.mark.parametrize("hand_over", [False, True], ids=["after its end", "handed over"])
+def test_operator_and_agent_are_upgraded(release: Release, busy: Tasks, *, hand_over: bool) -> None:
+    tag = f"{NEXT}-{hand_over}".lower()
     before = {pod["metadata"]["uid"] for pod in release.pods()}
     values = release.values
     for part in ("operator", "agent"):
         name = f"localhost/tierline-{part}"
-        tag = ("images", "tag", "--force", f"{name}:{version('tierline')}", f"{name}:{NEXT}")
-        release.cluster.node.ctr(*tag)
-        values[part]["image"]["tag"] = NEXT
+        copied = ("images", "tag", "--force", f"{name}:{version('tierline')}", f"{name}:{tag}")
+        release.cluster.node.ctr(*copied)
+        values[part]["image"]["tag"] = tag
+    values["agent"]["handOver"] = hand_over
     release.upgrade(values)
 
     def replaced() -> bool:
@@ -85,7 +88,8 @@ def test_operator_and_agent_are_upgraded(release: Release, busy: Tasks) -> None:
     until("all pods are replaced", replaced, PATIENCE_S)
     release.wait_ready()
     images = {pod["spec"]["containers"][0]["image"].split(":")[1] for pod in release.pods()}
-    assert images == {NEXT}
+    assert images == {tag}
+    assert ("standing by until" in release.logs()) == hand_over
 
 
 def test_the_operator_is_away(release: Release, busy: Tasks) -> None:

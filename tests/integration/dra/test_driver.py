@@ -267,6 +267,17 @@ def test_a_pod_whose_measuring_was_given_up_ends_and_gets_no_time(
     assert "delete the pod to have it measured again" in kubelet.prepare(claim).error
 
 
+def test_the_next_agent_waits_for_the_end_of_the_one_that_serves(
+    agent: NodeAgent, kubelet: Kubelet, claim: Manifest
+) -> None:
+    assert kubelet.prepare(claim).error == ""
+    with closing(RawClient(agent.pods / claim["metadata"]["uid"] / "tierline.sock")) as program:
+        program.hello()
+        agent.hand_over()
+    assert agent.traces() == {claim["metadata"]["uid"]}
+    assert "AlreadyRunning" not in agent.log
+
+
 HOLDS = """
 import signal, sys, time
 from tierline_agent.protocol import NO_ARENA

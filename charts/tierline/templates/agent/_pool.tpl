@@ -77,6 +77,7 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
     "cdi_dir" .agent.cdiDir
     "pods_dir" "/var/lib/tierline/pods"
     "library_dir" "/var/lib/tierline/lib"
+    "hand_over" .agent.handOver
   )
 | toJson -}}
 {{- end }}
