@@ -20,6 +20,8 @@ from tierline_agent.health import Health
 _TEXT = "text/plain; charset=utf-8"
 _PATIENCE_S = 30.0
 """A peer that neither asks nor reads for so long is dropped."""
+_POLL_S = 0.02
+"""So long may `close` wait for its thread, and nobody serves meanwhile; Python's default is 0.5 s."""
 
 
 class Endpoint:
@@ -74,7 +76,7 @@ class Endpoint:
 
         self._server = Server((address, port), Handler)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="endpoint", daemon=True
+            target=self._server.serve_forever, args=(_POLL_S,), name="endpoint", daemon=True
         )
         self._thread.start()
 
