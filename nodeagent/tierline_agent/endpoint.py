@@ -21,7 +21,7 @@ _TEXT = "text/plain; charset=utf-8"
 _PATIENCE_S = 30.0
 """A peer that neither asks nor reads for so long is dropped."""
 _POLL_S = 0.02
-"""So long may `close` wait for its thread, and nobody serves meanwhile; Python's default is 0.5 s."""
+"""How long `close` may wait for its thread; nobody serves meanwhile. Python's default is 0.5 s."""
 
 
 class Endpoint:
