@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.helm import rights
-from tests.integration.operator.proxy import Proxy, as_asked, proxied
+from tests.integration.operator.proxy import Proxy, Watch, as_asked, proxied
 from tests.integration.operator.running import ALONE, Nursery, Operator, User, until
 from tests.unit.placement.fleets import node, profile, task
 
+from tierline_cluster.api import Manifest
+from tierline_cluster.processes import free_port
 from tierline_kube.resource import Resource
 from tierline_operator.resources import FOLLOWED
 
 pytestmark = pytest.mark.slow
+API = "resource.k8s.io/v1"
+FIRST = ("goes", "leaves", "changes", "stays")
 
 
 @pytest.fixture
@@ -29,7 +35,8 @@ def proxy(user: User, tmp_path: Path) -> Iterator[Proxy]:
 @pytest.fixture
 def operator(user: User, proxy: Proxy, nursery: Nursery, tmp_path: Path) -> Iterator[Operator]:
     """A leader that reaches the API server by the proxy alone."""
-    running = Operator(user.plane, nursery, tmp_path, "seeing", ALONE, kubeconfig=proxy.kubeconfig)
+    given = {**ALONE, "METRICS_PORT": str(free_port())}
+    running = Operator(user.plane, nursery, tmp_path, "seeing", given, kubeconfig=proxy.kubeconfig)
     running.start()
     try:
         until("the operator leads", running.leads)
@@ -37,14 +44,14 @@ def operator(user: User, proxy: Proxy, nursery: Nursery, tmp_path: Path) -> Iter
     finally:
         for pod in user.api.list("v1", "Pod", user.namespace):
             user.delete_pod(pod["metadata"]["name"])
-        for name in ("goes", "changes", "comes"):
+        for name in (*FIRST, "comes"):
             user.api.delete(user.task(name))
             user.api.wait_gone(user.task(name))
         running.stop()
 
 
 @contextmanager
-def unseen(proxy: Proxy) -> Iterator[None]:
+def unseen(proxy: Proxy) -> Iterator[Watch]:
     """Nothing is seen meanwhile of the kinds that the operator follows by itself."""
     refused: set[Resource] = set()
 
@@ -58,21 +65,46 @@ def unseen(proxy: Proxy) -> Iterator[None]:
     proxy.on_watch = refuse
     proxy.cut()
     until("each has been refused", lambda: refused == set(FOLLOWED))
-    yield
+    yield refuse
+
+
+def template_of(name: str, user: User) -> Manifest:
+    """How to name the claim template of a task."""
+    metadata = {"name": name, "namespace": user.namespace}
+    return {"metadata": metadata, "kind": "ResourceClaimTemplate", "apiVersion": API}
+
+
+def two_go(user: User) -> None:
+    for name in ("goes", "leaves"):
+        user.api.delete(user.task(name))
+        user.api.wait_gone(user.task(name))
 
 
 def much_happens(user: User) -> None:
-    """A task goes, one changes, one comes with its pod."""
-    user.api.delete(user.task("goes"))
-    user.api.wait_gone(user.task("goes"))
+    """Two tasks go, one changes, one loses its template, one comes with its pod."""
+    two_go(user)
+    user.api.delete(template_of("stays", user))
+    user.api.wait_gone(template_of("stays", user))
     user.apply(task("changes", of="m", period_ms=99))
     user.apply(task("comes", of="m"))
     user.pod("p", "comes")
 
 
-def nothing_was_missed(user: User) -> None:
+def known_tasks(operator: Operator) -> float:
+    """How many tasks the operator believes there are."""
+    port = operator.settings["METRICS_PORT"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    families = text_string_to_metric_families(text)
+    [tasks] = [one for one in families if one.name == "tierline_operator_tasks"]
+    return sum(sample.value for sample in tasks.samples)
+
+
+def nothing_was_missed(user: User, operator: Operator) -> None:
     """Wait until the operator acts by what is the case."""
     user.wait_placed("p")
+    until("it knows of those three that there are", lambda: known_tasks(operator) == 3)
+    until("the template is back", lambda: user.api.exists(template_of("stays", user)))
     user.api.wait(
         user.task("changes"), lambda t: t["status"]["granted"]["realtime"]["period"] == "99ms"
     )
@@ -80,10 +112,10 @@ def nothing_was_missed(user: User) -> None:
     until("it is missed", lambda: "MemTaskMissing" in dict(user.events("orphan")))
 
 
-def two_admitted(user: User) -> None:
+def all_admitted(user: User) -> None:
     user.node(node("node-a"))
     user.apply(profile("m"))
-    for name in ("goes", "changes"):
+    for name in FIRST:
         user.apply(task(name, of="m"))
         user.wait_task(name, "Admitted")
 
@@ -91,12 +123,12 @@ def two_admitted(user: User) -> None:
 def test_a_watch_that_breaks_goes_on_where_it_was(
     user: User, proxy: Proxy, operator: Operator
 ) -> None:
-    two_admitted(user)
+    all_admitted(user)
     with unseen(proxy):
         much_happens(user)
     proxy.on_watch = as_asked
 
-    nothing_was_missed(user)
+    nothing_was_missed(user, operator)
     assert "watches again in" in operator.log.read_text()
     assert "reads all" not in operator.log.read_text()
 
@@ -104,21 +136,22 @@ def test_a_watch_that_breaks_goes_on_where_it_was(
 def test_after_one_that_is_too_old_all_is_read(
     user: User, proxy: Proxy, operator: Operator
 ) -> None:
-    two_admitted(user)
-    old: set[str] = set()
+    all_admitted(user)
+    with unseen(proxy) as refuse:
 
-    def grown_old(path: str) -> str:
-        kind = path.partition("?")[0]
-        if kind in old:
-            return path
-        old.add(kind)
-        return re.sub(r"resourceVersion=[0-9]+", "resourceVersion=1", path)
+        def grown_old(path: str) -> str:
+            """Nothing but MemTasks is seen, from a version that the server no longer knows."""
+            if "/memtasks?" not in path:
+                return refuse(path)
+            return re.sub(r"resourceVersion=[0-9]+", "resourceVersion=1", path)
 
-    with unseen(proxy):
+        two_go(user)  # and nothing else, which would have it look for them by itself
+        proxy.on_watch = grown_old
+        until("it knows of those two that there are", lambda: known_tasks(operator) == 2)
         much_happens(user)
-    proxy.on_watch = grown_old
+    proxy.on_watch = as_asked
 
-    nothing_was_missed(user)
+    nothing_was_missed(user, operator)
     assert "reads all memtasks again" in operator.log.read_text()
     assert "410 Expired" in operator.log.read_text()
 
@@ -126,7 +159,7 @@ def test_after_one_that_is_too_old_all_is_read(
 def test_who_may_not_see_for_a_while_reads_when_it_may(
     user: User, proxy: Proxy, operator: Operator
 ) -> None:
-    two_admitted(user)
+    all_admitted(user)
     [role] = [one for one in rights("operator") if one["kind"] == "ClusterRole"]
     rules = [
         {**rule, "verbs": [verb for verb in rule["verbs"] if verb not in {"list", "watch"}]}
@@ -144,4 +177,4 @@ def test_who_may_not_see_for_a_while_reads_when_it_may(
     finally:
         user.api.apply(role)
 
-    nothing_was_missed(user)
+    nothing_was_missed(user, operator)
