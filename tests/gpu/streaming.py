@@ -238,15 +238,24 @@ def under_agent(socket: Path) -> dict[str, str]:
 
 
 @contextmanager
-def registered(local: LocalAgent, admin: Any, name: str, plan: Plan) -> Iterator[dict[str, str]]:
+def registered(
+    local: LocalAgent,
+    admin: Any,
+    name: str,
+    plan: Plan,
+    *,
+    deadline_s: float = _LONG_NS / 1e9,
+    preemption: dict[str, Any] | None = None,
+) -> Iterator[dict[str, str]]:
     """A task that the agent knows for as long as this lasts; its program's environment."""
     admin.call(
         "register",
         name=name,
         domain="bench",
         period_ns=_LONG_NS,
-        deadline_ns=_LONG_NS,
+        deadline_ns=int(deadline_s * 1e9),
         plan=plan.to_api(),
+        preemption=preemption,
     )
     try:
         yield under_agent(local.task_socket(name))

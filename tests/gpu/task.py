@@ -1,10 +1,12 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
-    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--prepared] [--illegal]
+    python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--prepared] [--digests]
+        [--illegal]
 
 It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
-so many jobs at each line of its standard input and prints their times. A prepared one imports
+so many jobs at each line of its standard input and prints their times. With --digests it looks at
+the output of each job, else at the last one's. A prepared one imports
 what takes long, says so, and waits for a line before it touches the GPU or the agent.
 """
 
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--paced", action="store_true", help="wait for lines")
     parser.add_argument("--prepared", action="store_true", help="import, then wait for a line")
     parser.add_argument("--stamps", action="store_true", help="when each job did what")
+    parser.add_argument("--digests", action="store_true", help="of all outputs, not the last")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
@@ -81,6 +84,8 @@ def main() -> None:
                 stamps.now("over")
                 times_s.append(time.perf_counter() - begin)
                 stamps.next_job()
+                if arguments.digests:
+                    digests.add(digest(output))
             return times_s, output
 
         if arguments.paced:
