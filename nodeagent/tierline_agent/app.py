@@ -39,7 +39,6 @@ from tierline_agent.links import Link
 from tierline_agent.losses import Losses
 from tierline_agent.metrics import Metrics
 from tierline_agent.node import Node
-from tierline_agent.policy.preemption import YIELDING_DEVICES
 from tierline_agent.readiness import Readiness
 from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
@@ -248,7 +247,6 @@ def _capacity_of(name: str, device: Device) -> DeviceCapacity:
         *(device.fast_bytes, device.extent_bytes, others),
         memory_bytes=device.memory_bytes,
         context_bytes=device.context_bytes,
-        yields=device.kind in YIELDING_DEVICES,
         overlay=OVERLAY[DeviceKind(device.kind)],
     )
 

@@ -205,6 +205,17 @@ class Executor:
         self._leave_parking(execution)
         self._occupy(execution)
         self._take_ring(execution, anew=False)
+        stream = execution.stream
+        if execution.halted and stream is not None and self._device.copies_itself:
+            # what it was given to do still writes the flag words
+            stream.finished.add_done_callback(lambda _: self._go_on_now(execution, resumed))
+            return
+        self._go_on_now(execution, resumed)
+
+    def _go_on_now(self, execution: Execution, resumed: Callable[[], None]) -> None:
+        yielding = execution.job.yielding
+        if yielding is None or execution.ended:
+            return
         halted, lost = execution.halted, execution.lost
         execution.halted = execution.lost = False
         first = execution.in_place
@@ -241,10 +252,16 @@ class Executor:
             self._stop_ahead(ahead)
         loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
         for key, other in self._parked.items():
-            if key == loser:
+            if key == loser or self._spoils_ring(other):
                 self._lose_ring(other)
             else:
                 self._halt(other)
+
+    def _spoils_ring(self, execution: Execution) -> bool:
+        """Whether stopping its stream lets copies into the ring for which there is no room yet."""
+        stream = execution.stream
+        running = stream is not None and not stream.finished.done()
+        return running and self._device.copies_itself
 
     def _lose_ring(self, execution: Execution) -> None:
         if execution.position < max(execution.in_place, execution.first):

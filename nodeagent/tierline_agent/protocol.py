@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 2
+MINOR: Final = 3
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -110,9 +110,10 @@ class ErrorCode(enum.IntEnum):
 
 
 class WelcomeFlags(enum.IntFlag):
-    """What the administrator asks of this task."""
+    """What the administrator asks of this task. PREEMPTIBLE (minor 3): its jobs may yield."""
 
     RECORD_OUTPUTS = 1
+    PREEMPTIBLE = 2
 
 
 class JobFlags(enum.IntFlag):
@@ -273,7 +274,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if self.flags & ~1:
+        if self.flags & ~3:
             raise _malformed("Welcome.flags has unknown bits")
         if self.staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -320,7 +321,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if extent_bytes & (extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if flags & ~1:
+        if flags & ~3:
             raise _malformed("Welcome.flags has unknown bits")
         if staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")

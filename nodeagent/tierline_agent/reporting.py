@@ -13,7 +13,6 @@ from typing import Any
 
 from tierline_agent.links import Link
 from tierline_agent.node import Node
-from tierline_agent.policy.preemption import YIELDING_DEVICES
 from tierline_agent.sessions.session import Session
 from tierline_agent.storage import Tier
 from tierline_agent.tasks import Task
@@ -79,7 +78,7 @@ def _device_status(node: Node, unit: Unit) -> Device:
         used_bytes=node.registry.planned_bytes(unit.name),
         extent_bytes=device.extent_bytes,
         workspaces_overlay=OVERLAY[DeviceKind(device.kind)],
-        preemption=tuple(Scheduling) if device.kind in YIELDING_DEVICES else (),
+        preemption=tuple(Scheduling),
         health=Health.FAILED if device.lost else Health.HEALTHY,
     )
 

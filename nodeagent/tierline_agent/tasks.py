@@ -177,8 +177,6 @@ class DeviceCapacity:
     """All memory of the device, if processes take some of it by being there."""
     context_bytes: int = 0
     """What each process takes so; the agent is one, and each task has one."""
-    yields: bool = False
-    """Whether its clients can give it away inside a job."""
     overlay: bool = True
     """Whether programs give the memory of their workspaces back between jobs."""
 
@@ -402,7 +400,7 @@ class TaskRegistry:
         except QuotaExceeded as error:
             raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
         beside = [*(task.registration for task in others if task.device == device), registration]
-        _check_preemption(registration, beside, capacity)
+        _check_preemption(registration, beside)
         needed = _fast_bytes(beside, capacity)
         if needed > capacity.fast_bytes:
             kept = 0 if capacity.overlay else _workspaces(beside, capacity).apart_bytes
@@ -464,18 +462,11 @@ def _parked_bytes(registration: Registration) -> int:
     return registration.preemption.parked_bytes if registration.preemption is not None else 0
 
 
-def _check_preemption(
-    registration: Registration, beside: Iterable[Registration], capacity: DeviceCapacity
-) -> None:
-    """Check that the device can do what the plan assumes. Raises QuotaExceeded."""
+def _check_preemption(registration: Registration, beside: Iterable[Registration]) -> None:
+    """Check that the device's plans assume the same. Raises QuotaExceeded."""
     preemption = registration.preemption
     if preemption is None:
         return
-    if not capacity.yields:
-        raise QuotaExceeded(
-            f"cannot register {registration.name!r}: its plan has jobs preempted at layers, and on "
-            "this device they keep it to their end; plan it without preemption"
-        )
     others = {one.preemption.scheduling for one in beside if one.preemption is not None}
     if others - {preemption.scheduling}:
         raise QuotaExceeded(

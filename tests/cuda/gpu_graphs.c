@@ -243,6 +243,22 @@ static void sealed_later(void) {
     OK(cuGraphExecDestroy(exec));
 }
 
+/* Jobs long enough to be preempted inside a graph, also when it runs twice in one. */
+static void preempted(void) {
+    load_all();
+    CUgraphExec exec = capture_all(300000);
+    for (int i = 0; i < 20; i++) {
+        uint64_t job = begin(&task);
+        for (int pass = 0; pass < 1 + i % 2; pass++) {
+            clear(&task);
+            OK(cuGraphLaunch(exec, stream));
+            check(&task, 0, task.count, stream);
+        }
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
 static void agent_killed(void) {
     load_all();
     CUgraphExec exec = capture_all(20000000);
@@ -279,6 +295,7 @@ int main(int argc, char **argv) {
         {"built", built},
         {"forked", forked},
         {"sealed_later", sealed_later},
+        {"preempted", preempted},
         {"agent_killed", agent_killed},
         {"revoked", revoked},
     };

@@ -415,6 +415,22 @@ static void revoked(void) {
 }
 
 /* Memory that cannot be swapped, beside the weights and before them. */
+/* Jobs long enough to be preempted. */
+static void preempted(void) {
+    load_all();
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 30; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            OK(launch(&task, w, w, stream, 300000));
+        }
+        check(&task, 0, task.count, stream);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
 static void unswappable(void) {
     CUdeviceptr before;
     CUdeviceptr beside;
@@ -450,6 +466,7 @@ int main(int argc, char **argv) {
         {"closing", closing},
         {"agent_killed", agent_killed},
         {"revoked", revoked},
+        {"preempted", preempted},
         {"unswappable", unswappable},
     };
     HOLDS(argc == 4);

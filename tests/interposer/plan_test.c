@@ -215,7 +215,7 @@ static void end(const struct model *model, struct state *state, uint32_t at) {
 
 static void begin_gate(const struct model *model, struct state *state, uint32_t at) {
     const struct plan_gate *gate = &model->plan->gates[at - model->node_count];
-    CHECK(gate->write > 0 || gate->wait > 0);
+    CHECK(gate->write > 0 || gate->wait > 0 || gate->stop > 0);
     if (gate->write > 0) {
         CHECK(gate->write > state->consumed);
         state->consumed = gate->write;
@@ -411,14 +411,99 @@ static void nothing_is_read(void) {
     free(graph);
 }
 
+/* The gates in front of the nodes of a chain, which stays one. */
+static void follow_chain(const struct graph *graph, const struct graph_plan *plan,
+                         struct plan_gate *before) {
+    const struct plan_question *q = &graph->question;
+    uint32_t next[3 * MOST_NODES];
+    uint32_t in[3 * MOST_NODES] = {0};
+    memset(next, 0xff, sizeof next);
+    for (uint32_t e = 0, replaced = 0; e < q->edge_count; e++) {
+        if (replaced < plan->replaced_count && plan->replaced[replaced] == e) {
+            replaced++;
+        } else {
+            next[q->edges[e].from] = q->edges[e].to;
+            in[q->edges[e].to]++;
+        }
+    }
+    for (uint32_t e = 0; e < plan->added_count; e++) {
+        CHECK(next[plan->added[e].from] == UINT32_MAX);
+        next[plan->added[e].from] = plan->added[e].to;
+        in[plan->added[e].to]++;
+    }
+    uint32_t at = 0;
+    for (uint32_t v = 0; v < q->node_count + plan->gate_count; v++) {
+        CHECK(in[v] <= 1);
+        at = in[v] == 0 ? v : at;
+    }
+    struct plan_gate gate = {0};
+    for (; at != UINT32_MAX; at = next[at]) {
+        if (at >= q->node_count) {
+            gate = plan->gates[at - q->node_count];
+        } else {
+            before[at] = gate;
+            gate = (struct plan_gate){0};
+        }
+    }
+}
+
+/* Before every node but the first that may be stopped, with what was waited for so far. */
+static void a_chain_is_stopped(void) {
+    static const bool stops[] = {true, true, true, false, true, true, true, true, true};
+    static const uint32_t again[] = {0, 1, 1, 0, 2, 2, 3, 4, 5};
+    struct graph *graph = chain(2, (const uint32_t[]){0, NONE, 0, 1, 1, NONE, 2, 3, 4}, 9);
+    graph->question.stops = stops;
+    struct graph_plan *plan = run_case(graph, 4);
+    struct plan_gate before[9];
+    follow_chain(graph, plan, before);
+    uint32_t number = 0;
+    for (uint32_t v = 0; v < 9; v++) {
+        bool stopped = stops[v] && v > 0;
+        number += stopped;
+        CHECK(before[v].stop == (stopped ? number : 0));
+        CHECK(!stopped || before[v].again == again[v]);
+    }
+    plan_free(plan);
+    free(graph);
+}
+
+/* Nothing streams: only the stops stand there. */
+static void a_resident_chain_is_stopped(void) {
+    static const bool stops[] = {true, false, true};
+    struct graph *graph = chain(1, (const uint32_t[]){NONE, NONE, NONE}, 3);
+    graph->question.stops = stops;
+    struct graph_plan *plan = run_case(graph, 1);
+    CHECK(plan->gate_count == 1 && plan->needs == 0);
+    CHECK(plan->gates[0].stop == 1 && plan->gates[0].again == 0);
+    plan_free(plan);
+    free(graph);
+}
+
+/* Where branches run side by side, nothing says that all of them stand. */
+static void branches_are_not_stopped(void) {
+    static const bool stops[] = {true, true, true};
+    struct graph *graph = graph_new(2);
+    for (int i = 0; i < 3; i++) {
+        add_node(graph);
+    }
+    graph->edges[graph->question.edge_count++] = (struct plan_edge){0, 1};
+    graph->edges[graph->question.edge_count++] = (struct plan_edge){0, 2};
+    graph->question.stops = stops;
+    struct graph_plan *plan = run_case(graph, 1);
+    CHECK(plan->gate_count == 0);
+    plan_free(plan);
+    free(graph);
+}
+
 /* A chain stays a chain: each gate has one edge in and one out. */
 static void gates_stand_in_a_chain(void) {
     struct graph *graph = chain(2, (const uint32_t[]){0, NONE, 0, 1, 1, NONE, 2, 3, 4}, 9);
     struct graph_plan *plan = run_case(graph, 4);
     CHECK(plan->private_count == 0 && plan->lowest == 0);
     CHECK(plan->needs == 5 && plan->consumed == 5);
-    static const struct plan_gate wanted[] = {{0, 1}, {1, 2}, {2, 0}, {0, 3},
-                                              {3, 4}, {4, 5}, {5, 0}};
+    static const struct plan_gate wanted[] = {{0, 1, 0, 0}, {1, 2, 0, 0}, {2, 0, 0, 0},
+                                              {0, 3, 0, 0}, {3, 4, 0, 0}, {4, 5, 0, 0},
+                                              {5, 0, 0, 0}};
     CHECK(plan->gate_count == sizeof wanted / sizeof *wanted);
     for (uint32_t w = 0; w < plan->gate_count; w++) {
         bool found = false;
@@ -631,6 +716,9 @@ int main(void) {
     } cases[] = {
         {"nothing_is_read", nothing_is_read},
         {"gates_stand_in_a_chain", gates_stand_in_a_chain},
+        {"a_chain_is_stopped", a_chain_is_stopped},
+        {"a_resident_chain_is_stopped", a_resident_chain_is_stopped},
+        {"branches_are_not_stopped", branches_are_not_stopped},
         {"a_piece_of_a_job", a_piece_of_a_job},
         {"what_is_read_first_and_last_is_private", what_is_read_first_and_last_is_private},
         {"what_is_read_far_too_early_is_private", what_is_read_far_too_early_is_private},

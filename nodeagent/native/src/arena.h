@@ -42,6 +42,8 @@ struct tl_control {
     uint32_t published;
     uint8_t apart[60]; /* the two sides' words lie in different cache lines */
     uint32_t consumed;
+    uint8_t farther[60];
+    uint32_t asked; /* on a GPU: the agent asks the job to give the device away; else 0 */
 };
 
 /* How a layer stands to the stream, in counts of streamed extents. */

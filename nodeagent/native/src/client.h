@@ -163,6 +163,9 @@ int tl_heed_revocation(tierline_client *client);
 /* yields.c; with the lock held. Gives the device away if the agent asks for it, and returns when
  * the job has it again: 0, TIERLINE_E_REVOKED, or why that will not happen. */
 int tl_job_heed_yield(tierline_client *client);
+/* Says that the job gives the device away, and that its stream needs `position` first; returns when
+ * it has the device again, or why that will not happen. */
+int tl_job_yield(tierline_client *client, uint32_t position);
 /* Waits until no thread yields. */
 void tl_job_await_return(tierline_client *client);
 

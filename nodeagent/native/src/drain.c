@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOST_STREAMS ((uint32_t)(TL_MARKS - TL_MARKS_OF_READERS))
+#define MOST_STREAMS ((uint32_t)(TL_MARKS_OF_GATES - TL_MARKS_OF_READERS))
 #define NO_PLACE UINT32_MAX
 
 struct seen {

@@ -11,6 +11,9 @@
  * begins, else it gets private copies of its extents; both wait for the GPU first. A call without
  * weights only needs the lease.
  *
+ * Where jobs may be preempted, a call that names weights has a gate of another kind before it, too
+ * (launch_yields.h): that is where the GPU stands when the agent wants it for another job.
+ *
  * Invariant: no call reads a streamed extent unless its stream has waited for it in this pass, or
  * it has a private copy; `consumed` never passes what issued work may still read.
  */
@@ -18,6 +21,7 @@
 #include "drain.h"
 #include "gate.h"
 #include "launch_state.h"
+#include "launch_yields.h"
 #include "order.h"
 #include "streams.h"
 #include "watch.h"
@@ -82,7 +86,7 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
     if (stream == NULL) {
         return ABI_CAPTURE_UNSUPPORTED;
     }
-    if (need->streamed && call->unloaded) {
+    if (call->unloaded && (need->streamed || tl_yields_may(tl_gates.client))) {
         load_code(call);
     }
     uint32_t over = tl_gates.over;
@@ -92,6 +96,9 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
     if (need->streamed && result == ABI_SUCCESS) {
         result = tl_stream_wait(stream, arena->on_device.published, need->needs);
         tl_stream_reads(stream, need->lowest);
+    }
+    if (result == ABI_SUCCESS) {
+        result = tl_yields_gate(tl_gates.client, stream, false);
     }
     tl_gates.cursor.layer = layer;
     tl_gates.over = need->releases > over ? need->releases : over;
@@ -157,7 +164,7 @@ static int refuse(int code) {
 static int pass(struct tierline_call *call) {
     atomic_fetch_add(&tl_gates.begun, 1);
     atomic_fetch_add(&tl_gates.passing, 1);
-    if (atomic_load(&tl_gates.leased)) {
+    if (atomic_load(&tl_gates.leased) && !tl_yields_standing()) {
         call->held = PASSING;
         return ABI_SUCCESS;
     }

@@ -1,6 +1,7 @@
 /* What graphs ask the gates, and the gate at their launch. See graph_gate.h. */
 #include "cuda.h"
 #include "launch_state.h"
+#include "launch_yields.h"
 #include "order.h"
 #include "streams.h"
 #include "watch.h"
@@ -37,6 +38,10 @@ static bool graph_words(uint32_t index, uint64_t *published, uint64_t *consumed)
     *published = arena->on_device.published;
     *consumed = arena->on_device.consumed;
     return arena->state == TL_ARENA_SEALED;
+}
+
+static bool graph_stops(uint64_t *arrived, uint64_t *permit) {
+    return tl_yields_in_graphs(tl_gates.client, arrived, permit);
 }
 
 static uint32_t graph_ring(uint32_t index) {
@@ -120,6 +125,11 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
 static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void *stream,
                         bool per_thread) {
     int result = ABI_SUCCESS;
+    if (tl_yields_may(tl_gates.client)) {
+        struct tl_stream *on = tl_stream_of(stream, per_thread);
+        result =
+            on == NULL ? (int)ABI_CAPTURE_UNSUPPORTED : tl_yields_gate(tl_gates.client, on, true);
+    }
     for (uint32_t i = 0; i < count && result == ABI_SUCCESS; i++) {
         result = launch_plan(tl_gates.client, &plans[i], stream, per_thread);
     }
@@ -128,6 +138,7 @@ static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void 
 
 const struct tl_graph_gates tl_launch_graphs = {.arena = graph_arena,
                                                 .words = graph_words,
+                                                .stops = graph_stops,
                                                 .ring = graph_ring,
                                                 .span = graph_span,
                                                 .start = graph_start,

@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "holdings.h"
 #include "launch_state.h"
+#include "launch_yields.h"
 #include "observer.h"
 #include "stand_in.h"
 #include "stream_marks.h"
@@ -69,6 +70,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     atomic_store(&tl_gates.orphaned, false);
     tl_streams_restart();
     tl_drain_restart();
+    tl_yields_begin(client, number);
     atomic_store(&tl_gates.leased, true);
     tl_monitor_wake();
     return code;
@@ -147,7 +149,7 @@ void tl_gates_end_if_idle(tierline_client *client) {
 /* Whose job runs: 0 with its state taken, TL_BUSY if none does, or a code. */
 static int look_at_job(tierline_client *client) {
     tl_lock_acquire(&client->lock);
-    while (client->job.active && !client->job.granted) {
+    while (client->job.active && (!client->job.granted || client->job.yielding)) {
         tl_event_wait(&client->changed, &client->lock, TL_FOREVER);
     }
     struct tl_job job = client->job;
@@ -339,6 +341,7 @@ void tl_gates_forget(void) {
     tl_stand_in_forget();
     tl_streams_forget();
     tl_drain_forget();
+    tl_yields_forget();
     tl_marks_forget();
     tl_watch_forget();
 }

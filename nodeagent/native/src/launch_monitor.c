@@ -7,6 +7,8 @@
  * that fails too, the waits are let go, and every later call of this process is answered with an
  * error, so that nobody sees what was computed from wrong bytes.
  *
+ * It gives the device away when the agent asks for it (launch_yields.h), which it hears at once.
+ *
  * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
  * issued; and it tells the agent what cannot be swapped (holdings.h).
  *
@@ -16,11 +18,13 @@
 #include "cuda.h"
 #include "holdings.h"
 #include "launch_state.h"
+#include "launch_yields.h"
 #include "stand_in.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #define PERIOD_NS 5000000U
@@ -39,7 +43,7 @@ void tl_monitor_wake(void) {
 }
 
 /* Nothing can put right bytes where the GPU waits for them. */
-static void give_up(struct tl_arena *arena) {
+void tl_monitor_give_up(struct tl_arena *arena) {
     fprintf(stderr, "tierline: the job's weights cannot be had, its results are void: %s\n",
             tierline_last_error());
     atomic_store(&tl_gates.failed, ABI_LAUNCH_FAILED);
@@ -97,7 +101,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
     }
     free(buffer);
     if (code != 0) {
-        give_up(arena);
+        tl_monitor_give_up(arena);
     }
     tl_lock_acquire(&client->lock);
     if (client->job.number == job) {
@@ -120,7 +124,7 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
         } else if (number != 0 && job->arena != TIERLINE_NO_ARENA) {
             struct tl_arena *of = &client->arenas[job->arena];
             if (word(&of->control->published) < atomic_load(&tl_gates.highest)) {
-                give_up(of);
+                tl_monitor_give_up(of);
             }
         }
     }
@@ -153,6 +157,7 @@ static uint64_t idle_ns(tierline_client *client) {
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
+    prctl(PR_SET_TIMERSLACK, 1UL); /* it is waited for when it sleeps for microseconds */
     for (;;) {
         /* Before everything it looks at: whoever changes that wakes after this, or was seen. */
         uint32_t seen = __atomic_load_n(&tl_gates.wake, __ATOMIC_ACQUIRE);
@@ -165,6 +170,7 @@ static void *watch(void *context) {
         if (revoked && arena != TIERLINE_NO_ARENA) {
             stand_in(client, job, arena);
         }
+        bool stopping = tl_yields_heed(client, PERIOD_NS);
         uint32_t now = atomic_load(&tl_gates.begun);
         if (job != 0 && now == begun) {
             end_if_idle(client, begun);
@@ -173,7 +179,9 @@ static void *watch(void *context) {
         uint64_t report_ns = tl_holdings_report(client);
         uint64_t look_ns = idle_ns(client);
         uint64_t idle = report_ns < look_ns ? report_ns : look_ns;
-        tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : idle, false);
+        if (!stopping && (job == 0 || !tl_yields_listen(client, PERIOD_NS))) {
+            tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : idle, false);
+        }
     }
 }
 

@@ -82,5 +82,7 @@ extern const struct tl_graph_gates tl_launch_graphs; /* launch_graphs.c */
 int tl_monitor_start(void);
 void tl_monitor_stop(void);
 void tl_monitor_wake(void);
+/* Lets what waits for the arena's stream go on, and answers all later calls with an error. */
+void tl_monitor_give_up(struct tl_arena *arena);
 
 #endif

@@ -180,7 +180,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if ((load64(payload + 8) & (load64(payload + 8) - 1)) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.extent_bytes is not a power of two");
     }
-    if ((load32(payload + 32) & ~1U) != 0) {
+    if ((load32(payload + 32) & ~3U) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.flags has unknown bits");
     }
     if (load32(payload + 36) == 0) {

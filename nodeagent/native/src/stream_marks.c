@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-#define PAGE_BYTES 4096U
-_Static_assert(TL_MARKS * sizeof(uint32_t) == PAGE_BYTES, "words of a page");
+#define PAGES_BYTES 8192U
+_Static_assert(TL_MARKS * sizeof(uint32_t) == PAGES_BYTES, "words of whole pages");
 
 static uint32_t *words;
 static uint64_t words_address; /* 0: no context can write them */
@@ -37,20 +37,20 @@ int tl_marks_open(void) {
     }
     if (words == NULL) {
         void *page =
-            mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            mmap(NULL, PAGES_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (page == MAP_FAILED) {
-            return tl_fail(TIERLINE_E_NO_MEMORY, "making a page of flag words: out of memory");
+            return tl_fail(TIERLINE_E_NO_MEMORY, "making pages of flag words: out of memory");
         }
-        /* The GPU writes this very page: it must not become a child's. */
-        madvise(page, PAGE_BYTES, MADV_DONTFORK);
+        /* The GPU writes these very pages: they must not become a child's. */
+        madvise(page, PAGES_BYTES, MADV_DONTFORK);
         words = page;
     }
-    int code = tl_cuda_check(
-        TL_CUDA(HOOK, cuMemHostRegister_v2, words, PAGE_BYTES, ABI_HOST_PORTABLE | ABI_HOST_MAPPED),
-        "registering a page of flag words");
+    int code = tl_cuda_check(TL_CUDA(HOOK, cuMemHostRegister_v2, words, PAGES_BYTES,
+                                     ABI_HOST_PORTABLE | ABI_HOST_MAPPED),
+                             "registering flag words");
     return code == 0 ? tl_cuda_check(
                            TL_CUDA(USED, cuMemHostGetDevicePointer_v2, &words_address, words, 0),
-                           "addressing a page of flag words")
+                           "addressing flag words")
                      : code;
 }
 
@@ -68,7 +68,13 @@ uint64_t tl_mark_address(uint32_t index) {
 }
 
 uint32_t tl_mark_seen(uint32_t index) {
-    return words == NULL ? 0 : __atomic_load_n(&words[index], __ATOMIC_ACQUIRE);
+    return words == NULL ? 0 : __atomic_load_n(&words[index], __ATOMIC_SEQ_CST);
+}
+
+void tl_mark_set(uint32_t index, uint32_t value) {
+    if (words != NULL) {
+        __atomic_store_n(&words[index], value, __ATOMIC_SEQ_CST);
+    }
 }
 
 int tl_mark_write(void *handle, uint32_t index, uint32_t value) {

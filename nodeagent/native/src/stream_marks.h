@@ -12,7 +12,8 @@
 
 enum {
     TL_MARKS_OF_READERS = 256, /* the first of them: streams.h */
-    TL_MARKS = 1024,           /* the others: drain.h */
+    TL_MARKS_OF_GATES = 1024,  /* up to this: drain.h; from here: launch_yields.h */
+    TL_MARKS = 2048,
 };
 
 /* A stream by a handle that is never NULL, and the thread whose own default stream it is (0: no
@@ -34,6 +35,8 @@ void tl_marks_forget(void);
 
 uint64_t tl_mark_address(uint32_t index);
 uint32_t tl_mark_seen(uint32_t index);
+/* Sets a word that no stream writes, or not now; whoever reads another one next reads it later. */
+void tl_mark_set(uint32_t index, uint32_t value);
 /* Lets a word take a value once all that the stream was given is done. A CUresult. */
 int tl_mark_write(void *handle, uint32_t index, uint32_t value);
 

@@ -90,6 +90,23 @@ int tl_stream_wait(struct tl_stream *stream, uint64_t published, uint32_t value)
     return result;
 }
 
+int tl_stream_stop(const struct tl_stream *stream, const struct tl_stop *stop) {
+    struct abi_word_operation list[4] = {
+        {.operation = ABI_WRITE_VALUE_32, .address = stop->arrived, .value = stop->number},
+        {.operation = ABI_WAIT_VALUE_32, .address = stop->permit, .value = stop->number},
+    };
+    unsigned int count = 2;
+    if (stop->reset != 0) {
+        list[count++] =
+            (struct abi_word_operation){.operation = ABI_WRITE_VALUE_32, .address = stop->reset};
+    }
+    if (stream->waited > 0) {
+        list[count++] = (struct abi_word_operation){
+            .operation = ABI_WAIT_VALUE_32, .address = stop->published, .value = stream->waited};
+    }
+    return TL_CUDA(HOOK, cuStreamBatchMemOp_v2, stream->name.handle, count, list, 0);
+}
+
 void tl_stream_waited(struct tl_stream *stream, uint32_t value) {
     stream->waited = value > stream->waited ? value : stream->waited;
 }

@@ -26,6 +26,14 @@ void tl_streams_restart(void);
 /* Waits on the GPU until the word at `published` is at least `value`, unless this stream has. A
  * CUresult. */
 int tl_stream_wait(struct tl_stream *stream, uint64_t published, uint32_t value);
+/* A gate at which the stream can be held: it writes `number` to the word at `arrived`, waits until
+ * the one at `permit` is at least that, writes 0 to the one at `reset` unless that is 0, and waits
+ * again for what it has waited for. A CUresult. */
+struct tl_stop {
+    uint64_t arrived, permit, reset, published;
+    uint32_t number;
+};
+int tl_stream_stop(const struct tl_stream *stream, const struct tl_stop *stop);
 /* The stream will have waited for this by itself: a graph on it does. */
 void tl_stream_waited(struct tl_stream *stream, uint32_t value);
 

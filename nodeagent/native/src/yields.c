@@ -7,7 +7,8 @@
  * computed so far stays where it is, in the process's own memory.
  *
  * It decides nothing: whether to ask, and what becomes of the ring, is the agent's business. On a
- * GPU gates are at launches, and nobody asks. A job without an arena has no gate.
+ * GPU gates are at launches, and it is the GPU that stands there (launch_yields.h). A job without
+ * an arena has no gate.
  *
  * Invariant: while a job yields no streamed extent is open, none is opened, and nothing is given
  * back; so what the agent puts into the flag words meanwhile is what its next gate finds.
@@ -33,12 +34,12 @@ static int close_ring(struct tl_arena *arena) {
     return code;
 }
 
-static int stand_by(tierline_client *client) {
+int tl_job_yield(tierline_client *client, uint32_t position) {
     const struct tl_job *job = &client->job;
     struct tlp_message message = {.type = TLP_YIELD};
     message.yield.job = job->number;
     message.yield.arena = job->arena;
-    message.yield.position = client->arenas[job->arena].consumed;
+    message.yield.position = position;
     message.yield.release_ns = job->release_ns;
     message.yield.deadline_ns = job->deadline_ns;
     message.yield.flags = job->flags;
@@ -65,7 +66,7 @@ int tl_job_heed_yield(tierline_client *client) {
     }
     job->yielding = true;
     int code = close_ring(&client->arenas[job->arena]);
-    code = code == 0 ? stand_by(client) : code;
+    code = code == 0 ? tl_job_yield(client, client->arenas[job->arena].consumed) : code;
     job->yielding = false;
     tl_event_announce(&client->changed);
     if (code == TIERLINE_E_REVOKED && tl_heed_revocation(client) == 0) {

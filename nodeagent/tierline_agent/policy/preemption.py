@@ -11,7 +11,8 @@ streamed are those that admission proved its deadlines with:
   beside it, and nothing is streamed again; in `LAYER_PREEMPTIVE` a job loses its ring when it
   yields, whoever follows;
 * one stream runs at a time. A job whose ring nobody took, but whose stream another domain's
-  displaced, goes on behind what is in place.
+  displaced, goes on behind what is in place; on a device that copies by itself, whose copies cannot
+  be taken back, it has lost its ring, too.
 
 A job may hold the device for its planned time, and once more the penalty for each ring it lost. One
 that takes longer has no claim before its deadline any more: it goes on in what others leave.
@@ -23,13 +24,12 @@ Invariant: of the jobs of one domain at most one has extents in the ring.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-YIELD_MINOR = 2
-"""The minor version of the protocol since which clients on the host look at the yield bit."""
-YIELDING_DEVICES = frozenset({"cpu"})
-"""Kinds of devices whose clients can give it away inside a job."""
+YIELD_MINORS: Mapping[str, int] = {"cpu": 2, "cuda": 3}
+"""The minor version of the protocol since which clients give a device away inside a job."""
 
 
 class Scheduling(StrEnum):

@@ -17,6 +17,7 @@ from tierline_agent.devices.base import Staging
 from tierline_agent.errors import ConnectionViolation, QuotaExceeded
 from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
+from tierline_agent.policy.preemption import YIELD_MINORS
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.protocol import MAX_DESCRIPTORS, DescriptorKind, Fds, Message
 from tierline_agent.recovery import ClientRecord
@@ -54,6 +55,11 @@ class Client:
             handler,
             node.config.limits.outgoing_bytes,
         )
+
+    @property
+    def can_yield(self) -> bool:
+        """Whether its jobs can give the device away before they end."""
+        return self.minor >= YIELD_MINORS[self.unit.device.kind]
 
     @property
     def process(self) -> Process:

@@ -26,7 +26,7 @@ from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
 from tierline_agent.kills import KillReason
 from tierline_agent.policy.leases import Rank
-from tierline_agent.policy.preemption import YIELD_MINOR, budget_ns
+from tierline_agent.policy.preemption import budget_ns
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.protocol import (
     NO_ARENA,
@@ -212,7 +212,7 @@ class Jobs:
             return None
         words = job.arena.words if job.arena else None
         # a workspace in extents is others' as soon as they run
-        if client.minor < YIELD_MINOR or self._workspace.lent or not isinstance(words, YieldWords):
+        if not client.can_yield or self._workspace.lent or not isinstance(words, YieldWords):
             why = "has no arena" if words is None else "cannot give the device away in the middle"
             if not job.warmup:  # the first ones are those in which a program's layers are learned
                 task.note_once("not-preemptible", f"a job of {client} {why}")

@@ -19,6 +19,7 @@ from typing import Any
 from tierline_agent.errors import ConnectionViolation, NotAdmitted
 from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
+from tierline_agent.policy.preemption import YIELD_MINORS
 from tierline_agent.protocol import (
     Ack,
     Attach,
@@ -213,6 +214,8 @@ class Session:
         if known is None:  # else what was written down stays until its arenas are back
             client.write_down()
         flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
+        if registration.preemption is not None and message.minor >= YIELD_MINORS["cuda"]:
+            flags |= WelcomeFlags.PREEMPTIBLE
         client.reply(
             sequence,
             Welcome(

@@ -211,6 +211,7 @@ class VirtualNode:
     links: Sequence[LinkRate]
     scheduling: Scheduling
     goes_ahead: bool = True
+    copies_itself: bool = False
     now_s: float = 0.0
     preemptions: int = 0
     rings_lost: int = 0

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 2U
+#define TLP_MINOR 3U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -70,9 +70,10 @@ enum tlp_error_code {
     TLP_ERROR_CODE_INTERNAL = 10,
 };
 
-/* What the administrator asks of this task. */
+/* What the administrator asks of this task. PREEMPTIBLE (minor 3): its jobs may yield. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
+    TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
 };
 
 /* How a job is counted. */

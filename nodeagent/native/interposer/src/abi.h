@@ -209,6 +209,7 @@ struct abi_conditional_node {
 };
 
 /* CUstreamBatchMemOpParams of a wait or write. */
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) the driver's layout */
 struct abi_word_operation {
     int operation;
     uint64_t address;

@@ -121,10 +121,13 @@ static struct lying *locate(const struct tl_graph_gates *gates, const struct gra
     return lying;
 }
 
-/* The arena of which most streams; NO_ARENA when nothing does. */
-static uint32_t main_arena(const struct lying *lying, uint32_t count) {
+/* The arena of which most streams; when nothing does any of them, or NO_ARENA if not `any`. */
+static uint32_t main_arena(const struct lying *lying, uint32_t count, bool any) {
     uint32_t best = NO_ARENA;
     uint64_t most = 0;
+    for (uint32_t i = 0; any && i < count && best == NO_ARENA; i++) {
+        best = lying[i].arena;
+    }
     for (uint32_t i = 0; i < count; i++) {
         uint64_t sum = 0;
         for (uint32_t k = 0; lying[i].arena != NO_ARENA && k < count; k++) {
@@ -149,6 +152,7 @@ struct arranger {
     const struct graph_names *names;
     struct arrangement *made;
     bool *early;
+    bool *stops;
     struct lying *lying;
     uint32_t lying_count;
     struct plan_node *nodes;
@@ -195,7 +199,8 @@ static bool ask_question(struct arranger *a) {
     a->nodes = calloc((size_t)count + 1, sizeof *a->nodes);
     a->spans = calloc((size_t)graph_names_total(a->names) + 1, sizeof *a->spans);
     a->early = calloc((size_t)a->view->edge_count + 1, sizeof *a->early);
-    if (a->nodes == NULL || a->spans == NULL || a->early == NULL) {
+    a->stops = calloc((size_t)count + 1, sizeof *a->stops);
+    if (a->nodes == NULL || a->spans == NULL || a->early == NULL || a->stops == NULL) {
         return false;
     }
     bool any_early = false;
@@ -209,20 +214,24 @@ static bool ask_question(struct arranger *a) {
         for (uint32_t i = node_begin(a->made, v); i < a->made->node_ends[v]; i++) {
             const struct lying *lying =
                 find_weight(a->lying, a->lying_count, a->made->node_weights[i]);
-            if (lying != NULL && lying->arena == a->made->arena && lying->past > lying->first) {
+            bool here = lying != NULL && lying->arena == a->made->arena;
+            a->stops[v] = a->stops[v] || here;
+            if (here && lying->past > lying->first) {
                 a->spans[filled++] = (struct plan_span){lying->first, lying->past};
             }
         }
         a->nodes[v].span_end = filled;
     }
+    uint32_t ring = a->gates->ring(a->made->arena); /* 0: nothing streams */
     a->question = (struct plan_question){.node_count = count,
                                          .edge_count = a->view->edge_count,
-                                         .ring = a->gates->ring(a->made->arena),
+                                         .ring = ring > 0 ? ring : 1,
                                          .nodes = a->nodes,
                                          .spans = a->spans,
                                          .edges = a->view->edges,
-                                         .early = any_early ? a->early : NULL};
-    return a->question.ring > 0 && order_nodes(&a->question, &a->order);
+                                         .early = any_early ? a->early : NULL,
+                                         .stops = a->made->permit != 0 ? a->stops : NULL};
+    return order_nodes(&a->question, &a->order);
 }
 
 /* Weights that lie where the ring cannot hold them. */
@@ -288,7 +297,8 @@ struct arrangement *arrange(const struct tl_graph_gates *gates, const struct gra
     if (whole) {
         a.made->generation = names->generation;
         a.lying = locate(gates, names, &a.lying_count);
-        a.made->arena = a.lying == NULL ? NO_ARENA : main_arena(a.lying, a.lying_count);
+        bool stops = gates->stops(&a.made->arrived, &a.made->permit);
+        a.made->arena = a.lying == NULL ? NO_ARENA : main_arena(a.lying, a.lying_count, stops);
         whole = a.made->arena != NO_ARENA &&
                 gates->words(a.made->arena, &a.made->published, &a.made->consumed) &&
                 name_nodes(&a) && ask_question(&a) && find_loose(&a);
@@ -302,6 +312,7 @@ struct arrangement *arrange(const struct tl_graph_gates *gates, const struct gra
     free(a.nodes);
     free(a.spans);
     free(a.early);
+    free(a.stops);
     if (!whole || a.made->plan == NULL) {
         arrangement_free(a.made);
         return NULL;

@@ -30,12 +30,14 @@ struct arrangement {
     uint32_t arena;
     uint32_t layer;               /* the cursor behind the graph */
     uint64_t published, consumed; /* addresses of the words */
+    uint64_t arrived, permit;     /* of those for stops; 0: the graph has none */
     struct graph_plan *plan;
     uint32_t *node_ends, *node_weights; /* what each node named, loose or not */
     uint32_t loose_count, *loose;       /* ascending */
 };
 
-/* NULL when nothing of it streams, or memory is short: then all of it is loose. */
+/* NULL when nothing of it streams and nobody stops it, or memory is short: then all of it is loose.
+ */
 struct arrangement *arrange(const struct tl_graph_gates *gates, const struct graph_view *view,
                             const struct graph_names *names);
 void arrangement_free(struct arrangement *arrangement);

@@ -8,7 +8,7 @@
 #include "driver.h"
 #include "graph_clone.h"
 
-enum { DEEPEST = 16, HOST_PORTABLE = 1, CAPTURE_RELAXED = 2 };
+enum { DEEPEST = 16, HOST_PORTABLE = 1, CAPTURE_RELAXED = 2, MOST_OPERATIONS = 5 };
 
 /* A node of the program's graph and the clone's, at whatever depth. */
 struct pair {
@@ -17,7 +17,7 @@ struct pair {
 };
 
 struct values {
-    uint64_t published, consumed;
+    uint64_t published, consumed, arrived, permit;
     struct plan_gate *gates;
 };
 
@@ -64,25 +64,45 @@ static uint64_t rest_words(void) {
 
 /* ---- gates */
 
-/* The operations of a gate. `rest` is 0, or words for one that lets everything pass. */
-static uint32_t operations_of(const struct plan_gate *gate, const struct values *values,
-                              uint64_t rest, struct abi_word_operation operations[2]) {
-    uint32_t count = 0;
-    memset(operations, 0, 2 * sizeof *operations);
+/* Operations of one gate. At rest it lets everything pass, by words that nobody looks at. */
+struct operations {
+    uint64_t rest; /* 0: it does not rest */
+    uint32_t count;
+    struct abi_word_operation list[MOST_OPERATIONS];
+};
+
+static void add_write(struct operations *to, uint64_t address, uint32_t value) {
+    to->list[to->count++] =
+        (struct abi_word_operation){.operation = ABI_WRITE_VALUE_32,
+                                    .address = to->rest == 0 ? address : to->rest + 32,
+                                    .value = to->rest == 0 ? value : 0};
+}
+
+/* Without flags: until the word is at least the value. */
+static void add_wait(struct operations *to, uint64_t address, uint32_t value) {
+    to->list[to->count++] =
+        (struct abi_word_operation){.operation = ABI_WAIT_VALUE_32,
+                                    .address = to->rest == 0 ? address : to->rest,
+                                    .value = to->rest == 0 ? value : 0};
+}
+
+static void find_operations(const struct plan_gate *gate, const struct values *values,
+                            uint64_t rest, struct operations *out) {
+    memset(out, 0, sizeof *out);
+    out->rest = rest;
     if (gate->write > 0) {
-        operations[count++] =
-            (struct abi_word_operation){.operation = ABI_WRITE_VALUE_32,
-                                        .address = rest == 0 ? values->consumed : rest + 32,
-                                        .value = rest == 0 ? gate->write : 0};
+        add_write(out, values->consumed, gate->write);
     }
     if (gate->wait > 0) {
-        /* Without flags: until the word is at least the value. */
-        operations[count++] =
-            (struct abi_word_operation){.operation = ABI_WAIT_VALUE_32,
-                                        .address = rest == 0 ? values->published : rest,
-                                        .value = rest == 0 ? gate->wait : 0};
+        add_wait(out, values->published, gate->wait);
     }
-    return count;
+    if (gate->stop > 0) {
+        add_write(out, values->arrived, gate->stop);
+        add_wait(out, values->permit, gate->stop);
+        if (gate->again > 0) {
+            add_wait(out, values->published, gate->again);
+        }
+    }
 }
 
 static bool add_gates(const struct extension *x, void *clone, void **gates) {
@@ -91,9 +111,10 @@ static bool add_gates(const struct extension *x, void *clone, void **gates) {
     uint64_t rest = x->state == STANDING ? 0 : rest_words();
     bool whole = add != NULL && (x->state == STANDING || rest != 0);
     for (uint32_t g = 0; whole && g < x->gate_count; g++) {
-        struct abi_word_operation operations[2];
-        struct abi_words_node node = {.context = x->context, .operations = operations};
-        node.count = operations_of(&x->values.gates[g], &x->values, rest, operations);
+        struct operations operations;
+        find_operations(&x->values.gates[g], &x->values, rest, &operations);
+        struct abi_words_node node = {
+            .context = x->context, .count = operations.count, .operations = operations.list};
         whole = add(&gates[g], clone, NULL, 0, &node) == ABI_SUCCESS;
     }
     return whole;
@@ -221,7 +242,7 @@ void *extension_node(const struct extension *extension, void *node) {
 /* ---- extensions */
 
 static void *copy(const void *from, size_t bytes) {
-    void *to = malloc(bytes + 1);
+    void *to = calloc(1, bytes + 1);
     return to == NULL || bytes == 0 ? to : memcpy(to, from, bytes);
 }
 
@@ -241,6 +262,13 @@ static bool keep_shape(struct extension *x, const struct graph_view *view,
            x->gates != NULL;
 }
 
+static void take_words(struct values *values, const struct arrangement *arrangement) {
+    values->published = arrangement->published;
+    values->consumed = arrangement->consumed;
+    values->arrived = arrangement->arrived;
+    values->permit = arrangement->permit;
+}
+
 struct extension *extension_new(void *graph, const struct graph_view *view,
                                 const struct arrangement *arrangement) {
     void *context = (void *)(uintptr_t)driver_context(); /* NOLINT(performance-no-int-to-ptr) */
@@ -252,8 +280,7 @@ struct extension *extension_new(void *graph, const struct graph_view *view,
     bool whole = x != NULL && twins != NULL && keep_shape(x, view, arrangement->plan);
     if (whole) {
         x->context = context;
-        x->values.published = arrangement->published;
-        x->values.consumed = arrangement->consumed;
+        take_words(&x->values, arrangement);
         x->clone = clone_make(graph, view->nodes, view->node_count, twins);
         whole = x->clone != NULL && pair_nodes(x, view, twins) &&
                 add_gates(x, x->clone, x->gates) &&
@@ -295,7 +322,9 @@ bool extension_fits(const struct extension *extension, const struct arrangement 
     for (uint32_t g = 0; fits && g < plan->gate_count; g++) {
         const struct plan_gate *now = &extension->values.gates[g];
         fits = (plan->gates[g].write > 0) == (now->write > 0) &&
-               (plan->gates[g].wait > 0) == (now->wait > 0);
+               (plan->gates[g].wait > 0) == (now->wait > 0) &&
+               (plan->gates[g].stop > 0) == (now->stop > 0) &&
+               (plan->gates[g].again > 0) == (now->again > 0);
     }
     return fits;
 }
@@ -306,6 +335,7 @@ static bool stands(const struct extension *x, const struct arrangement *arrangem
     }
     return x->values.published == arrangement->published &&
            x->values.consumed == arrangement->consumed &&
+           x->values.arrived == arrangement->arrived && x->values.permit == arrangement->permit &&
            memcmp(x->values.gates, arrangement->plan->gates,
                   x->gate_count * sizeof *x->values.gates) == 0;
 }
@@ -323,16 +353,16 @@ int extension_set(struct extension *extension, void *exec, const struct arrangem
         return set == NULL ? ABI_NOT_FOUND : ABI_OUT_OF_MEMORY;
     }
     if (arrangement != NULL) {
-        x->values.published = arrangement->published;
-        x->values.consumed = arrangement->consumed;
+        take_words(&x->values, arrangement);
         memcpy(x->values.gates, arrangement->plan->gates, x->gate_count * sizeof *x->values.gates);
     }
     x->state = MIXED;
     int result = ABI_SUCCESS;
     for (uint32_t g = 0; result == ABI_SUCCESS && g < x->gate_count; g++) {
-        struct abi_word_operation operations[2];
-        struct abi_words_node node = {.context = x->context, .operations = operations};
-        node.count = operations_of(&x->values.gates[g], &x->values, rest, operations);
+        struct operations operations;
+        find_operations(&x->values.gates[g], &x->values, rest, &operations);
+        struct abi_words_node node = {
+            .context = x->context, .count = operations.count, .operations = operations.list};
         result = set(exec, x->gates[g], &node);
     }
     if (result == ABI_SUCCESS) {

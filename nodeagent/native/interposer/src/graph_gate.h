@@ -60,6 +60,9 @@ struct tl_graph_gates {
     bool (*words)(uint32_t arena, uint64_t *published, uint64_t *consumed);
     /* Slots of the ring. */
     uint32_t (*ring)(uint32_t arena);
+    /* Device addresses of the words by which a graph is stopped: where it may be, it writes its
+     * place to `arrived` and waits until `permit` has reached that. False: nobody stops it. */
+    bool (*stops)(uint64_t *arrived, uint64_t *permit);
     /* The streamed extents in which a weight lies: [*first, *past), none when it is resident.
      * False: the arena has no such weight in that generation. */
     bool (*span)(uint32_t arena, uint64_t generation, uint32_t weight, uint32_t *first,

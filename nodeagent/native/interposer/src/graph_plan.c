@@ -13,6 +13,9 @@
  * queues the driver runs its branches. All gates and edges go forward in the order of the readers,
  * so they close no circle.
  *
+ * A graph can be stopped only if all of it is one chain: then what stands before a node is through
+ * when that may begin, and no write is still to come.
+ *
  * In a chain a gate stands in the chain, in place of the edge: a branch at every gate would make
  * the driver fork and join streams there. Other writes are branches of their own.
  */
@@ -278,6 +281,41 @@ static bool place_waits(struct planner *p) {
     return whole;
 }
 
+/* ---- stops */
+
+/* The gate in front of a node of the chain; the one behind its predecessor, if there is one. */
+static uint32_t gate_before(struct planner *p, uint32_t node) {
+    const struct graph_order *order = &p->order;
+    if (p->before[node] == NONE) {
+        uint32_t in = order->in_begin[node];
+        bool one = order->in_begin[node + 1] - in == 1;
+        uint32_t behind = one ? p->behind[order->in_from[in]] : NONE;
+        p->before[node] = behind != NONE ? behind : add_gate(p, (struct plan_gate){0});
+    }
+    return p->before[node];
+}
+
+static void place_stops(struct planner *p) {
+    const struct plan_question *q = p->question;
+    if (q->stops == NULL || p->order.chain_count != 1) {
+        return;
+    }
+    uint32_t stops = 0;
+    uint32_t waited = 0;
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < q->node_count; i++) {
+        uint32_t node = p->order.nodes[i];
+        if (k < p->reader_count && p->readers[k].node == node) {
+            waited = larger(waited, p->readers[k++].needs);
+        }
+        if (i > 0 && q->stops[node]) {
+            struct plan_gate *gate = &p->plan->gates[gate_before(p, node)];
+            gate->stop = ++stops;
+            gate->again = waited;
+        }
+    }
+}
+
 /* Puts the gates that stand in chains into the edges. */
 static bool replace_edges(struct planner *p) {
     const struct plan_question *q = p->question;
@@ -344,7 +382,11 @@ struct graph_plan *plan_graph(const struct plan_question *question) {
     }
     if (whole) {
         find_readers(&p);
-        whole = place_writes(&p) && place_waits(&p) && replace_edges(&p);
+        whole = place_writes(&p) && place_waits(&p);
+    }
+    if (whole) {
+        place_stops(&p);
+        whole = replace_edges(&p);
     }
     order_free(&p.order);
     free(p.is_private);

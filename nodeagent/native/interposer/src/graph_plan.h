@@ -33,11 +33,15 @@ struct plan_question {
     const struct plan_edge *edges; /* no circle */
     const bool
         *early; /* of each edge: its end may begin before its origin is through; NULL: none */
+    const bool *stops; /* of each node: the graph may be stopped before it; NULL: nowhere */
 };
 
-/* A node to be added: `consumed` is written, then `published` is waited for. 0: not. */
+/* A node to be added: `consumed` is written, then `published` is waited for. Where the graph may be
+ * stopped its number follows, counted from 1, and what was waited for so far, to be waited for
+ * again. 0: not. */
 struct plan_gate {
     uint32_t write, wait;
+    uint32_t stop, again;
 };
 
 struct graph_plan {

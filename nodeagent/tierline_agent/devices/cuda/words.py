@@ -1,7 +1,8 @@
 """The flag words of an arena on a GPU: a page of host memory that both sides' streams address.
 
 The agent's copy stream waits for `consumed` and writes `published`; the CPU touches the words only
-before a job, to read where one stands after a restart, and to end waits.
+before a job, to read where one stands after a restart, and to end waits. A third word is the CPU's
+alone: by it the agent asks a job to give the device away.
 
 Waits compare cyclically: a word satisfies "at least n" while the difference is below 2^31. So what
 ends every wait is the largest positive number, not all ones.
@@ -15,9 +16,11 @@ from collections.abc import Callable
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.driver import call, driver
 from tierline_agent.devices.memfd import SharedMemory
+from tierline_client import words
 
 PUBLISHED_OFFSET = 0
 CONSUMED_OFFSET = 64
+ASKED_OFFSET = 128
 _EVERYTHING = 0x7FFFFFFF
 _DEVICEMAP = 0x02
 
@@ -48,6 +51,7 @@ class CudaWords:
         """Where the device finds the client's word."""
         self._published = ctypes.c_uint32.from_address(self._address + PUBLISHED_OFFSET)
         self._consumed = ctypes.c_uint32.from_address(self._address + CONSUMED_OFFSET)
+        self._asked = ctypes.c_uint32.from_address(self._address + ASKED_OFFSET)
 
     @property
     def published(self) -> int:
@@ -61,8 +65,21 @@ class CudaWords:
 
     def reset(self, published: int = 0) -> None:
         """Set both words before a job."""
+        self.restart(published, 0)
+
+    def restart(self, published: int, consumed: int) -> None:
+        """Set both words, before a job goes on, and ask for nothing; no stream uses them now."""
+        self._asked.value = 0
         self._published.value = published
-        self._consumed.value = 0
+        self._consumed.value = consumed
+
+    def ask(self) -> None:
+        """Ask the client to stop its GPU at the next gate, and wake the thread that does it."""
+        words.publish(self._address + ASKED_OFFSET, 1)
+
+    def ask_no_more(self) -> None:
+        """Withdraw that."""
+        words.publish(self._address + ASKED_OFFSET, 0)
 
     def publish(self, count: int) -> None:
         """Say that so many are in place, where the device has nothing to copy before it says so."""
