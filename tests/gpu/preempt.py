@@ -37,11 +37,13 @@ from tests.gpu.streaming import (
     observer,
     plan_for,
     registered,
+    under_agent,
 )
 from tests.integration.agent.raw_client import RawClient
 
 from tierline_agent import protocol as p
 from tierline_api.plan import Plan
+from tierline_cli.place import Place
 
 _GIB = 1 << 30
 _OBSERVED_JOBS = 6
@@ -196,7 +198,33 @@ def _responses(short: Paced, long: Paced, count: int, every_s: float) -> list[fl
     return _tail(times)
 
 
-def _measure(local: Any, admin: Any, arguments: argparse.Namespace, mode: str) -> list[Row]:
+class _Waiting:
+    """The processes for one way to run the long model, which import while others are measured."""
+
+    def __init__(self, local: Any, arguments: argparse.Namespace, mode: str, share: float) -> None:
+        model, short = arguments.model, arguments.short
+        self.mode, self.share = mode, share
+
+        def environment(name: str, of: str) -> dict[str, str]:
+            return under_agent(local.task_socket(name)) | learned(of, mode)
+
+        self.takers = {
+            name: Paced(model, mode, arguments.round, environment(name, model), prepared=True)
+            for name in ("kept", "gated")
+        }
+        self.long = Program(model, mode, arguments.jobs, environment("long", model), "--digests")
+        self.beside = {
+            way: (
+                Paced(short, mode, 1, environment("short", short), prepared=True),
+                Paced(model, mode, 10, environment("long", model), prepared=True),
+            )
+            for way in ("preempted", "kept")
+        }
+
+
+def _measure(
+    local: Any, admin: Any, arguments: argparse.Namespace, mode: str, all_of_it: list[_Waiting]
+) -> Iterator[Row]:
     model, short_model = arguments.model, arguments.short
     extent_bytes = arguments.extent_mib << 20
     bare = Program(model, mode, arguments.jobs, None, "--digests")
@@ -207,50 +235,39 @@ def _measure(local: Any, admin: Any, arguments: argparse.Namespace, mode: str) -
     short_alone, short_layers = observed(short_watching)
     short_plan = plan_for(short_layers, extent_bytes, 1.0, short_alone["workspace_bytes"])
     layer_s = _longest_layer_s(alone["profile"])
-    rows = []
-    for share in arguments.share:
-        plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
-        terms, order = _terms(plan, layer_s), learned(model, mode)
+    for waiting in all_of_it:
+        if waiting.mode != mode:
+            continue
+        plan = plan_for(layers, extent_bytes, waiting.share, alone["workspace_bytes"])
+        terms = _terms(plan, layer_s)
         with (
-            registered(local, admin, "kept", plan) as kept,
-            registered(local, admin, "gated", plan, preemption=terms) as gated,
+            registered(local, admin, "kept", plan),
+            registered(local, admin, "gated", plan, preemption=terms),
         ):
-            times = alternately(
-                {
-                    "kept": Paced(model, mode, arguments.round, kept | order),
-                    "gated": Paced(model, mode, arguments.round, gated | order),
-                },
-                arguments.rounds,
-            )
-        row = Row(
-            model,
-            mode,
-            share,
-            statistics.median(times["kept"]),
-            statistics.median(times["gated"]),
-            layer_s,
-        )
+            for process in waiting.takers.values():
+                process.load()
+            times = alternately(waiting.takers, arguments.rounds)
+        kept_s, gated_s = (statistics.median(times[name]) for name in ("kept", "gated"))
+        row = Row(model, mode, waiting.share, kept_s, gated_s, layer_s)
         with (
-            registered(local, admin, "long", plan, preemption=terms) as long,
+            registered(local, admin, "long", plan, preemption=terms),
             registered(local, admin, "other", short_plan, deadline_s=_EARLY_S),
         ):
-            program = Program(model, mode, arguments.jobs, long | order, "--digests")
-            _preempted(local, admin, row, program, expected, arguments.hold_ms / 1e3)
-        for way, asked in (("preempted", terms), ("kept", None)):
+            _preempted(local, admin, row, waiting.long, expected, arguments.hold_ms / 1e3)
+        for way, (asking, running) in waiting.beside.items():
+            asked = terms if way == "preempted" else None
             with (
-                registered(local, admin, "long", plan, preemption=asked) as long,
-                registered(local, admin, "short", short_plan, deadline_s=_EARLY_S) as short,
+                registered(local, admin, "long", plan, preemption=asked),
+                registered(local, admin, "short", short_plan, deadline_s=_EARLY_S),
             ):
-                asking = Paced(short_model, mode, 1, short | learned(short_model, mode))
-                asking.ready()
-                running = Paced(model, mode, 10, long | order)
-                running.ready()
+                for process in (asking, running):
+                    process.load()
+                    process.ready()
                 row.response_s[way] = _responses(
                     asking, running, arguments.requests, 2 * row.alone_s
                 )
-        rows.append(row)
         _print(row)
-    return rows
+        yield row
 
 
 def _print(row: Row) -> None:
@@ -263,7 +280,8 @@ def _print(row: Row) -> None:
         f"{microseconds(row.layer_s)}; {row.stops} stops: p50 {microseconds(row.stop_median_s)}, "
         f"p99 {microseconds(row.stop_p99_s)}, worst {microseconds(row.stop_worst_s)}; lost by one "
         f"{microseconds(row.lost_s)} ({row.rings_lost} rings); outputs "
-        f"{'identical' if row.identical else 'DIFFERENT'}"
+        f"{'identical' if row.identical else 'DIFFERENT'}",
+        flush=True,
     )
     for way, (median, most, worst) in row.response_s.items():
         print(
@@ -290,17 +308,22 @@ def main() -> None:
     parser.add_argument("--host-gib", type=float, default=4.0, help="pinned memory")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    about = describe()
+    about = {**describe(), "gpu": Place(kind()).product()}
     print_head(about)
     extent_bytes = arguments.extent_mib << 20
     fast, host = int(arguments.fast_gib * _GIB), int(arguments.host_gib * _GIB)
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     with agent(extent_bytes, fast, host) as (local, admin):
+        waiting = [
+            _Waiting(local, arguments, mode, share)
+            for mode in arguments.mode
+            for share in arguments.share
+        ]
         for mode in arguments.mode:
-            rows += _measure(local, admin, arguments, mode)
-            if arguments.json is not None:
-                kept = {**about, "rows": [asdict(row) for row in rows]}
-                arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+            for row in _measure(local, admin, arguments, mode, waiting):
+                rows.append(asdict(row))
+                if arguments.json is not None:
+                    arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
