@@ -228,6 +228,8 @@ class Executor:
             running = execution.stream is not None and not execution.stream.finished.done()
             if running or execution is self._opening:
                 self._promise_links(execution)
+        if execution.asked:  # again, while its old stream came to its end
+            yielding.words.ask()
         resumed()
         if halted and not execution.ended:  # the client may be found dead by telling it
             self._stream(execution, first)
