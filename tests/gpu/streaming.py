@@ -78,6 +78,8 @@ class Row:
     identical: bool
     steps_us: dict[str, float] | None
     """What the steps of a job took, if that was asked for."""
+    bare_steps_us: dict[str, float] | None
+    """The same of the program without Tierline."""
 
 
 def copy_rate(piece_bytes: int) -> float:
@@ -176,13 +178,13 @@ def _observation(model: str, mode: str) -> Path:
 
 
 def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspace: int) -> Plan:
-    """The smallest ring, and `share` of the extents resident, spread evenly."""
+    """The smallest ring, and `share` of the extents resident: the first, the others spread."""
     layout = lay_out(layers, extent_bytes)
     count = layout.extent_count
     pinned = layout.pinned_extents
     free = [extent for extent in range(count) if extent not in pinned]
     wanted = max(0, round(share * count) - len(pinned))
-    chosen = {free[int((i + 0.5) * len(free) / wanted)] for i in range(min(wanted, len(free)))}
+    chosen = {free[i * len(free) // wanted] for i in range(min(wanted, len(free)))}
     resident = tuple(sorted(pinned | chosen))
     ring = 0 if len(resident) == count else min(count, max(2, layout.largest_span() + 1))
     return Plan(
@@ -296,15 +298,16 @@ def rows(
     tell = Progress(f"{model}, {mode}: ")
     tell("imports")
     extent_bytes, name = local.extent_bytes, f"{model}-{mode}"
-    bare_program = Program(model, mode, jobs)
-    observed_program = observer(model, mode, _OBSERVED_JOBS)
     options = ["--stamps"] if breakdown else []
+    bare_program = Program(model, mode, jobs, None, *options)
+    observed_program = observer(model, mode, _OBSERVED_JOBS)
     tasks = [task_of(local, name, model, mode, jobs, *options) for _ in shares]
     for program in (bare_program, observed_program, *tasks):
         program.prepared()
     tell("alone")
     bare = bare_program.run()
     compute_s = statistics.median(bare["times_s"])
+    bare_steps = break_down(bare["stamps"], (), (), 0.0) if breakdown else None
     tell("profiled")
     alone, layers = observed(observed_program)
     sizes = lay_out(layers, extent_bytes).extent_sizes
@@ -342,6 +345,7 @@ def rows(
             fetched_bytes=report["snapshot"]["fetched_bytes"],
             identical=report["digests"] == bare["digests"],
             steps_us=break_down(report["stamps"], watch.seen, lengths, rate) if watch else None,
+            bare_steps_us=bare_steps,
         )
 
 
@@ -384,8 +388,10 @@ def main() -> None:
                     + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
                     flush=True,
                 )
+                alone_us = row.bare_steps_us or {}
                 for step, taken_us in (row.steps_us or {}).items():
-                    print(f"    {step:<32}{taken_us:>10.0f} us", flush=True)
+                    alone = f"{alone_us[step]:>10.0f} us alone" if step in alone_us else ""
+                    print(f"    {step:<32}{taken_us:>10.0f} us{alone}", flush=True)
                 if arguments.json is not None:
                     rows_kept = [asdict(one) for one in kept]
                     arguments.json.write_text(
