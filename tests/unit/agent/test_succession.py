@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.agent.loops import in_loop
 
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.succession import AgentLock
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.timeout(60)
 HOLDS = """
 import asyncio, fcntl, pathlib, sys
 from tierline_agent.succession import AgentLock
@@ -52,6 +53,7 @@ def go_on(one: subprocess.Popen[str]) -> None:
     one.stdin.flush()
 
 
+@in_loop
 async def test_one_that_may_not_wait_is_refused(tmp_path: Path) -> None:
     with holder(tmp_path) as first:
         with AgentLock(tmp_path) as lock, pytest.raises(AlreadyRunning, match="another agent does"):
@@ -63,6 +65,7 @@ async def test_one_that_may_not_wait_is_refused(tmp_path: Path) -> None:
             await lock.alone()
 
 
+@in_loop
 async def test_the_lock_is_not_enough_while_the_process_that_had_it_lives(tmp_path: Path) -> None:
     with holder(tmp_path) as first, AgentLock(tmp_path) as lock:
         looks = asyncio.Event()
