@@ -188,7 +188,9 @@ def test_two_gpus_stream_at_once(two_gpus: AgentProcess) -> None:
     node = agent.call("node")["node"]
     uuids = [device["uuid"] for device in node["status"]["devices"]]
     assert [device["name"] for device in node["status"]["devices"]] == ["gpu-0", "gpu-1"]
-    assert [device["preemption"] for device in node["status"]["devices"]] == [[], []]
+    assert {tuple(device["preemption"]) for device in node["status"]["devices"]} == {
+        ("LayerPreemptive", "RingKeeping")
+    }
     homes = (("nvme", 6), ("dram", 3))
     assert agent.register("left", gpu_plan(9, ring=3, homes=homes), device="gpu-0")["ok"]
     assert agent.register("right", gpu_plan(9, ring=3, homes=homes), device=uuids[1])["ok"]
