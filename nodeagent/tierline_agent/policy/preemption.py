@@ -45,7 +45,8 @@ class Terms:
 
     scheduling: Scheduling
     layer_ns: int
-    """Its longest layer: when it must stand at a gate after it was asked."""
+    """When it must stand at a gate after it was asked: its longest layer, and on a GPU what it may
+    wait for before and after it."""
     penalty_ns: int
     """What one preemption makes it do again, at worst."""
     parked_bytes: int

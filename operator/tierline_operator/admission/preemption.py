@@ -8,6 +8,9 @@ boundaries and while a job waits for data, if the demand test of demand.py accep
     C_i' = C_i + gamma_i     gamma_i = max{ penalty_j + resume : j preemptible, D_j > D_i }
     q_j  = longest layer of j if j is preemptible, else C_j'.
 
+Where a job that waits for data cannot be preempted (a GPU's stream), what it may wait for at both
+ends of a layer is part of q_j (`planning/options.py`, yields_within_ns).
+
 A job preempts at most one other, when it first gets the device, and only one with a longer relative
 deadline; so what a preemption costs is charged once, to the job that causes it. `penalty_j` is what
 the preempted job does again (planning/restart.py), `resume` what handing the device back takes.

@@ -26,6 +26,7 @@ from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import Yielding
+from tierline_operator.planning.overheads import YIELDING_WHILE_WAITING
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import (
     Backup,
@@ -139,6 +140,7 @@ def capacity_of(
         dispatch_s=dispatch_s,
         gate_s=gate_s,
         supports=frozenset(supports),
+        yields_while_waiting=device.kind in YIELDING_WHILE_WAITING,
         backup=_backup(node, device),
         workspaces_overlay=device.overlays,
         contexts=_contexts(device),

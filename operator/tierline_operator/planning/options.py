@@ -96,7 +96,9 @@ class Task:
         """What the task holds besides its plan while it is preempted; nothing where its workspace
         is its own all the time."""
         self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + self.dispatch_s)
-        """The longest time from a gate, or a dispatch, to the next gate."""
+        """The longest time from a gate, or a dispatch, to the next gate, beside waits for data."""
+        self.wait_ns = 0 if device.yields_while_waiting else cost_ns(2 * self._longest_wait_s())
+        """The longest waits of a streamed job in that time, where they cannot be broken off."""
         # Without layers nothing is known of them but what the plan was made with.
         self._unseen = self.held.yielding if self.held and not layout.layer_count else None
         if self._unseen is not None:
@@ -105,6 +107,30 @@ class Task:
         """Time to hand the device back to a job that was preempted."""
         self._options: dict[int, list[Option]] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}
+
+    def _longest_wait_s(self) -> float:
+        """How long a job may wait for the data of one layer, whatever was preempted before.
+
+        When a layer is waited for, all that those before it read has been given back. So nothing
+        but the link holds up what it reads itself: at worst all of it is copied, behind what the
+        link had begun (P3), and beside what comes after (`late_s`).
+        """
+        layout, worst = self.demand.layout, self.worst
+        copies_s = [
+            sum(worst.copy_s[first : last + 1])
+            for first, last in zip(layout.first_extent, layout.last_extent, strict=True)
+        ]
+        return worst.start_delay_s + max(copies_s, default=0.0) + max(worst.late_s, default=0.0)
+
+    def yields_within_ns(self, option: Option) -> int:
+        """How soon after it was asked a job with that plan stands at a gate.
+
+        A job that waits for data is preempted there and then on `cpu`. On a GPU its stream stands
+        at the data's flag first: the wait for the layer that has passed its gate, that layer, and
+        the wait for the next one's data go by.
+        """
+        waits = self._unseen is None and option.point.streamed_extents > 0
+        return self.layer_ns + (self.wait_ns if waits else 0)
 
     def _activation_bytes(self) -> int:
         if self.held is not None and self.held.yielding is not None:
@@ -181,7 +207,8 @@ class Task:
         budget_ns = cost_ns(mean_s) + later_ns
         if self.held is not None and self.held.yielding is not None:
             budget_ns = cost_ns(self.held.job_time_s)
-        return budget_ns if budget_ns + self.layer_ns < option.cost_ns + later_ns else None
+        yields_ns = self.yields_within_ns(option)
+        return budget_ns if budget_ns + yields_ns < option.cost_ns + later_ns else None
 
     def planned(self, option: Option, *, preemptible: bool, hard: bool = True) -> PlannedJob:
         """The task with that plan, as admission's charges see it.
@@ -192,12 +219,12 @@ class Task:
         demand_ns = option.cost_ns + later_ns if self.guaranteed else 0
         budget_ns = self.budget_ns(option) if preemptible or not hard else None
         if budget_ns is not None:
-            demand_ns = budget_ns + (self.layer_ns if preemptible else 0)
+            demand_ns = budget_ns + (self.yields_within_ns(option) if preemptible else 0)
         return PlannedJob(
             deadline_ns=self.deadline_ns if self.guaranteed else None,
             cost_ns=demand_ns,
             section_ns=option.section_ns + later_ns,
-            layer_ns=self.layer_ns,
+            layer_ns=self.yields_within_ns(option),
             penalty_ns=self.penalty_ns(option) if preemptible else 0,
             streams=option.point.streamed_extents > 0,
             by_mean=budget_ns is not None,

@@ -37,3 +37,7 @@ OVERHEADS: Final[Mapping[DeviceKind, Overheads]] = {
     DeviceKind.CPU: Overheads(dispatch_s=0.005, gate_s=0.000_05),
     DeviceKind.CUDA: Overheads(dispatch_s=0.002, gate_s=0.000_01),
 }
+
+YIELDING_WHILE_WAITING: Final = frozenset({DeviceKind.CPU})
+"""Where a job that waits for data can be preempted: a thread that waits can be woken, but a GPU's
+stream waits until they are there."""

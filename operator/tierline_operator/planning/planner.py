@@ -439,5 +439,5 @@ def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -
         compute_s=task.compute_s,
         streamed_bytes=sum(size for extent, size in enumerate(sizes) if extent not in held),
         response_s=response_s,
-        layer_s=task.layer_ns / NS,
+        layer_s=task.yields_within_ns(option) / NS,
     )

@@ -120,6 +120,8 @@ class DeviceCapacity:
     supports: frozenset[Scheduling] = frozenset({Scheduling.NON_PREEMPTIVE})
     """What the device's agent does. A plan that needs more is not admitted: a proof about jobs that
     yield says nothing of a device on which they do not."""
+    yields_while_waiting: bool = True
+    """Whether a job that waits for data is preempted there and then; else it gets them first."""
     backup: Backup | None = None
     """None: no measured link, so no workspace can be preserved."""
     workspaces_overlay: bool = True
