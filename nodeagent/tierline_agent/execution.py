@@ -208,13 +208,16 @@ class Executor:
         stream = execution.stream
         if execution.halted and stream is not None and self._device.copies_itself:
             # what it was given to do still writes the flag words
-            stream.finished.add_done_callback(lambda _: self._go_on_now(execution, resumed))
+            stream.finished.add_done_callback(
+                lambda _: self._go_on_now(execution, yielding, resumed)
+            )
             return
-        self._go_on_now(execution, resumed)
+        self._go_on_now(execution, yielding, resumed)
 
-    def _go_on_now(self, execution: Execution, resumed: Callable[[], None]) -> None:
-        yielding = execution.job.yielding
-        if yielding is None or execution.ended:
+    def _go_on_now(
+        self, execution: Execution, yielding: Yielding, resumed: Callable[[], None]
+    ) -> None:
+        if execution.ended:
             return
         halted, lost = execution.halted, execution.lost
         execution.halted = execution.lost = False
@@ -225,8 +228,7 @@ class Executor:
             yielding.words.restart(first, execution.position)
         else:
             yielding.words.ask_no_more()
-            running = execution.stream is not None and not execution.stream.finished.done()
-            if running or execution is self._opening:
+            if execution.under_way is not None or execution is self._opening:
                 self._promise_links(execution)
         if execution.asked:  # again, while its old stream came to its end
             yielding.words.ask()
@@ -261,9 +263,7 @@ class Executor:
 
     def _spoils_ring(self, execution: Execution) -> bool:
         """Whether stopping its stream lets copies into the ring for which there is no room yet."""
-        stream = execution.stream
-        running = stream is not None and not stream.finished.done()
-        return running and self._device.copies_itself
+        return execution.under_way is not None and self._device.copies_itself
 
     def _lose_ring(self, execution: Execution) -> None:
         if execution.position < max(execution.in_place, execution.first):
@@ -275,11 +275,11 @@ class Executor:
 
     def _halt(self, execution: Execution) -> None:
         """Stop a parked job's stream; what has arrived stays where it is."""
-        stream = execution.stream
+        stream = execution.under_way
         if execution is self._opening:
             self._opening = None
             execution.halted = True
-        elif stream is not None and not stream.finished.done():
+        elif stream is not None:
             execution.halted = True
             stream.cancel()
 
@@ -320,21 +320,20 @@ class Executor:
         execution.ended = True
         self._stop_limit(execution)
         self._release_links(execution)
-        ticket, stream = execution.ticket, execution.stream
-        running = stream is not None and not stream.finished.done()
+        ticket, stream = execution.ticket, execution.under_way
         self._rings.ends(execution.job.domain, ticket.claim.key)
         if execution is self._opening:
             self._opening = None
         if execution.parked:
             self._leave_parking(execution)
-            if stream is not None and running:
+            if stream is not None:
                 stream.cancel()
         elif ticket.granted_ns is not None:
             self._judge(execution)
             execution.held_ns += self._clock_ns() - execution.since_ns
             self._mark.clear()
             self._memory.set_workspace(0)
-            if stream is not None and running:
+            if stream is not None:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
                 stream.cancel()

@@ -93,6 +93,12 @@ class Execution:
     limit: asyncio.TimerHandle | None = None
 
     @property
+    def under_way(self) -> Stream | None:
+        """Its stream, as long as that may still write to fast memory."""
+        stream = self.stream
+        return None if stream is None or stream.finished.done() else stream
+
+    @property
     def streamed_bytes(self) -> int:
         """Bytes that its streams brought in so far."""
         now = self.stream.streamed_bytes if self.stream is not None else 0

@@ -1,5 +1,6 @@
 """What every benchmark prints first: the machine, the command, the versions."""
 
+import json
 import os
 import platform
 import sys
@@ -36,3 +37,9 @@ def print_head(about: dict[str, Any]) -> None:
     for key, value in about.items():
         print(f"{key:<9} {value}")
     print(flush=True)
+
+
+def keep(file: Path | None, figures: dict[str, Any]) -> None:
+    """Write what there is so far, if there is a file for it, also for a run that is cut short."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n")

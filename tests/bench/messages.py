@@ -6,14 +6,13 @@ Unix socket, the agent's event loop and back.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 
 from tierline_api.plan import Plan
 from tierline_cli.local_agent import LocalAgent, TierSpec
@@ -92,8 +91,7 @@ def main() -> None:
             "worst_us": times[-1],
         }
         print(f"{name:<20}" + "".join(f"{value:>10.1f}" for value in figures[name].values()))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({**about, **figures}, indent=1) + "\n")
+    keep(arguments.json, {**about, **figures})
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ measured at its start and what the link did during the jobs.
 """
 
 import argparse
-import json
 import statistics
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 
 from tierline_api.manifests import Manifests, load_manifests
 from tierline_api.memnode import READ_LINK
@@ -131,9 +129,7 @@ def main() -> None:
                 f"  {'identical' if row.identical else 'DIFFERENT'}",
                 flush=True,
             )
-    if arguments.json is not None:
-        report: dict[str, Any] = {**about, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+    keep(arguments.json, {**about, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -35,23 +35,6 @@ SHORT = {
 KEEPING, LOSING = "RingKeeping", "LayerPreemptive"
 
 
-@pytest.fixture(scope="module")
-def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    folder = tmp_path_factory.mktemp("agent")
-    with (
-        simulated_machine() as machine,
-        gpu_agent(folder, machine, fast_extents=40, revoke_grace_s=600) as process,
-    ):
-        yield process
-
-
-@pytest.fixture
-def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
-    """An agent without tasks that served other tests before."""
-    yield agent_of_module
-    agent_of_module.forget_tasks()
-
-
 def terms(scheduling: str) -> dict[str, Any]:
     return {
         "scheduling": scheduling,

@@ -117,13 +117,6 @@ def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentP
         yield process
 
 
-@pytest.fixture
-def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
-    """An agent without tasks that served other tests before."""
-    yield agent_of_module
-    agent_of_module.forget_tasks()
-
-
 def register(agent: AgentProcess, *tasks: str) -> None:
     for task in tasks:
         plan = gpu_plan(0, ring=0, workspace=EXTENTS * EXTENT_BYTES)

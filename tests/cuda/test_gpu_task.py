@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -38,23 +37,6 @@ PLANS = {
     "some resident": gpu_plan(EXTENTS, ring=3, resident=(0, 3, 4, 9)),
     "the smallest ring": gpu_plan(EXTENTS, ring=3),
 }
-
-
-@pytest.fixture(scope="module")
-def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
-    folder = tmp_path_factory.mktemp("agent")
-    with (
-        simulated_machine() as machine,
-        gpu_agent(folder, machine, fast_extents=40, revoke_grace_s=600) as process,
-    ):
-        yield process
-
-
-@pytest.fixture
-def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
-    """An agent without tasks that served other tests before."""
-    yield agent_of_module
-    agent_of_module.forget_tasks()
 
 
 class Task:

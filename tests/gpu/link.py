@@ -10,14 +10,13 @@ extent.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
 
 import torch
 from cuda.bindings import driver
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.streaming import agent, copy_rate
 from tests.integration.agent.gpu_client import GEQ, GpuArena, GpuClient, ok, start_cuda
 
@@ -104,8 +103,7 @@ def main() -> None:
             f"{statistics.median(times) / bare:>8.3f}  {'right' if right else 'WRONG'}",
             flush=True,
         )
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    keep(arguments.json, {**about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.models import Shape, first_tensor, make
 from tests.gpu.streaming import agent, rows
 
@@ -273,9 +272,7 @@ def main() -> None:
                 f"  {'identical' if row.identical else 'DIFFERENT'}",
                 flush=True,
             )
-            if arguments.json is not None:
-                about["rows"] = [asdict(one) for one in kept]
-                arguments.json.write_text(json.dumps(about, indent=1) + "\n")
+            keep(arguments.json, {**about, "rows": [asdict(one) for one in kept]})
 
 
 if __name__ == "__main__":

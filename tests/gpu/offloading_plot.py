@@ -7,12 +7,12 @@ A panel a model, a bar a way: the median job, and beside it the device memory th
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from tests.gpu.drawing import files
 
 mpl.use("Agg")
 
@@ -47,11 +47,8 @@ def draw(kept: dict[str, Any], target: Path) -> None:
 
 def main() -> None:
     """Draw a file."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("measured", type=Path)
-    parser.add_argument("picture", type=Path)
-    arguments = parser.parse_args()
-    draw(json.loads(arguments.measured.read_text()), arguments.picture)
+    measured, picture = files(__doc__)
+    draw(json.loads(measured.read_text()), picture)
 
 
 if __name__ == "__main__":

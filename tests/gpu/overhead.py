@@ -12,7 +12,6 @@ free device memory, with and without the library and a budget.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.paced import Paced
 from tests.gpu.streaming import agent, learned, observed, observer, plan_for, registered
 
@@ -77,12 +76,6 @@ def alternately(processes: dict[str, Paced], rounds: int) -> dict[str, list[floa
             for way, process in processes.items():
                 times[way].append(statistics.median(process.round()))
     return times
-
-
-def keep(file: Path | None, figures: dict[str, Any]) -> None:
-    """Write what there is so far, for a run that is cut short."""
-    if file is not None:
-        file.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def main() -> None:

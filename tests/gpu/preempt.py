@@ -14,7 +14,6 @@ at random moments beside the long one, with and without preemption.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import threading
@@ -25,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.models import kind
 from tests.gpu.overhead import alternately
 from tests.gpu.paced import Paced
@@ -322,8 +321,7 @@ def main() -> None:
         for mode in arguments.mode:
             for row in _measure(local, admin, arguments, mode, waiting):
                 rows.append(asdict(row))
-                if arguments.json is not None:
-                    arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+                keep(arguments.json, {**about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ charges over the measured 99.9th percentile. A charge below 1 would be no bound.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from tests.gpu.drawing import files
 
 mpl.use("Agg")
 
@@ -47,14 +47,11 @@ def draw(kept: dict[str, Any], target: Path) -> None:
 
 def main() -> None:
     """Draw a file's plans."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("measured", type=Path)
-    parser.add_argument("picture", type=Path)
-    arguments = parser.parse_args()
-    kept = json.loads(arguments.measured.read_text())
+    measured, picture = files(__doc__)
+    kept = json.loads(measured.read_text())
     if not kept.get("plans"):
-        raise SystemExit(f"{arguments.measured} holds no plans: measure with --plans")
-    draw(kept, arguments.picture)
+        raise SystemExit(f"{measured} holds no plans: measure with --plans")
+    draw(kept, picture)
 
 
 if __name__ == "__main__":

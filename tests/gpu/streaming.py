@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.breakdown import WordWatch, break_down
 from tests.gpu.models import kind
 from tests.gpu.paced import TaskProcess
@@ -392,11 +392,7 @@ def main() -> None:
                 for step, taken_us in (row.steps_us or {}).items():
                     alone = f"{alone_us[step]:>10.0f} us alone" if step in alone_us else ""
                     print(f"    {step:<32}{taken_us:>10.0f} us{alone}", flush=True)
-                if arguments.json is not None:
-                    rows_kept = [asdict(one) for one in kept]
-                    arguments.json.write_text(
-                        json.dumps({**about, "rows": rows_kept}, indent=1) + "\n"
-                    )
+                keep(arguments.json, {**about, "rows": [asdict(one) for one in kept]})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.bench.machine import describe, print_head
+from tests.bench.machine import describe, keep, print_head
 from tests.gpu.link import consume
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import gpu_plan
@@ -180,9 +180,7 @@ def main() -> None:
             f"{row.gpu:<6}{row.phase:<8}{row.jobs:>6}{row.bytes_per_s / 1e9:>9.1f} GB/s"
             f"{row.worst_job_s * 1e3:>11.2f} ms"
         )
-    if arguments.json is not None:
-        kept = {**about, "links": links, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
+    keep(arguments.json, {**about, "links": links, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":
