@@ -26,7 +26,9 @@ PATIENCE_S: Final = 600
 FAST_BYTES: Final = 256 << 20
 """Less than a third of the models' weights."""
 VOLUMES: Final = {"/packages": sysconfig.get_path("purelib"), "/examples": str(EXAMPLES)}
-PERIOD: Final = "20s"
+PERIOD: Final = "120s"
+"""The first job is released when its pod is ready, so nobody waits for this. What the machine holds
+up while a model is measured is what the model is admitted with, and three of them must fit."""
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_example_models_are_measured_on_the_cluster_and_hold_their_deadlines(mod
         status = models.wait(name, within_s=PATIENCE_S, Ready="Running", DeadlinesMet="NoMisses")[
             "status"
         ]
-        assert status["phase"] == "Running"
+        assert status["phase"] == "Running", status["conditions"]
         assert status["node"] == models.release.cluster.node.name
         streamed += status["observed"]["streamedBytesPerJob"]
         weights += sum(tier["bytes"] for tier in status["tiers"])
