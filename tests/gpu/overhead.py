@@ -2,11 +2,11 @@
 
     python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N] [--json FILE]
 
-Each model runs alternately without Tierline, with the library preloaded and nothing else, and
-under an agent with all of its weights resident: eager and as a captured graph, in three processes
-that take turns, so that the clock of the GPU is the same for all; a round's figure is the median
-of its jobs, a row's the median of its rounds. Then a program that does nothing but allocate and
-free device memory, with and without the library and a budget.
+First a program that does nothing but allocate and free device memory, with and without the library
+and a budget. Then each model runs alternately without Tierline, with the library preloaded and
+nothing else, and under an agent with all of its weights resident: eager and as a captured graph, in
+three processes that take turns, so that the clock of the GPU is the same for all; a round's figure
+is the median of its jobs, a row's the median of its rounds.
 """
 
 from __future__ import annotations
@@ -92,8 +92,19 @@ def main() -> None:
     print_head(about)
     preload = {"LD_PRELOAD": str(library_path())}
     extent_bytes = arguments.extent_mib << 20
+    kinds = {
+        "without": {},
+        "preloaded": preload,
+        "with a budget": {**preload, "TIERLINE_BUDGET": str(8 * _GIB)},
+    }
+    print(f"{'cuMemAlloc + cuMemFree':<24}{'4 KiB':>12}{'1 MiB':>12}{'64 MiB':>12}")
+    allocated = {}
+    for name, environment in kinds.items():
+        allocated[name] = allocations(environment)
+        print(f"{name:<24}" + "".join(f"{value:>9.2f} us" for value in allocated[name]), flush=True)
+    about["allocations_us"] = allocated
     rows = []
-    print(f"{'model':<12}{'mode':<7}" + "".join(f"{way:>14}" for way in _WAYS) + f"{'cost':>9}")
+    print(f"\n{'model':<12}{'mode':<7}" + "".join(f"{way:>14}" for way in _WAYS) + f"{'cost':>9}")
     with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
         for model in arguments.model:
             for mode in arguments.mode:
@@ -122,17 +133,6 @@ def main() -> None:
                     flush=True,
                 )
                 keep(arguments.json, about | {"rows": rows})
-    kinds = {
-        "without": {},
-        "preloaded": preload,
-        "with a budget": {**preload, "TIERLINE_BUDGET": str(8 * _GIB)},
-    }
-    print(f"\n{'cuMemAlloc + cuMemFree':<24}{'4 KiB':>12}{'1 MiB':>12}{'64 MiB':>12}")
-    allocated = {}
-    for name, environment in kinds.items():
-        allocated[name] = allocations(environment)
-        print(f"{name:<24}" + "".join(f"{value:>9.2f} us" for value in allocated[name]), flush=True)
-    keep(arguments.json, about | {"rows": rows, "allocations_us": allocated})
 
 
 if __name__ == "__main__":
