@@ -25,6 +25,8 @@ from tierline_kube.resource import Json, Resource
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
+BOOKMARK: Final = "BOOKMARK"
+"""Of a watch: nothing else happened, up to the version of an object that has nothing but that."""
 _PLAIN: Final = "application/json"
 _PAGE: Final = 500
 _WATCH_S: Final = 300
@@ -102,7 +104,8 @@ class Kube:
         """Yield what happens from `version` on: ADDED, MODIFIED or DELETED, and the object.
 
         Ends when the server ends it. However it ends, begin again at the version of the last object
-        seen, or with a listing.
+        seen, or with a listing. A BOOKMARK now and then keeps that version young where little
+        happens: the server forgets old ones.
 
         Raises:
             Refused: also when `version` is too old (410), at once or on the way.
@@ -110,6 +113,7 @@ class Kube:
         """
         query = _selecting(resource) | {
             "watch": "true",
+            "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(_WATCH_S),
         }

@@ -1,9 +1,9 @@
 """The leader's loop: see, decide, write; again and again, from whatever state it finds.
 
-See: a leader reads everything first, goes on from there with the kinds that come with each task and
-pod (`follow`), and is told by kopf's watches of the others (`observe`). Decide: the fleet settles,
-in a thread, so that watches are read meanwhile. Write: for each task that something changed for,
-what is not yet as it should be (tending.py); what fails is tried again later.
+See: a leader reads everything first, and goes on from there with a watch of each kind (`follow`).
+Decide: the fleet settles, in a thread, so that watches are read meanwhile. Write: for each task
+that something changed for, what is not yet as it should be (tending.py); what fails is tried again
+later.
 
 No double admission, whenever the process dies:
 
@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-from tierline_kube.client import Kube, Listing
+from tierline_kube.client import BOOKMARK, Kube
 from tierline_kube.errors import KubeError, NotFound, Refused, Unreachable
 from tierline_kube.resource import Json, Resource
 from tierline_operator import metrics
@@ -34,7 +34,7 @@ from tierline_operator.leader import Leadership
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.rules import Rules
 from tierline_operator.placement.seats import TaskKey
-from tierline_operator.resources import CLAIM, FOLLOWED, WATCHED
+from tierline_operator.resources import CLAIM, WATCHED
 from tierline_operator.settings import Settings
 from tierline_operator.tending import Tending
 from tierline_operator.view import Name, View, name_of
@@ -65,7 +65,6 @@ class Engine:
         self._settings = settings
         self._rules = rules
         self._inbox: dict[tuple[str, Name], tuple[Resource, Json, bool]] = {}
-        self._seeing = False
         self._read: asyncio.Future[dict[Resource, str]] = asyncio.Future()
         self._wake = asyncio.Event()
         self._due: set[TaskKey] = set()
@@ -81,17 +80,11 @@ class Engine:
         self.view = View(Fleet(rules))
         self._tending = Tending(kube, leadership, self.view)
 
-    def observe(self, resource: Resource, body: Json, *, gone: bool) -> None:
-        """Note what a watch saw. A replica that does not lead reads everything when it will."""
-        if self._seeing:
-            self._inbox[resource.plural, name_of(body)] = (resource, body, gone)
-            self._wake.set()
-
     async def follow(self) -> None:
-        """See what happens to the kinds that are followed; ends only with what went wrong."""
+        """See what happens from what was read on; ends only with what went wrong."""
         read = await self._read
         async with asyncio.TaskGroup() as all_:
-            for resource in FOLLOWED:
+            for resource in WATCHED:
                 all_.create_task(self._follow(resource, read[resource]), name=resource.plural)
 
     @property
@@ -115,18 +108,13 @@ class Engine:
 
     async def lead(self) -> None:
         """Act until the Lease is lost or `finish` is called; raises NoLongerLeader."""
-        self._seeing = True
         await _until_it_works(self._take_over)
-        next_listing = time.monotonic() + self._settings.resync_s
         more = True
         while not self._finishing:
             self._began_at = None
             if not more:
-                await self._pause(next_listing)
+                await self._pause()
             self._began_at = time.monotonic()
-            if time.monotonic() >= next_listing:
-                await _until_it_works(self._list)
-                next_listing = time.monotonic() + self._settings.resync_s
             more = await self._turn()
 
     async def _turn(self) -> bool:
@@ -167,14 +155,13 @@ class Engine:
             self._due |= self.view.take(resource, body, gone=gone)
         return bool(inbox)
 
-    async def _pause(self, until: float) -> None:
+    async def _pause(self) -> None:
         """Wait for something to see, or for something to be due."""
-        until = min([until, self._late_at, self._show_at, *self._retry_at.values()])
-        try:
-            async with asyncio.timeout(max(0.0, until - time.monotonic())):
+        until = min([self._late_at, self._show_at, *self._retry_at.values()])
+        left_s = None if until == math.inf else max(0.0, until - time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     # Seeing
 
@@ -182,7 +169,11 @@ class Engine:
         self._leadership.check()
         if self._leadership.took_over:
             await self._fence()
-        self._read.set_result(await self._list())
+        read = {}
+        for resource in WATCHED:
+            read[resource] = await self._reread(resource)
+            self._read_inbox()  # whole objects of one kind at a time are enough to keep
+        self._read.set_result(read)
         self._due |= set(self.view.tasks)
 
     async def _fence(self) -> None:
@@ -199,27 +190,6 @@ class Engine:
         await self._at_once(open_claims, change)
         log.info("took over: %d open claims fenced against the former leader", len(open_claims))
 
-    async def _list(self) -> dict[Resource, str]:
-        """Read everything as it is now; what a watch has missed is found here.
-
-        Returns the version of each listing.
-        """
-        versions = {}
-        for resource in WATCHED:
-            listing = await self._kube.list_all(resource)
-            for body in listing.items:
-                self._due |= self.view.take(resource, body)
-            for name in self._missing(resource, listing):
-                self._due |= self.view.forget(resource, name)
-            versions[resource] = listing.version
-        return versions
-
-    def _missing(self, resource: Resource, listing: Listing) -> set[Name]:
-        """What is known of a kind, was there before a listing, and is not in it."""
-        known = self.view.known(resource).items()
-        there = {name_of(body) for body in listing.items}
-        return {name for name, at in known if at <= int(listing.version)} - there
-
     async def _follow(self, resource: Resource, version: str) -> None:
         """Watch a kind from a version on, for ever.
 
@@ -231,7 +201,8 @@ class Engine:
             try:
                 async for kind, body in self._kube.watch(resource, version):
                     version = body["metadata"]["resourceVersion"]
-                    self.observe(resource, body, gone=kind == "DELETED")
+                    if kind != BOOKMARK:
+                        self._observe(resource, body, gone=kind == "DELETED")
                     delay_s = _FIRST_RETRY_S
                 delay_s = _FIRST_RETRY_S  # the server ended it in good order
             except Refused as error:
@@ -249,15 +220,20 @@ class Engine:
         version, so that it hides nothing newer (view.py).
         """
         listing = await self._kube.list_all(resource)
-        unread = {name for plural, name in self._inbox if plural == resource.plural}
-        gone = self._missing(resource, listing) | unread
+        known = self.view.known(resource).items()
+        gone = {name for name, version in known if version <= int(listing.version)}
+        gone |= {name for plural, name in self._inbox if plural == resource.plural}
         for body in listing.items:
             gone.discard(name_of(body))
-            self.observe(resource, body, gone=False)
+            self._observe(resource, body, gone=False)
         for namespace, name in gone:
             metadata = {"namespace": namespace, "name": name, "resourceVersion": listing.version}
-            self.observe(resource, {"metadata": metadata}, gone=True)
+            self._observe(resource, {"metadata": metadata}, gone=True)
         return listing.version
+
+    def _observe(self, resource: Resource, body: Json, *, gone: bool) -> None:
+        self._inbox[resource.plural, name_of(body)] = (resource, body, gone)
+        self._wake.set()
 
     # Writing
 

@@ -44,6 +44,6 @@ def configure(log_format: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # kopf tells of every object that it passes on; the operator's own lines say what was done.
+    # kopf tells of its own tasks; the operator's lines say what was done.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))

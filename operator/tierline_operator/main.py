@@ -1,10 +1,11 @@
 """The operator as kopf runs it: `python -m tierline_operator`, or
 `kopf run -m tierline_operator.main --all-namespaces --standalone`.
 
-kopf watches nodes, profiles, quotas and Deployments; every event goes to the engine, which decides
-for all objects together, and follows by itself what comes with each task and pod (engine.py).
-kopf's own peering is not used: the leader holds a Lease (leader.py). When the Lease is lost the
-process ends, and its Deployment starts a fresh one.
+kopf has the process: its start and end, signals, and the health endpoint. No object has a handler
+of its own: the engine decides for all of them together, and watches them itself (engine.py), since
+kopf does not show what was deleted while a watch was too old to go on. kopf's own peering is not
+used either: the leader holds a Lease (leader.py). When the Lease is lost the process ends, and its
+Deployment starts a fresh one.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ import kopf
 from tierline_api.device import DeviceKind
 from tierline_kube.client import Kube
 from tierline_kube.errors import NoCluster
-from tierline_kube.resource import Resource
 from tierline_operator import logs, metrics, settings
 from tierline_operator.engine import Engine
 from tierline_operator.leader import Leadership, NoLongerLeader
 from tierline_operator.leading import Leading
 from tierline_operator.placement.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
-from tierline_operator.resources import HANDLED
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -102,34 +101,13 @@ class Operator:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _NoEssence(kopf.DiffBaseStorage):
-    """No handler asks what has changed of an object, so kopf need not copy each one to find out."""
-
-    def build(self, **_: Any) -> kopf.BodyEssence:
-        """Nothing of it."""
-        return kopf.BodyEssence()
-
-    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
-        """Nothing is known from before."""
-        return None
-
-    def store(self, **_: Any) -> None:
-        """Nothing is written."""
-
-
 @kopf.on.startup()
 async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
     """Read the settings and start this replica."""
     chosen = read_settings()
     logs.configure(chosen.log_format, chosen.log_level)
-    settings.posting.enabled = False
-    settings.execution.max_workers = 1
-    settings.persistence.diffbase_storage = _NoEssence()
+    settings.scanning.disabled = True
     gc.set_threshold(*_COLLECT)
-    for resource in HANDLED:
-        if resource.selector:
-            key = (*_group_version(resource), resource.plural)
-            settings.watching.label_selectors[key] = resource.selector
     if chosen.metrics_port:
         metrics.serve(chosen.metrics_port)
     operator = Operator(chosen)
@@ -142,7 +120,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
 
 @kopf.on.login()
 def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """Watch as whom the operator writes: its service account, or the user of KUBECONFIG."""
+    """Let kopf ask which kinds there are: as the service account, or the user of KUBECONFIG."""
     in_cluster = kopf.login_with_service_account(**kwargs)
     return _by_address(in_cluster) if in_cluster else kopf.login_with_kubeconfig(**kwargs)
 
@@ -166,23 +144,6 @@ async def turning(memo: kopf.Memo, **_: Any) -> bool:
     if memo.operator.engine.stuck:
         raise kopf.PermanentError("the loop has not turned for two minutes")
     return True
-
-
-def _group_version(resource: Resource) -> tuple[str, str]:
-    group, _, version = resource.group_version.rpartition("/")
-    return group, version
-
-
-def _watch(resource: Resource) -> None:
-    group, version = _group_version(resource)
-
-    @kopf.on.event(group, version, resource.plural, id=f"see-{resource.plural}")
-    async def see(type: str | None, body: kopf.Body, memo: kopf.Memo, **_: Any) -> None:  # noqa: A002
-        memo.operator.engine.observe(resource, dict(body), gone=type == "DELETED")
-
-
-for _resource in HANDLED:
-    _watch(_resource)
 
 
 def read_settings() -> Settings:

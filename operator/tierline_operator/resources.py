@@ -11,11 +11,6 @@ TEMPLATE: Final = resource.TEMPLATE.selected(TASK)
 POD: Final = resource.POD.selected(TASK)
 DEPLOYMENT: Final = resource.DEPLOYMENT.selected(TASK)
 
-FOLLOWED: Final = (MEMTASK, CLAIM, TEMPLATE, POD)
-"""Those of which each task and each pod has one: the leader follows them by itself, because kopf
-spends more on one event than the operator does."""
-HANDLED: Final = (MEMNODE, MEMQUOTA, MEMPROFILE, DEPLOYMENT)
-"""Those that kopf watches."""
 WATCHED: Final = (
     *(MEMNODE, MEMQUOTA, MEMPROFILE, MEMTASK),
     *(CLAIM, TEMPLATE, DEPLOYMENT, POD),

@@ -42,8 +42,6 @@ class Settings:
     """After so long without a renewal a leader stops acting; below lease_duration_s."""
     retry_period_s: float = 2.0
     """Between two tries to renew or to take the Lease."""
-    resync_s: float = 600.0
-    """Between two full listings: finds what a broken watch has missed."""
     writes_at_once: int = 32
     """API writes under way at once."""
     metrics_port: int = 9402
@@ -87,7 +85,7 @@ class Settings:
             raise SettingsError(
                 f"{name_of('headroom')} is {self.headroom}; write a share from 0 to below 1"
             )
-        for name in ("resync_s", "retry_period_s", "writes_at_once", "measuring_limit_s"):
+        for name in ("retry_period_s", "writes_at_once", "measuring_limit_s"):
             if not getattr(self, name) > 0:
                 raise SettingsError(f"{name_of(name)} is not above 0; write a positive number")
 

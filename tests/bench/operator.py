@@ -146,7 +146,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(f"created everything; the tasks in {made['created_s']} s", flush=True)
         port = free_port()
         nursery = Nursery()
-        given = {"METRICS_PORT": str(port), "RESYNC_S": "600"}
+        given = {"METRICS_PORT": str(port)}
         operator = Operator(plane, nursery, folder, "bench", settings=given)
         usual = {"LEASE_DURATION_S": "60", "RENEW_DEADLINE_S": "50", "RETRY_PERIOD_S": "2"}
         operator.settings |= usual

@@ -119,7 +119,7 @@ async def waited(
 
     async def watch() -> None:
         async for _, body in kube.watch(MEMTASK, version):
-            name = body["metadata"]["name"]
+            name = body["metadata"].get("name")  # a bookmark has none
             if name in sent and name not in took and is_verdict(body):
                 took[name] = time.monotonic() - sent[name]
                 if len(took) == count:

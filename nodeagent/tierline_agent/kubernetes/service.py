@@ -31,7 +31,7 @@ from tierline_agent.kubernetes.thread import CLAIMS, KUBELET, Objection
 from tierline_agent.state import boot_id
 from tierline_api.device import DeviceKind
 from tierline_api.optin import DRIVER, NODE_LABEL
-from tierline_kube.client import Kube
+from tierline_kube.client import BOOKMARK, Kube
 from tierline_kube.errors import KubeError, NotFound
 from tierline_kube.events import Reporter, event
 from tierline_kube.resource import CLAIM, EVENT, Json
@@ -120,6 +120,8 @@ class Service:
         self._listed.set()
         self._changed.set()
         async for kind, claim in self._kube.watch(self._own_claims, there.version):
+            if kind == BOOKMARK:
+                continue
             if kind == "DELETED":
                 self._claims.pop(claim["metadata"]["uid"], None)
             else:

@@ -112,6 +112,26 @@ async def test_an_object_of_a_watch_may_be_as_large_as_the_server_takes(namespac
 
 
 @in_loop
+async def test_a_watch_says_now_and_then_up_to_where_nothing_happened(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_WATCH_S", 5)  # the server says it before the end, too
+    own = MAPS.selected(f"of={namespace}")
+    async with Kube("tests") as kube, asyncio.timeout(PATIENCE_S):
+        start = (await kube.list_all(own)).version
+        await kube.create(MAPS, config_map(namespace, "seen"))
+        async with aclosing(kube.watch(own, start)) as seen:
+            assert (await anext(seen))[0] == "ADDED"
+            unseen = config_map(namespace, "unseen")
+            metadata = unseen["metadata"] | {"labels": {}}
+            there = await kube.create(MAPS, unseen | {"metadata": metadata})
+            kind, mark = await anext(seen)
+    assert kind == client.BOOKMARK
+    versions = [int(one["metadata"]["resourceVersion"]) for one in (there, mark)]
+    assert versions[0] <= versions[1]
+
+
+@in_loop
 async def test_a_version_that_is_too_old_is_refused(namespace: str) -> None:
     async def watched(kube: Kube) -> None:
         while True:

@@ -76,7 +76,7 @@ def test_kopf_starts_it_too(prepared: ControlPlane, nursery: Nursery, tmp_path: 
 
 def test_a_wrong_setting_is_one_sentence_before_anything_is_done() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tierline_operator", "--resync-s", "often"],
+        [sys.executable, "-m", "tierline_operator", "--retry-period-s", "often"],
         capture_output=True,
         text=True,
         check=False,
@@ -84,7 +84,7 @@ def test_a_wrong_setting_is_one_sentence_before_anything_is_done() -> None:
 
     assert done.returncode == 2
     assert done.stderr == (
-        "tierline-operator: TIERLINE_OPERATOR_RESYNC_S is 'often'; write a number\n"
+        "tierline-operator: TIERLINE_OPERATOR_RETRY_PERIOD_S is 'often'; write a number\n"
     )
 
 

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.chart.helm import rights
 from tests.integration.operator.proxy import Proxy, Watch, as_asked, proxied
 from tests.integration.operator.running import ALONE, Nursery, Operator, User, until
-from tests.unit.placement.fleets import node, profile, task
+from tests.unit.placement.fleets import node, profile, quota, task
 
+from tierline_api.swap import SwapPolicy
 from tierline_cluster.api import Manifest
 from tierline_cluster.processes import free_port
 from tierline_kube.resource import Resource
-from tierline_operator.resources import FOLLOWED
+from tierline_operator.resources import WATCHED
 
 pytestmark = pytest.mark.slow
+TIERLINE = {"apiVersion": "tierline.io/v1alpha1"}
 API = "resource.k8s.io/v1"
 FIRST = ("goes", "leaves", "changes", "stays")
 
@@ -52,11 +55,11 @@ def operator(user: User, proxy: Proxy, nursery: Nursery, tmp_path: Path) -> Iter
 
 @contextmanager
 def unseen(proxy: Proxy) -> Iterator[Watch]:
-    """Nothing is seen meanwhile of the kinds that the operator follows by itself."""
+    """Nothing is seen meanwhile of any kind."""
     refused: set[Resource] = set()
 
     def refuse(path: str) -> str:
-        for resource in FOLLOWED:
+        for resource in WATCHED:
             if f"/{resource.plural}?" in path:
                 refused.add(resource)
                 raise ConnectionAbortedError("no watch now")
@@ -64,7 +67,7 @@ def unseen(proxy: Proxy) -> Iterator[Watch]:
 
     proxy.on_watch = refuse
     proxy.cut()
-    until("each has been refused", lambda: refused == set(FOLLOWED))
+    until("each has been refused", lambda: refused == set(WATCHED))
     yield refuse
 
 
@@ -72,6 +75,25 @@ def template_of(name: str, user: User) -> Manifest:
     """How to name the claim template of a task."""
     metadata = {"name": name, "namespace": user.namespace}
     return {"metadata": metadata, "kind": "ResourceClaimTemplate", "apiVersion": API}
+
+
+def too_old(path: str) -> str:
+    """The same watch from a version that no server knows any more."""
+    return re.sub(r"resourceVersion=[0-9]+", "resourceVersion=1", path)
+
+
+def each_too_old_once() -> Watch:
+    """The next watch of each kind is too old, and those after it are passed on."""
+    left = {resource.plural for resource in WATCHED}
+
+    def ask(path: str) -> str:
+        plural = urlsplit(path).path.rpartition("/")[2]
+        if plural not in left:
+            return path
+        left.discard(plural)
+        return too_old(path)
+
+    return ask
 
 
 def two_go(user: User) -> None:
@@ -143,7 +165,7 @@ def test_after_one_that_is_too_old_all_is_read(
             """Nothing but MemTasks is seen, from a version that the server no longer knows."""
             if "/memtasks?" not in path:
                 return refuse(path)
-            return re.sub(r"resourceVersion=[0-9]+", "resourceVersion=1", path)
+            return too_old(path)
 
         two_go(user)  # and nothing else, which would have it look for them by itself
         proxy.on_watch = grown_old
@@ -154,6 +176,40 @@ def test_after_one_that_is_too_old_all_is_read(
     nothing_was_missed(user, operator)
     assert "reads all memtasks again" in operator.log.read_text()
     assert "410 Expired" in operator.log.read_text()
+
+
+def test_what_goes_before_a_watch_that_is_too_old_is_missed_at_once(
+    user: User, proxy: Proxy, operator: Operator
+) -> None:
+    user.node(node("node-a"))
+    measured = user.apply(profile("m"))
+    limit = user.apply(quota("limit", fast_mib=80))
+    user.apply(task("goes", of="m", policy=SwapPolicy.RESIDENT))
+    user.wait_task("goes", "Admitted")
+    templated = task("stays", of="m", policy=SwapPolicy.RESIDENT).to_api()
+    templated["metadata"] = {"name": "stays", "namespace": user.namespace}
+    templated["spec"]["template"] = {"spec": {"containers": [{"name": "main", "image": "none"}]}}
+    user.api.apply(templated)
+    user.wait_task("stays", "QuotaExceeded")
+    deployment = user.task("stays") | {"apiVersion": "apps/v1", "kind": "Deployment"}
+    made = user.api.wait(deployment, lambda _: True)["metadata"]["uid"]
+
+    def is_missed(manifest: Manifest, notices: Callable[[], object]) -> None:
+        with unseen(proxy):
+            user.api.delete(manifest)
+            user.api.wait_gone(manifest)
+        proxy.on_watch = each_too_old_once()
+        notices()
+        proxy.on_watch = as_asked
+
+    is_missed(limit, lambda: user.wait_task("stays", "Admitted"))
+    is_missed(deployment, lambda: user.api.wait(deployment, lambda d: d["metadata"]["uid"] != made))
+    is_missed(measured, lambda: user.wait_task("goes", "ProfileMissing", "Profiled"))
+    user.apply(profile("m"))
+    user.wait_task("goes", "Admitted")
+    gone = TIERLINE | {"kind": "MemNode", "metadata": {"name": "node-a"}}
+    is_missed(gone, lambda: user.wait_task("goes", "NoMatchingDevice"))
+    user.api.delete(user.task("stays"))
 
 
 def test_who_may_not_see_for_a_while_reads_when_it_may(

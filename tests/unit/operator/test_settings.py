@@ -9,21 +9,23 @@ def test_the_environment_sets_them() -> None:
     read = settings.read(
         {
             "TIERLINE_OPERATOR_NAMESPACE": "tier",
-            "TIERLINE_OPERATOR_RESYNC_S": "60",
+            "TIERLINE_OPERATOR_RETRY_PERIOD_S": "1.5",
             "TIERLINE_OPERATOR_METRICS_PORT": "0",
             "PATH": "/bin",
         }
     )
 
-    assert (read.namespace, read.resync_s, read.metrics_port) == ("tier", 60.0, 0)
+    assert (read.namespace, read.retry_period_s, read.metrics_port) == ("tier", 1.5, 0)
     assert read.lease_duration_s == 15.0
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        pytest.param("RESNC_S", "60", "is no setting of the operator; remove it", id="misspelt"),
-        pytest.param("RESYNC_S", "often", "is 'often'; write a number", id="no number"),
+        pytest.param(
+            "RETY_PERIOD_S", "1", "is no setting of the operator; remove it", id="misspelt"
+        ),
+        pytest.param("RETRY_PERIOD_S", "often", "is 'often'; write a number", id="no number"),
         pytest.param("METRICS_PORT", "1.5", "is '1.5'; write a number", id="no whole number"),
         pytest.param("RENEW_DEADLINE_S", "20", "must rise in this order", id="renews too late"),
         pytest.param("LOG_FORMAT", "xml", "write one of json, text", id="unknown format"),
