@@ -18,6 +18,8 @@ from random import Random
 EXTENTS = int(os.environ["EXTENTS"])
 PERIOD_S = float(os.environ["PERIOD_S"])
 DEADLINE_S = float(os.environ.get("DEADLINE_S", PERIOD_S))
+COMPUTE = Path(os.environ.get("COMPUTE", os.devnull))
+"""Says for how many seconds a job computes, beside reading its weights; nothing for none."""
 
 
 def be_measured(path: str) -> None:
@@ -54,6 +56,7 @@ def main() -> None:
     while True:
         now_ns = time.monotonic_ns()
         job = client.job_begin(0, now_ns, now_ns + round(DEADLINE_S * 1e9))
+        time.sleep(float(COMPUTE.read_text() or 0))
         seen = hashlib.sha256()
         for extent in range(EXTENTS):
             client.layer_begin(0, extent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +12,11 @@ import pytest
 from tests.e2e.conftest import Running, phase, pod
 from tests.e2e.installed import EXTENT_BYTES, PATIENCE_S, NodeAgent
 from tests.e2e.python_image import PROGRAM, PYTHON
-from tests.integration.operator.running import Operator, until
+from tests.integration.operator.running import Operator, conditions, plan_in, until
 
 from tierline_agent.devices.cpu import processor_name
 from tierline_api.optin import DRIVER, REQUEST
+from tierline_api.quantities import parse_duration
 from tierline_cluster.api import Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
@@ -22,13 +24,13 @@ EXTENTS = 12
 API = "tierline.io/v1alpha1"
 
 
-def memtask(namespace: str, name: str) -> Manifest:
+def memtask(namespace: str, name: str, period: str = "1s") -> Manifest:
     return {
         "apiVersion": API,
         "kind": "MemTask",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "realtime": {"period": "1s"},
+            "realtime": {"period": period},
             "memory": {"budget": "4Mi"},
             "swap": {"policy": "Stream"},
             "device": {"kind": "cpu"},
@@ -36,8 +38,8 @@ def memtask(namespace: str, name: str) -> Manifest:
     }
 
 
-def memprofile(namespace: str, name: str) -> Manifest:
-    layer = {"bytes": EXTENT_BYTES, "computeTime": "1ms"}
+def memprofile(namespace: str, name: str, compute_ms: int = 1) -> Manifest:
+    layer = {"bytes": EXTENT_BYTES, "computeTime": f"{compute_ms}ms"}
     return {
         "apiVersion": API,
         "kind": "MemProfile",
@@ -242,5 +244,82 @@ def test_a_task_without_a_profile_is_measured_and_then_streams(
         api.delete(one, gracePeriodSeconds=1)
         api.wait_gone(one, PATIENCE_S)
     for name in ("camera", "second"):
+        forget(cluster, namespace, name)
+    until("traces are left", lambda: not agent.traces(), PATIENCE_S)
+
+
+def test_jobs_that_take_longer_than_their_profile_says_are_planned_with(
+    cluster: Running, agent: NodeAgent, operator: Operator, namespace: str, tmp_path: Path
+) -> None:
+    api, compute = cluster.api, tmp_path / "compute"
+    compute.write_text("0")
+    deadlines_s = {"camera": 6, "lidar": 3}
+    for name, deadline_s in deadlines_s.items():
+        api.create(memprofile(namespace, name))
+        api.create(memtask(namespace, name, f"{deadline_s}s"))
+        wanted = camera(namespace, name)
+        (container,) = wanted["spec"]["containers"]
+        container["env"] += [{"name": "DEADLINE_S", "value": str(deadline_s)}]
+        if name == "camera":
+            container["env"] += [{"name": "COMPUTE", "value": "/compute"}]
+            container["volumeMounts"] = [{"name": "compute", "mountPath": "/compute"}]
+            file = {"path": str(compute), "type": "File"}
+            wanted["spec"]["volumes"] = [{"name": "compute", "hostPath": file}]
+        api.create(wanted)
+    pods = {name: camera(namespace, name) for name in deadlines_s}
+    tasks = {name: memtask(namespace, name) for name in deadlines_s}
+    for wanted in pods.values():
+        api.wait(wanted, lambda found: phase(found) == "Running", PATIENCE_S)
+        more_jobs(cluster, wanted)
+
+    def remeasured(found: Manifest) -> list[Any]:
+        rows: list[Any] = found["status"].get("remeasured") or []
+        return rows
+
+    def met(found: Manifest) -> str:
+        reason: str = conditions(found).get("DeadlinesMet", {}).get("reason", "")
+        return reason
+
+    # What still holds is proven again, and others keep their deadlines.
+    compute.write_text("0.3")
+    found = api.wait(tasks["camera"], remeasured, PATIENCE_S)
+    (learned,) = found["status"]["remeasured"]
+    assert learned["node"] == cluster.node.name
+    assert parse_duration(learned["computeTime"]) > 0.25
+    api.wait(tasks["camera"], lambda t: met(t) == "NoMisses", PATIENCE_S)
+
+    def predicted_s() -> float:
+        plans = map(plan_in, claims_of(cluster, namespace))
+        return max(parse_duration(plan["predictedJobTime"]) for plan in plans)
+
+    until("no plan predicts it", lambda: predicted_s() > 0.3, PATIENCE_S)
+    before = api.get(tasks["lidar"])["status"]["observed"]["jobs"]
+    found = api.wait(
+        tasks["lidar"], lambda t: t["status"]["observed"]["jobs"] > before + 3, PATIENCE_S
+    )
+    assert met(found) == "NoMisses"
+
+    # A restarted operator knows it: by its profile, this one would fit.
+    operator.kill()
+    operator.start()
+    api.create(memprofile(namespace, "radar"))
+    api.create(memtask(namespace, "radar", "200ms"))
+    radar = memtask(namespace, "radar")
+    api.wait(radar, lambda t: (t.get("status") or {}).get("reason") == "DeadlineInfeasible")
+    assert api.get(tasks["camera"])["status"]["remeasured"] == [learned]
+    forget(cluster, namespace, "radar")
+
+    # A profile that says it takes the place of what was learned.
+    api.apply(memprofile(namespace, "camera", 50))
+    api.wait(tasks["camera"], lambda t: not remeasured(t), PATIENCE_S)
+
+    # What no longer holds is said.
+    compute.write_text("3")
+    for name in deadlines_s:
+        api.wait(tasks[name], lambda t: met(t) == "OverrunsNotHeld", PATIENCE_S)
+    for wanted in pods.values():
+        api.delete(wanted, gracePeriodSeconds=1)
+        api.wait_gone(wanted, PATIENCE_S)
+    for name in deadlines_s:
         forget(cluster, namespace, name)
     until("traces are left", lambda: not agent.traces(), PATIENCE_S)

@@ -23,7 +23,6 @@ from tierline_kube.resource import Resource
 from tierline_operator.resources import WATCHED
 
 pytestmark = pytest.mark.slow
-TIERLINE = {"apiVersion": "tierline.io/v1alpha1"}
 API = "resource.k8s.io/v1"
 FIRST = ("goes", "leaves", "changes", "stays")
 
@@ -207,9 +206,8 @@ def test_what_goes_before_a_watch_that_is_too_old_is_missed_at_once(
     is_missed(measured, lambda: user.wait_task("goes", "ProfileMissing", "Profiled"))
     user.apply(profile("m"))
     user.wait_task("goes", "Admitted")
-    gone = TIERLINE | {"kind": "MemNode", "metadata": {"name": "node-a"}}
+    gone = user.task("") | {"kind": "MemNode", "metadata": {"name": "node-a"}}
     is_missed(gone, lambda: user.wait_task("goes", "NoMatchingDevice"))
-    user.api.delete(user.task("stays"))
 
 
 def test_who_may_not_see_for_a_while_reads_when_it_may(
