@@ -42,7 +42,7 @@ class Extents:
     there: int
     published: int
     """The address of a word of pinned memory; the word of what is consumed lies 64 bytes on."""
-    streams: tuple[Any, Any]
+    streams: tuple[Any, Any, Any]
 
     @property
     def consumed(self) -> int:
@@ -150,6 +150,20 @@ def _in_two_lanes(extents: Extents, behind: int) -> None:
         published.append(_timed.record(stream))
 
 
+def _flags_elsewhere(extents: Extents, *, waits_too: bool) -> None:
+    """Copies alone in one stream; another one publishes them, and a third one waits for room."""
+    copies, counts, room = extents.streams
+    for number in range(extents.count):
+        if waits_too:
+            _wait(extents, room)
+            ok(driver.cuStreamWaitEvent(copies, _plain.record(room), 0))
+        else:
+            _wait(extents, copies)
+        extents.copy(number, copies)
+        ok(driver.cuStreamWaitEvent(counts, _timed.record(copies), 0))
+        _publish(extents, counts, number)
+
+
 WAYS: dict[str, Callable[[Extents], None]] = {
     "as the agent does": _as_the_agent,
     "without the event before a copy": lambda extents: _as_the_agent(extents, begin=False),
@@ -161,6 +175,8 @@ WAYS: dict[str, Callable[[Extents], None]] = {
     "count and next wait in one": _in_batches,
     "two streams, one copy at a time": lambda extents: _in_two_lanes(extents, 1),
     "two streams, two copies at a time": lambda extents: _in_two_lanes(extents, 2),
+    "counts by a stream of their own": lambda extents: _flags_elsewhere(extents, waits_too=False),
+    "counts and waits by their own": lambda extents: _flags_elsewhere(extents, waits_too=True),
 }
 
 
@@ -170,14 +186,14 @@ def _extents(extent_bytes: int, count: int) -> Iterator[Extents]:
     words = int(ok(driver.cuMemHostAlloc(_MARK_BYTES, 0)))
     there = int(ok(driver.cuMemAlloc(extent_bytes * count)))
     flags = int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-    streams = tuple(ok(driver.cuStreamCreate(flags)) for _ in range(2))
+    streams = tuple(ok(driver.cuStreamCreate(flags)) for _ in range(3))
     for number in range(count):
         mark = host + (number + 1) * extent_bytes - _MARK_BYTES
         (ctypes.c_uint32 * (_MARK_BYTES // 4)).from_address(mark)[:] = [number + 1] * (
             _MARK_BYTES // 4
         )
     try:
-        yield Extents(extent_bytes, count, host, there, words, (streams[0], streams[1]))
+        yield Extents(extent_bytes, count, host, there, words, (streams[0], streams[1], streams[2]))
     finally:
         for stream in streams:
             ok(driver.cuStreamDestroy(stream))
@@ -188,16 +204,18 @@ def _extents(extent_bytes: int, count: int) -> Iterator[Extents]:
 
 def _time_s(extents: Extents, way: Callable[[Extents], None]) -> float:
     """From the first copy to the last, everything enqueued before the first may begin."""
-    first, second = extents.streams
+    first, *others = extents.streams
     _reset(extents)
     begin = ok(driver.cuEventCreate(int(_TIMING)))
     end = ok(driver.cuEventCreate(int(_TIMING)))
     gate = extents.consumed + 64
     ok(driver.cuStreamWaitValue32(first, gate, 1, GEQ))
     ok(driver.cuEventRecord(begin, first))
-    ok(driver.cuStreamWaitEvent(second, begin, 0))
+    for other in others:
+        ok(driver.cuStreamWaitEvent(other, begin, 0))
     way(extents)
-    ok(driver.cuStreamWaitEvent(first, _plain.record(second), 0))
+    for other in others:
+        ok(driver.cuStreamWaitEvent(first, _plain.record(other), 0))
     ok(driver.cuEventRecord(end, first))
     _set(gate, 1)
     ok(driver.cuStreamSynchronize(first))
