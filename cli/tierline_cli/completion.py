@@ -10,7 +10,10 @@ from click.shell_completion import get_completion_class
 def command(context: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
 
-    For bash: tierline completion bash > ~/.local/share/bash-completion/completions/tierline
+    For bash, say once:
+
+    \b
+      tierline completion bash >~/.local/share/bash-completion/completions/tierline
     """
     completion = get_completion_class(shell)
     if completion is None:

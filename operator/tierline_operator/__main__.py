@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
+from typing import Any
 
 import click
 import kopf
@@ -12,11 +13,19 @@ import kopf
 from tierline_operator import main, settings
 from tierline_operator.settings import Settings
 
+
+def _help(setting: Field[Any]) -> str:
+    """What a setting is, and what it is by default."""
+    meaning: str = setting.metadata[settings.MEANING]
+    return meaning if setting.default is MISSING else f"{meaning}  [default: {setting.default}]"
+
+
 _OPTIONS: list[click.Parameter] = [
     click.Option(
         [f"--{setting.name.replace('_', '-')}"],
         envvar=settings.name_of(setting.name),
         show_envvar=True,
+        help=_help(setting),
         metavar=str(setting.type).upper(),
     )
     for setting in fields(Settings)

@@ -10,12 +10,15 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tierline_api.device import DeviceKind
 from tierline_api.margins import MARGINS
 
 PREFIX: Final = "TIERLINE_OPERATOR_"
+MEANING: Final = "meaning"
+"""Under this name the metadata of a field of Settings says what it is."""
+T = TypeVar("T")
 
 
 class SettingsError(ValueError):
@@ -26,40 +29,46 @@ def _identity() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+def _setting(default: T, meaning: str) -> T:
+    """A setting that says what it is, in `--help` too."""
+    made: T = field(default=default, metadata={MEANING: meaning})
+    return made
+
+
 @dataclass(frozen=True)
 class Settings:
     """What an administrator may set."""
 
-    namespace: str = "tierline-system"
-    """Where the leader's Lease lives."""
-    lease: str = "tierline-operator"
-    """Its name."""
-    identity: str = field(default_factory=_identity)
-    """Who this replica is, in the Lease; by default host name and process."""
-    lease_duration_s: float = 15.0
-    """After so long without a renewal another replica may lead."""
-    renew_deadline_s: float = 10.0
-    """After so long without a renewal a leader stops acting; below lease_duration_s."""
-    retry_period_s: float = 2.0
-    """Between two tries to renew or to take the Lease."""
-    writes_at_once: int = 32
-    """API writes under way at once."""
-    metrics_port: int = 9402
-    """Port of the Prometheus metrics; 0 for none."""
-    health_port: int = 8080
-    """Port of /healthz for the kubelet; 0 for none."""
-    log_format: str = "json"
-    """json: one object a line; text: for people."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
-    cpu_margin: float = MARGINS[DeviceKind.CPU]
-    """Safety factor of compute times and bandwidths on the device kind cpu."""
-    cuda_margin: float = MARGINS[DeviceKind.CUDA]
-    """The same on cuda."""
-    headroom: float = 0.5
-    """Share of a device's fast memory that no pod holds which plans leave to later pods."""
-    measuring_limit_s: float = 900.0
-    """A task without a profile is measured for so long, once others wait for the device."""
+    namespace: str = _setting("tierline-system", "Where the leader's Lease lives.")
+    lease: str = _setting("tierline-operator", "The name of that Lease.")
+    identity: str = field(
+        default_factory=_identity,
+        metadata={MEANING: "Who this replica is, in the Lease; else host name and process."},
+    )
+    lease_duration_s: float = _setting(
+        15.0, "After so long without a renewal another replica may lead."
+    )
+    renew_deadline_s: float = _setting(
+        10.0, "After so long without a renewal a leader stops acting; below the Lease's duration."
+    )
+    retry_period_s: float = _setting(2.0, "Between two tries to renew or to take the Lease.")
+    writes_at_once: int = _setting(32, "API writes under way at once.")
+    metrics_port: int = _setting(9402, "Port of the Prometheus metrics; 0 for none.")
+    health_port: int = _setting(8080, "Port of /healthz for the kubelet; 0 for none.")
+    log_format: str = _setting("json", "json: one object a line; text: for people.")
+    log_level: str = _setting("info", "debug, info, warning or error.")
+    cpu_margin: float = _setting(
+        MARGINS[DeviceKind.CPU],
+        "Safety factor of compute times and bandwidths on the device kind cpu.",
+    )
+    cuda_margin: float = _setting(MARGINS[DeviceKind.CUDA], "The same on cuda.")
+    headroom: float = _setting(
+        0.5, "Share of a device's fast memory that no pod holds which plans leave to later pods."
+    )
+    measuring_limit_s: float = _setting(
+        900.0,
+        "A task without a profile is measured for so long, once others wait for the device.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself."""

@@ -95,7 +95,7 @@ def test_a_store_on_devdax_lives_through_reboots_power_losses_and_corruption(
     # Allocation: the device's traps, a blank medium formatted, extents stored.
     report = machine.boot(first=True, puts=FIRST_PUTS)
     assert report.status == 0, str(report)
-    assert len(report.values("passed")) == 8, str(report)
+    assert len(report.values("passed")) == 9, str(report)
     assert len(machine.expected) == FIRST_PUTS
 
     # All of it survives the reboot; then power goes at no chosen moment, slots being used again.

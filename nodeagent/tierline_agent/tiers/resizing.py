@@ -3,7 +3,8 @@
 The layout of a store follows from its size, so another size is another store: made beside the old
 one, filled with the old one's content, and put into its place in one step. An agent that dies
 meanwhile, or a machine that loses power, leaves the old store as it was, and a draft that the next
-agent removes. A device has no place beside its store: it is left as it is.
+agent removes. A device has no place beside its store: it keeps its size as long as content of it is
+needed, and then is made anew.
 
 Content is needed only by programs that run. What else a store holds saves a program that loads the
 same weights the writing: of a tier on a disk it is kept as far as it has room, the newest first,
@@ -33,7 +34,7 @@ from tierline_agent.tiers.format import Record, SlotState, lay_out
 from tierline_agent.tiers.media import Kind, open_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
 from tierline_agent.tiers.memory import scratch
-from tierline_agent.tiers.volume import Volume
+from tierline_agent.tiers.volume import Volume, geometry_on
 
 _log = logging.getLogger(__name__)
 _IN_MEMORY: Final = "dram"
@@ -71,13 +72,16 @@ def fit(
     Raises:
         TierError: what is there cannot be used, or is no store.
     """
+    if path.is_block_device() or path.is_char_device():
+        return _fit_device(
+            *(kind, path, size_bytes, extent_bytes), planned_extents=planned_extents, needed=needed
+        )
     beside = path.with_name(f"{path.name}.new")
     here_bytes = path.stat().st_size if path.is_file() else 0
     if here_bytes:
         beside.unlink(missing_ok=True)  # of an agent that died
     if not size_bytes or here_bytes < BLOCK_BYTES:
         return Fitted(size_bytes)
-    where = f"the {kind} tier {path}"
     with closing(Volume.open(open_medium(kind, path), extent_bytes)) as store:
         wanted = lay_out(extent_bytes, size_bytes)
         if store.geometry == wanted and here_bytes <= size_bytes:
@@ -99,21 +103,63 @@ def fit(
             if lacking:
                 objection, kept = (lacking if content else ""), []
         if objection:
-            return Fitted(
-                here_bytes,
-                f"{where} keeps its {here_bytes} bytes instead of {size_bytes}: {objection}; "
-                "end tasks, then restart the agent",
-            )
+            return Fitted(here_bytes, _keeps(kind, path, here_bytes, size_bytes, objection))
     if not kept:
         path.unlink()
     lost = 0 if kind == _IN_MEMORY else len(stored) - len(kept)
+    return Fitted(size_bytes, left=_left(kind, path, here_bytes, size_bytes, lost, len(stored)))
+
+
+def _fit_device(
+    kind: Kind,
+    path: Path,
+    size_bytes: int,
+    extent_bytes: int,
+    *,
+    planned_extents: int,
+    needed: Container[Digest] | None,
+) -> Fitted:
+    with closing(open_medium(kind, path)) as whole:
+        there, whole_bytes = geometry_on(whole), whole.size_bytes
+    with closing(open_medium(kind, path, size_bytes)) as medium:
+        wanted_bytes = medium.size_bytes
+    wanted = lay_out(extent_bytes, wanted_bytes)
+    usable = there is not None and there.extent_bytes == extent_bytes
+    if there is None or not usable or there == wanted or there.medium_bytes > whole_bytes:
+        return Fitted(size_bytes)  # what is the matter, if anything, is said when it is opened
+    here_bytes = there.medium_bytes
+    with closing(Volume.open(open_medium(kind, path, here_bytes), extent_bytes)) as store:
+        stored = [record for _, record in store.scan() if record.state is SlotState.STORED]
+    content = sum(needed is None or record.digest in needed for record in stored)
+    objection = _too_small(wanted.slot_count if wanted else 0, planned_extents)
+    if content and not objection:
+        objection = (
+            f"programs that run may need {content} extents of it, and a device has no room for a "
+            "copy of them"
+        )
+    if objection:
+        return Fitted(here_bytes, _keeps(kind, path, here_bytes, wanted_bytes, objection))
+    Volume.make(open_medium(kind, path, size_bytes), extent_bytes).close()
+    held = len(stored)
+    return Fitted(size_bytes, left=_left(kind, path, here_bytes, wanted_bytes, held, held))
+
+
+def _keeps(kind: Kind, path: Path, here_bytes: int, size_bytes: int, objection: str) -> str:
+    """Say that a tier could not be given another size."""
+    return (
+        f"the {kind} tier {path} keeps its {here_bytes} bytes instead of {size_bytes}: {objection}"
+        "; end tasks, then restart the agent"
+    )
+
+
+def _left(kind: Kind, path: Path, here_bytes: int, size_bytes: int, lost: int, of: int) -> str:
+    """Say what a tier of another size does not hold any more; nothing if that is nothing."""
     if not lost:
-        return Fitted(size_bytes)
-    return Fitted(
-        size_bytes,
-        left=f"{where} has {size_bytes} bytes now instead of {here_bytes}, and {lost} of the "
-        f"{len(stored)} extents that it held are gone: no program that runs needs them, and others "
-        "load them again",
+        return ""
+    return (
+        f"the {kind} tier {path} has {size_bytes} bytes now instead of {here_bytes}, and {lost} of "
+        f"the {of} extents that it held are gone: no program that runs needs them, and others load "
+        "them again"
     )
 
 

@@ -134,13 +134,13 @@ class Store:
             )
 
     @classmethod
-    def open(cls, medium: Medium, extent_bytes: int, *, allow_format: bool = False) -> Store:
+    def open(cls, medium: Medium, extent_bytes: int) -> Store:
         """Open the store on a medium, which it owns from here on; a blank one is formatted.
 
-        Raises ForeignContent or OtherGeometry where formatting would lose something that
-        `allow_format` does not give up, MediumUnusable if it is too small, MediumFailure.
+        Raises ForeignContent or OtherGeometry where something else is there, MediumUnusable if it
+        is too small, MediumFailure.
         """
-        volume = Volume.open(medium, extent_bytes, allow_format=allow_format)
+        volume = Volume.open(medium, extent_bytes)
         try:
             return cls(volume)
         except BaseException:

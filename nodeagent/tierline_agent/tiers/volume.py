@@ -4,10 +4,10 @@ It knows which record block of a slot is the newer one; it does not know which c
 referenced or recent (`catalogue.py`), takes no locks and hashes no content (`store.py`).
 Its caller lets one thread at a time work on a slot.
 
-A medium is formatted only if it is blank, or if the caller allows it. Blank means that the first
-and the last MiB are zero, where every common file system, partition table and volume manager leaves
-a mark, except for the beginnings of a superblock of ours in the last block, which a
-crash in the midst of formatting leaves.
+A medium is formatted only if it is blank, or if the caller says so (`make`). Blank means that the
+first and the last MiB are zero, where every common file system, partition table and volume manager
+leaves a mark, except for the beginnings of a superblock of ours in the last block, which a crash in
+the midst of formatting leaves.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tierline_agent.tiers.format import (
     RECORDS_PER_SLOT,
     SUPERBLOCK_MAGIC,
     UUID_BYTES,
+    Geometry,
     Record,
     SlotState,
     Superblock,
@@ -37,6 +38,9 @@ from tierline_agent.tiers.memory import scratch
 
 _MIB: Final = 1 << 20
 _SLOTS_PER_READ: Final = 128
+_GIVE_UP: Final = (
+    "give up what it holds: remove the file, or write zeros over a device's first and last MiB"
+)
 
 
 class Volume:
@@ -56,14 +60,24 @@ class Volume:
         self._sequence = itertools.count(1)
 
     @classmethod
-    def open(cls, medium: Medium, extent_bytes: int, *, allow_format: bool = False) -> Volume:
-        """Open the store on `medium`, or make one if the medium is blank or `allow_format`.
+    def open(cls, medium: Medium, extent_bytes: int) -> Volume:
+        """Open the store on `medium`, or make one if the medium is blank.
 
         Raises ForeignContent, OtherGeometry, MediumUnusable (too small) or MediumFailure.
         """
         try:
             check_extent_bytes(extent_bytes)
-            return cls(medium, _superblock(medium, extent_bytes, allow_format=allow_format))
+            return cls(medium, _superblock(medium, extent_bytes))
+        except BaseException:
+            medium.close()
+            raise
+
+    @classmethod
+    def make(cls, medium: Medium, extent_bytes: int) -> Volume:
+        """Make a store on `medium`, whatever that holds. Raises as `open` does."""
+        try:
+            check_extent_bytes(extent_bytes)
+            return cls(medium, _format(medium, extent_bytes))
         except BaseException:
             medium.close()
             raise
@@ -135,24 +149,28 @@ class Volume:
         self.medium.close()
 
 
-def _superblock(medium: Medium, extent_bytes: int, *, allow_format: bool) -> Superblock:
+def geometry_on(medium: Medium) -> Geometry | None:
+    """The geometry of the store that begins where `medium` does; None if there is none."""
+    found = _find_superblock(medium)
+    return found.geometry if found else None
+
+
+def _superblock(medium: Medium, extent_bytes: int) -> Superblock:
     """The superblock to go by: the medium's own, made whole again, or a new one."""
     found = _find_superblock(medium)
     if found is None:
-        if not allow_format and not _is_blank(medium):
+        if not _is_blank(medium):
             raise ForeignContent(
                 f"the {medium.kind} tier {medium.path} holds something that is not a Tierline "
-                "store (or one whose superblocks are destroyed); configure another path, or allow "
-                "it to be formatted, which destroys what it holds"
+                "store (or one whose superblocks are destroyed); configure another path, or "
+                f"{_GIVE_UP}"
             )
         return _format(medium, extent_bytes)
     misfit = _misfit(medium, found, extent_bytes)
-    if misfit is None:
-        _repair(medium, found)
-        return found
-    if not allow_format:
+    if misfit is not None:
         raise misfit
-    return _format(medium, extent_bytes)
+    _repair(medium, found)
+    return found
 
 
 def _find_superblock(medium: Medium) -> Superblock | None:
@@ -171,12 +189,12 @@ def _misfit(medium: Medium, found: Superblock, extent_bytes: int) -> OtherGeomet
     if geometry.medium_bytes > medium.size_bytes:
         return OtherGeometry(
             f"{where} was formatted with {geometry.medium_bytes} bytes and has now "
-            f"{medium.size_bytes}; configure the former size, or allow it to be formatted anew"
+            f"{medium.size_bytes}; give it its former size, or {_GIVE_UP}"
         )
     if geometry.extent_bytes != extent_bytes:
         return OtherGeometry(
             f"{where} was formatted for extents of {geometry.extent_bytes} bytes, not "
-            f"{extent_bytes}; configure that extent size, or allow it to be formatted anew"
+            f"{extent_bytes}; configure that extent size, or {_GIVE_UP}"
         )
     return None
 

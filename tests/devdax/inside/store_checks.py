@@ -29,9 +29,13 @@ from tierline_agent.tiers import (
     digest_of,
     open_medium,
 )
+from tierline_agent.tiers.media import Kind
 from tierline_agent.tiers.memory import scratch
+from tierline_agent.tiers.resizing import Fitted, fit
+from tierline_agent.tiers.volume import Volume
 
 DEVICE = "/dev/dax0.0"
+ALL: tuple[tuple[Kind, str], ...] = (("pmem", DEVICE), ("nvme", "/dev/vda"))
 EXTENT_BYTES = 64 << 10
 STORE_BYTES = 4 << 20
 
@@ -152,6 +156,45 @@ def a_drive_reads_straight_into_persistent_memory() -> None:
     os.close(device)
 
 
+def a_device_takes_another_size_once_nobody_needs_what_it_holds() -> None:
+    """There is no place on it for a second store, from which the first could be filled."""
+    for kind, path in ALL:
+        sizes = functools.partial(fit, kind, Path(path), extent_bytes=EXTENT_BYTES)
+        Volume.make(open_medium(kind, path, 2 * STORE_BYTES), EXTENT_BYTES).close()
+        store = Store.open(open_medium(kind, path, 2 * STORE_BYTES), EXTENT_BYTES)
+        digest, slots = store.put(KEY, extent(1, EXTENT_BYTES)), store.statistics().slots
+        store.close()
+        here = f"the {kind} tier {path} keeps its {2 * STORE_BYTES} bytes instead of {STORE_BYTES}:"
+        for planned, needed, why in (
+            (0, None, "programs that run may need 1 extents of it, and a device has no room for a"),
+            (0, {digest}, "programs that run may need 1 extents of it, and a device has no room"),
+            (slots, (), f"tasks of this node may need {slots} extents of it, and"),
+        ):
+            fitted = sizes(size_bytes=STORE_BYTES, planned_extents=planned, needed=needed)
+            assert fitted.size_bytes == 2 * STORE_BYTES
+            assert fitted.objection.startswith(f"{here} {why}"), fitted.objection
+            assert fitted.objection.endswith("; end tasks, then restart the agent")
+            same = sizes(size_bytes=2 * STORE_BYTES, planned_extents=planned, needed=needed)
+            assert same == Fitted(2 * STORE_BYTES)
+        store = Store.open(open_medium(kind, path, 2 * STORE_BYTES), EXTENT_BYTES)
+        store.acquire(digest, KEY)
+        store.close()
+
+        fitted = sizes(size_bytes=STORE_BYTES, planned_extents=0, needed=())
+        assert (fitted.size_bytes, fitted.objection) == (STORE_BYTES, "")
+        assert "1 of the 1 extents that it held are gone" in fitted.left
+        store = Store.open(open_medium(kind, path, STORE_BYTES), EXTENT_BYTES)
+        assert (store.statistics().slots < slots, list(store.digests())) == (True, [])
+        store.close()
+        larger = sizes(size_bytes=2 * STORE_BYTES, planned_extents=slots, needed=None)
+        assert larger == Fitted(2 * STORE_BYTES), larger
+        assert sizes(size_bytes=STORE_BYTES, planned_extents=0, needed=()) == Fitted(STORE_BYTES)
+        refused(
+            lambda: sizes(size_bytes=1 << 40, planned_extents=0, needed=()),  # noqa: B023 - at once
+            "configure a smaller size",
+        )
+
+
 def everything_expected_is_there(store: Store, expected: list[int], corrupt: list[int]) -> None:
     state = store.statistics()
     assert state.free + state.stored + state.unsound == state.slots, state
@@ -238,6 +281,7 @@ def main() -> None:
             one_agent_at_a_time,
             a_raw_drive_is_an_nvme_tier,
             a_drive_reads_straight_into_persistent_memory,
+            a_device_takes_another_size_once_nobody_needs_what_it_holds,
         ]
         for check in checks:
             check()

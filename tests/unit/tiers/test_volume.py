@@ -27,15 +27,15 @@ STORED = Record(SlotState.STORED, 0, 100, b"d" * 32, b"t" * 16)
         pytest.param(0, b"TIERSTOR", id="the ruins of a store"),
     ],
 )
-def test_foreign_content_is_refused_unless_formatting_is_allowed(offset: int, mark: bytes) -> None:
+def test_foreign_content_is_refused(offset: int, mark: bytes) -> None:
     medium = MemoryMedium(SIZE_BYTES)
     medium.content[offset : offset + len(mark)] = mark
     before = bytes(medium.content)
-    with pytest.raises(ForeignContent, match=r"not a Tierline store .* allow it to be formatted"):
+    with pytest.raises(ForeignContent, match=r"not a Tierline store .* remove the file"):
         Volume.open(medium, EXTENT_BYTES)
     assert bytes(medium.content) == before
     assert medium.closed
-    assert _slots(Volume.open(medium.reopened(), EXTENT_BYTES, allow_format=True)) > 0
+    assert _slots(Volume.make(medium.reopened(), EXTENT_BYTES)) > 0
 
 
 def test_a_blank_medium_is_formatted_and_opens_again_as_the_same_store() -> None:
@@ -79,12 +79,12 @@ def test_formatting_that_was_cut_off_is_finished() -> None:
     assert Volume.open(medium.reopened(), EXTENT_BYTES).geometry == geometry
 
 
-def test_another_extent_size_is_refused_unless_formatting_is_allowed() -> None:
+def test_another_extent_size_is_refused() -> None:
     medium = MemoryMedium(SIZE_BYTES)
     Volume.open(medium, EXTENT_BYTES)
     with pytest.raises(OtherGeometry, match="extents of 65536 bytes, not 131072"):
         Volume.open(medium.reopened(), 2 * EXTENT_BYTES)
-    anew = Volume.open(medium.reopened(), 2 * EXTENT_BYTES, allow_format=True)
+    anew = Volume.make(medium.reopened(), 2 * EXTENT_BYTES)
     assert anew.geometry.extent_bytes == 2 * EXTENT_BYTES
 
 
@@ -94,7 +94,7 @@ def test_a_medium_that_has_shrunk_is_refused_and_one_that_has_grown_is_not() -> 
     smaller, larger = MemoryMedium(SIZE_BYTES // 2), MemoryMedium(SIZE_BYTES * 2)
     smaller.content[:] = medium.content[: SIZE_BYTES // 2]
     larger.content[:SIZE_BYTES] = medium.content
-    with pytest.raises(OtherGeometry, match="configure the former size"):
+    with pytest.raises(OtherGeometry, match="give it its former size"):
         Volume.open(smaller, EXTENT_BYTES)
     assert Volume.open(larger, EXTENT_BYTES).geometry == geometry
 
@@ -106,7 +106,7 @@ def test_a_medium_too_small_for_one_extent_is_refused() -> None:
     assert _slots(Volume.open(MemoryMedium(size_bytes), EXTENT_BYTES)) == 1
 
 
-def test_formatting_anew_forgets_every_record() -> None:
+def test_a_store_made_anew_forgets_every_record() -> None:
     medium = MemoryMedium(SIZE_BYTES)
     volume = Volume.open(medium, EXTENT_BYTES)
     for _ in volume.scan():
@@ -114,7 +114,7 @@ def test_formatting_anew_forgets_every_record() -> None:
     volume.write_record(3, STORED)
     medium.content[0] ^= 1
     medium.content[volume.geometry.last_block] ^= 1
-    anew = Volume.open(medium.reopened(), EXTENT_BYTES, allow_format=True)
+    anew = Volume.make(medium.reopened(), EXTENT_BYTES)
     assert {record.state for _, record in anew.scan()} == {SlotState.FREE}
     assert anew.torn_records == 1
 
