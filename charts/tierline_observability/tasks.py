@@ -99,7 +99,7 @@ TASKS = Dashboard(
                 Graph(
                     "Preemptions",
                     "Times that a job gave the device away to an earlier deadline. Late ones took "
-                    "longer than the task's longest layer; contained jobs over-ran and lost "
+                    "longer to yield than was planned; contained jobs over-ran and lost "
                     "their rank. Both mean that the profile is too optimistic.",
                     Unit.PER_S,
                     (

@@ -22,7 +22,7 @@ class Preemption(ApiModel):
     scheduling: Scheduling
     """LayerPreemptive: whoever takes over takes the ring; RingKeeping: only who streams does."""
     layer_s: Seconds
-    """The longest time from one gate to the next."""
+    """How soon after it was asked a job stands at a gate, at worst."""
     penalty_s: Seconds
     """What one preemption makes a job do again, at worst."""
     parked_bytes: Count = 0

@@ -71,7 +71,7 @@ class TaskCounters:
     rings_lost: int = 0
     """Times that a job streamed again what others' streams displaced."""
     late_yields: int = 0
-    """Times that a job stood at its gate later than its longest layer allows, or never."""
+    """Times that a job stood at its gate later than was planned, or never."""
     yield_worst_ns: int = 0
     """Longest time from asking a job for the device to its standing at a gate."""
     streamed_bytes: int = 0

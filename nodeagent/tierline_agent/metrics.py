@@ -138,7 +138,7 @@ class Metrics:
         )
         self.late_yields = self._counter(
             "tierline_late_yields_total",
-            "Times that a job gave the device away later than its longest layer allows, or never.",
+            "Times that a job gave the device away later than was planned, or never.",
             *_TASK,
         )
         self.revoked = self._counter(

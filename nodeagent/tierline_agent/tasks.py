@@ -45,7 +45,7 @@ class Preemption(BaseModel):
     scheduling: Literal["LayerPreemptive", "RingKeeping"]
     """What becomes of rings; the same for all tasks of a device that have such terms."""
     layer_ns: Annotated[Nanoseconds, Field(gt=0)]
-    """Its longest layer: within it a job that is asked must stand at a gate."""
+    """Within this time after it was asked a job must stand at a gate (policy/preemption.py)."""
     penalty_ns: Nanoseconds = 0
     """What one preemption makes a job do again, at worst."""
     parked_bytes: Nanoseconds = 0

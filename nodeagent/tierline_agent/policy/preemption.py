@@ -46,7 +46,7 @@ class Terms:
     scheduling: Scheduling
     layer_ns: int
     """When it must stand at a gate after it was asked: its longest layer, and on a GPU what it may
-    wait for before and after it."""
+    wait for before and behind it."""
     penalty_ns: int
     """What one preemption makes it do again, at worst."""
     parked_bytes: int

@@ -413,7 +413,7 @@ class Jobs:
             task.note_once(
                 "late-yield",
                 f"job {record.job} of {self._client} gave the device away "
-                f"{execution.yield_worst_ns} ns after it was asked, and its longest layer has "
+                f"{execution.yield_worst_ns} ns after it was asked, and was planned to within "
                 f"{terms.layer_ns} ns; profile the task again",
             )
         return budget_ns(yielding.planned_ns, terms.penalty_ns, execution.rings_lost)

@@ -6,10 +6,10 @@ charges are P6 and P7 of the realtime theory notes). A set holds under EDF that 
 boundaries and while a job waits for data, if the demand test of demand.py accepts with
 
     C_i' = C_i + gamma_i     gamma_i = max{ penalty_j + resume : j preemptible, D_j > D_i }
-    q_j  = longest layer of j if j is preemptible, else C_j'.
+    q_j  = the longest time until j yields if it is preemptible, else C_j'.
 
-Where a job that waits for data cannot be preempted (a GPU's stream), what it may wait for at both
-ends of a layer is part of q_j (`planning/options.py`, yields_within_ns).
+That time is its longest layer; where a job that waits for data cannot be preempted (a GPU's
+stream), it is the longest from one gate to the next, waits included (planning/waits.py).
 
 A job preempts at most one other, when it first gets the device, and only one with a longer relative
 deadline; so what a preemption costs is charged once, to the job that causes it. `penalty_j` is what
@@ -28,11 +28,11 @@ preemptible task count, all at once, beside residents, ring and the largest work
 Soft tasks by their mean (derived here). Job j has its rank for a budget b_j, made of its mean, and
 goes on without one: from its next gate on it runs when no job with a rank waits, and gives way to
 any at every gate. So whatever its jobs really take, the others' deadlines hold if the test accepts
-with C_j = b_j + its longest layer, and with that layer as blocking at every t: in a window each job
-of j has the device with its rank, or on the way to the gate behind its budget, for no longer than
-C_j; without a rank it is there only if its layer began before the window. What it does again
-after a preemption is charged to the one that preempts it as long as it has its rank, and delays
-nobody but itself afterwards. A job that keeps the device to its end cannot be held to a budget: it
+with C_j = b_j + q_j, and with q_j as blocking at every t: in a window each job of j has the device
+with its rank, or on the way to the gate behind its budget, for no longer than C_j; without a rank
+it is there only if its layer began before the window. What it does again after a preemption is
+charged to the one that preempts it as long as it has its rank, and delays nobody but itself
+afterwards. A job that keeps the device to its end cannot be held to a budget: it
 counts with its worst, unless nobody's deadline on the device is hard.
 
 Assumptions: those of demand.py; C_i contains what may be under way on the links (P3) when a
@@ -72,7 +72,7 @@ class PlannedJob:
     section_ns: int
     """A whole job at its worst: how long others wait if it cannot be preempted."""
     layer_ns: int
-    """Its longest layer, dispatch included."""
+    """The longest time until it yields, dispatch included."""
     penalty_ns: int
     """What one preemption makes it do again."""
     streams: bool

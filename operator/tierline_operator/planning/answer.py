@@ -53,8 +53,8 @@ class TaskPlan:
     penalty_s: float = 0.0
     """What one preemption makes a job do again, at worst."""
     layer_s: float = 0.0
-    """Longest time from a gate, or from the dispatch, to the next gate, margins included, and where
-    waits for data cannot be broken off those at both ends of a layer."""
+    """How soon after it was asked, or dispatched, a job stands at a gate, at worst: its longest
+    layer, margins included, and where they cannot be broken off its waits for data (waits.py)."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Yielding:
     scheduling: Scheduling
     parked_bytes: int
     layer_s: float = field(compare=False)
-    """Its longest layer when the plan was made."""
+    """How soon a job stood at a gate when the plan was made."""
     penalty_s: float = field(compare=False)
     """What one preemption cost then."""
 

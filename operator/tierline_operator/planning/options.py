@@ -22,6 +22,7 @@ from tierline_operator.planning.held import Held
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.restart import restart_penalty_s
+from tierline_operator.planning.waits import yields_within_s
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ class Task:
         is its own all the time."""
         self.layer_ns = cost_ns(max(self.worst.compute_s, default=0.0) + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate, beside waits for data."""
-        self.wait_ns = 0 if device.yields_while_waiting else cost_ns(2 * self._longest_wait_s())
-        """The longest waits of a streamed job in that time, where they cannot be broken off."""
+        self.yields_while_waiting = device.yields_while_waiting
         # Without layers nothing is known of them but what the plan was made with.
         self._unseen = self.held.yielding if self.held and not layout.layer_count else None
         if self._unseen is not None:
@@ -106,31 +106,22 @@ class Task:
         self.resume_ns = cost_ns(self.dispatch_s)
         """Time to hand the device back to a job that was preempted."""
         self._options: dict[int, list[Option]] = {}
+        self._yields: dict[tuple[frozenset[int], int], int] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}
 
-    def _longest_wait_s(self) -> float:
-        """How long a job may wait for the data of one layer, whatever was preempted before.
-
-        When a layer is waited for, all that those before it read has been given back. So nothing
-        but the link holds up what it reads itself: at worst all of it is copied, behind what the
-        link had begun (P3), and beside what comes after (`late_s`).
-        """
-        layout, worst = self.demand.layout, self.worst
-        copies_s = [
-            sum(worst.copy_s[first : last + 1])
-            for first, last in zip(layout.first_extent, layout.last_extent, strict=True)
-        ]
-        return worst.start_delay_s + max(copies_s, default=0.0) + max(worst.late_s, default=0.0)
-
     def yields_within_ns(self, option: Option) -> int:
-        """How soon after it was asked a job with that plan stands at a gate.
+        """How soon after it was asked, or dispatched, a job with that plan stands at a gate.
 
-        A job that waits for data is preempted there and then on `cpu`. On a GPU its stream stands
-        at the data's flag first: the wait for the layer that has passed its gate, that layer, and
-        the wait for the next one's data go by.
+        A job that waits for data is preempted there and then on `cpu`. On a GPU it gets them first
+        (waits.py), and at its dispatch whatever it is delayed behind.
         """
-        waits = self._unseen is None and option.point.streamed_extents > 0
-        return self.layer_ns + (self.wait_ns if waits else 0)
+        if self.yields_while_waiting or self._unseen is not None:
+            return self.layer_ns
+        key = (option.point.resident, option.ring_extents)
+        if key not in self._yields:
+            within_s = yields_within_s(self.worst, *key) + self.dispatch_s
+            self._yields[key] = cost_ns(within_s) + self.later_ns(option)
+        return max(self.layer_ns, self._yields[key])
 
     def _activation_bytes(self) -> int:
         if self.held is not None and self.held.yielding is not None:
@@ -224,7 +215,7 @@ class Task:
             deadline_ns=self.deadline_ns if self.guaranteed else None,
             cost_ns=demand_ns,
             section_ns=option.section_ns + later_ns,
-            layer_ns=self.yields_within_ns(option),
+            layer_ns=self.yields_within_ns(option) if preemptible else self.layer_ns,
             penalty_ns=self.penalty_ns(option) if preemptible else 0,
             streams=option.point.streamed_extents > 0,
             by_mean=budget_ns is not None,

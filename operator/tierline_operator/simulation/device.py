@@ -2,11 +2,13 @@
 
 It does what the analysis assumes and what the agent will do, event by event: jobs get the device by
 the agent's own lease policy (given as `Policy`); a job may yield where a layer ends, while it waits
-for data and when its dispatch ends; who streams takes the ring of its domain, and with
-`ring-keeping` a fully resident job leaves it alone and the copies for the interrupted job go on.
-A copy that is under way when its job loses the ring ends all the same, and arrives nowhere. A job
-with a budget loses its rank when it has had the device for so long. A workspace that is preserved
-is saved before another job of its domain begins, and restored before its own task's next one.
+for data and when its dispatch ends. On a GPU (`yields_while_waiting` is False) it stands at a
+layer's gate once what the layer reads is in place, and not again after it went on from there. Who
+streams takes the ring of its domain, and with `ring-keeping` a fully resident job leaves it alone
+and the copies for the interrupted job go on. A copy that is under way when its job loses the ring
+ends all the same, and arrives nowhere. A job with a budget loses its rank when it has had the
+device for so long. A workspace that is preserved is saved before another job of its domain begins,
+and restored before its own task's next one.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
 many extents of something else as it serves at a time when a streaming job starts, or starts again,
@@ -83,6 +85,9 @@ class Machine:
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
     dispatch_s: float = 0.0
     blocked_extents: int = 1
+    yields_while_waiting: bool = True
+    """Whether a job that waits for data gives the device away there and then. A GPU's stream gets
+    them first, and does not stand again at a gate from which it went on, whatever was lost."""
 
 
 class Releases(Protocol):
@@ -214,6 +219,7 @@ class _Run:
                 self.seen.preemptions += 1
                 self.waiting[job.key] = job
                 self.holder = None
+                job.stood = True
                 job.held_s += self.now - job.since_s
                 if self.machine.scheduling is Scheduling.LAYER_PREEMPTIVE:
                     self._lose_ring(job)
@@ -225,6 +231,8 @@ class _Run:
 
     def _yields(self, job: Job) -> bool:
         if self.machine.scheduling is Scheduling.NON_PREEMPTIVE or not job.model.preemptible:
+            return False
+        if not self.machine.yields_while_waiting and (job.stood or job.waits):
             return False
         waiting = [_claim(other) for other in self.waiting.values()]
         return bool(waiting) and self.policy.yields(_claim(job), waiting)

@@ -36,6 +36,7 @@ def machine_of(
         scheduling=scheduling,
         dispatch_s=device.dispatch_s,
         blocked_extents=device.blocked_extents,
+        yields_while_waiting=device.yields_while_waiting,
     )
 
 

@@ -120,6 +120,8 @@ class Job:
         self.rings_lost = 0
         self.contained = False
         """Whether it has had its budget, and goes on without its rank."""
+        self.stood = False
+        """Whether it gave the device away at the gate of its next layer."""
         self.epoch = 0
         """Rises when the ring is lost: copies begun before that arrive nowhere."""
         self.published = self.consumed = 0
@@ -171,6 +173,7 @@ class Job:
         part = self.model.parts[self.part]
         self.consumed = max(self.consumed, part.frees[self.layer])
         self.layer += 1
+        self.stood = False
         if self.layer == len(part.compute_s):
             self.part += 1
             self._open()

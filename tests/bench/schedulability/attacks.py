@@ -3,14 +3,14 @@
 Each set is made *tight* for each way of scheduling: fast memory is bisected until the set is only
 just admitted, so that no slack can hide an unsound term. Sets take turns on four devices: a bare
 one; one planned with margins, and attacked with layers and links that are as slow as those allow; a
-GPU with the run time's own costs and two extents at a time on its link; and the same with half of
-the weights on NVMe, whose extents stand before jobs that never read from there, as a stream that is
-displaced and a copy ahead of another task's next job do. The attacks: each task as
-the blocker an instant before all others or before those aligned to the critical time or to a
-deadline; jobs held back until another has just begun its last or longest layer; random offsets and
-separations; each with durations in full, with layers, copies or both shortened one by one or for
-whole jobs, and with links found busy or free. A miss, a deadlock, or a response above its bound is
-an unsound test.
+GPU, whose jobs yield only when what they wait for is there, with the run time's own costs and two
+extents at a time on its link; and the same with half of the weights on NVMe, whose extents stand
+before jobs that never read from there, as a stream that is displaced and a copy ahead of another
+task's next job do. The attacks: each task as the blocker an instant before all others or before
+those aligned to the critical time or to a deadline; jobs held back until another has just begun its
+last or longest layer; random offsets and separations; each with durations in full, with layers,
+copies or both shortened one by one or for whole jobs, and with links found busy or free. A miss, a
+deadlock, or a response above its bound is an unsound test.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from itertools import cycle, islice
 
 import numpy as np
 from tests.bench.preemption import drawn
+from tests.bench.schedulability.shapes import as_on
 from tests.simulation.compiled.runs import Attack, play
 from tests.simulation.compiled.tables import tables_of
 from tests.simulation.tasksets import device_for
@@ -38,7 +39,8 @@ from tierline_operator.simulation.job import TaskModel
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 MARGINS = Margins(compute=1.1, bandwidth=1.25)
 NVME = LinkRate(12e9, 5e-5, in_flight=2)
-DEVICES = 4
+DEVICES = (DeviceKind.CPU, DeviceKind.CPU, DeviceKind.CUDA, DeviceKind.CUDA)
+"""Taken by sets in turn; only how jobs wait follows from the kind alone."""
 BISECTIONS = 8
 TOLERANCE_S = 2e-9
 START_S = 1.0
@@ -77,7 +79,7 @@ class Tally:
 
 def examine(number: int, load: float, scheduling: Scheduling, runs: int) -> Tally:
     """Draw set `number`, make it tight, and attack it so many times."""
-    tasks, device = on_device(number % DEVICES, drawn(number, load))
+    tasks, device = on_device(number % len(DEVICES), drawn(number, load))
     found = only_just(tasks, device, scheduling)
     if found is None:
         return Tally(never_admitted=1)
@@ -121,7 +123,7 @@ def on_device(which: int, tasks: list[TaskDemand]) -> tuple[list[TaskDemand], De
     gpu = replace(
         device, tiers=tiers, margins=MARGINS, dispatch_s=own.dispatch_s, gate_s=own.gate_s
     )
-    return tasks, gpu
+    return tasks, as_on(DEVICES[which], gpu)
 
 
 def only_just(

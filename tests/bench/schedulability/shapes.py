@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,9 @@ import numpy as np
 from tests.bench.preemption import drawn
 from tests.simulation.tasksets import PERIODS_S, device_for, uunifast
 
+from tierline_api.device import DeviceKind
 from tierline_api.layout import LayerShape, fold_compute, lay_out
+from tierline_operator.planning.overheads import YIELDING_WHILE_WAITING
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
@@ -51,26 +53,41 @@ class Source:
     """A device whose fast memory is the set's demand over a ratio."""
 
 
+def as_on(kind: DeviceKind, device: DeviceCapacity) -> DeviceCapacity:
+    """The device with jobs that wait for data as they do on that kind."""
+    return replace(device, yields_while_waiting=kind in YIELDING_WHILE_WAITING)
+
+
 def families(_: Path) -> Source:
-    """Synthetic models of four families, as in the realtime theory notes."""
-    return Source("four synthetic families, 32 MiB extents, 55 GB/s", drawn, device_for)
+    """Synthetic models of four families, as in the realtime theory notes, on a GPU."""
+
+    def gpu_for(tasks: list[TaskDemand], memory_ratio: float) -> DeviceCapacity:
+        return as_on(DeviceKind.CUDA, device_for(tasks, memory_ratio))
+
+    return Source("four synthetic families, 32 MiB extents, 55 GB/s, a GPU", drawn, gpu_for)
 
 
 def on_cpu(folder: Path) -> Source:
     """The models of zoo.py as measured."""
     measured = json.loads((folder / "shapes-cpu.json").read_text())
-    return _measured(measured, "cpu", CPU_EXTENT_BYTES, CPU_LINK, 10.0)
+    return _measured(measured, DeviceKind.CPU, "cpu", CPU_EXTENT_BYTES, CPU_LINK, 10.0)
 
 
 def on_h200(folder: Path) -> Source:
     """The models of tests/gpu/models.py, and the link, as tests.gpu.shapes measured them."""
     measured = json.loads((folder / "shapes-h200.json").read_text())
     link = LinkRate(measured["link"]["bandwidth_bytes_per_s"], measured["link"]["overhead_s"])
-    return _measured(measured, measured["gpu"], measured["extent_bytes"], link, 1.0)
+    size, name = measured["extent_bytes"], measured["gpu"]
+    return _measured(measured, DeviceKind.CUDA, name, size, link, 1.0)
 
 
 def _measured(
-    measured: Mapping[str, Any], device: str, extent_bytes: int, link: LinkRate, scale: float
+    measured: Mapping[str, Any],
+    kind: DeviceKind,
+    device: str,
+    extent_bytes: int,
+    link: LinkRate,
+    scale: float,
 ) -> Source:
     shapes = [
         Shape(name, tuple(map(tuple, row["layers"])), row["workspace_bytes"])
@@ -80,7 +97,7 @@ def _measured(
         f"{len(shapes)} models measured on {device}, {extent_bytes / MIB:.0f} MiB extents, "
         f"{link.bandwidth_bytes_per_s / 1e9:.1f} GB/s",
         partial(from_shapes, shapes, extent_bytes, scale),
-        partial(_device, link),
+        partial(_device, kind, link),
     )
 
 
@@ -142,7 +159,10 @@ def _task(
     )
 
 
-def _device(link: LinkRate, tasks: list[TaskDemand], memory_ratio: float) -> DeviceCapacity:
+def _device(
+    kind: DeviceKind, link: LinkRate, tasks: list[TaskDemand], memory_ratio: float
+) -> DeviceCapacity:
     weights = sum(task.layout.weight_bytes for task in tasks)
     need = weights + max(task.workspace_bytes for task in tasks)
-    return DeviceCapacity(int(need / memory_ratio), {"dram": TierCapacity(1 << 45, link)})
+    tiers = {"dram": TierCapacity(1 << 45, link)}
+    return as_on(kind, DeviceCapacity(int(need / memory_ratio), tiers))

@@ -190,10 +190,19 @@ def _first(state: State) -> int:
 
 
 @inlined
+def _waits(tables: Tables, state: State, slot: int) -> bool:
+    job = state.jobs[slot]
+    layer = tables.parts[_part(tables, state, slot)].first_layer + job.layer
+    return bool(job.published < tables.layers[layer].needs)
+
+
+@inlined
 def _yields(tables: Tables, state: State, slot: int) -> bool:
     holder = state.jobs[slot]
     preempts = tables.device[0].scheduling != NON_PREEMPTIVE
     if not preempts or not tables.tasks[holder.task].preemptible:
+        return False
+    if tables.device[0].yields_while_waiting == 0 and (holder.stood or _waits(tables, state, slot)):
         return False
     mine = _urgency(holder)
     for other in range(state.run[0].slots):
@@ -228,7 +237,8 @@ def _take(tables: Tables, state: State, attack: Any) -> None:
             job = state.jobs[slot]
             job.task, job.key, job.arrival_s = number, _order(state), run.now
             job.deadline_s = run.now + task.deadline_s
-            job.part, job.waiting, job.alive, job.begun = 0, 1, 1, 0
+            job.part, job.waiting, job.alive = 0, 1, 1
+            job.begun = job.stood = 0
             _open(state, slot)
 
 
@@ -282,6 +292,7 @@ def _end_layer(
     part = tables.parts[_part(tables, state, slot)]
     job.consumed = max(job.consumed, tables.layers[part.first_layer + job.layer].frees)
     job.layer += 1
+    job.stood = 0
     if job.layer < part.layers:
         return
     job.part += 1
@@ -307,10 +318,10 @@ def _end_layer(
 def _start_layer(tables: Tables, state: State, attack: Any, seen: Any) -> None:
     run = state.run[0]
     job = state.jobs[run.holder]
+    if _waits(tables, state, run.holder):
+        return
     part = tables.parts[_part(tables, state, run.holder)]
     layer = tables.layers[part.first_layer + job.layer]
-    if job.published < layer.needs:
-        return
     run.phase = LAYER
     spent = layer.compute_s * _share(state, LAYERS, attack.layer_least, attack.hold)
     seen.busy_s += spent
@@ -344,7 +355,7 @@ def _settle(tables: Tables, state: State, attack: Any, seen: Any) -> None:
             _start_layer(tables, state, attack, seen)
             return
         seen.preemptions += 1
-        state.jobs[slot].waiting = 1
+        state.jobs[slot].waiting = state.jobs[slot].stood = 1
         run.holder = NOBODY
         if tables.device[0].scheduling == LAYER_PREEMPTIVE:
             _lose_ring(tables, state, slot, seen)

@@ -18,6 +18,7 @@ JOB = np.dtype(
         ("waiting", "i8"),
         ("alive", "i8"),
         ("begun", "i8"),
+        ("stood", "i8"),
     ],
     align=True,
 )

@@ -47,6 +47,7 @@ DEVICE = np.dtype(
     [
         ("scheduling", "i8"),
         ("dispatch_s", "f8"),
+        ("yields_while_waiting", "i8"),
         ("domains", "i8"),
         ("widest", "i8"),
     ],
@@ -115,7 +116,13 @@ def tables_of(tasks: Sequence[TaskModel], machine: Machine) -> Tables:
         link.flight_s(machine.extent_bytes) * machine.blocked_extents * (number in used)
         for number, link in enumerate(machine.links)
     ]
-    device = (WAYS.index(machine.scheduling), machine.dispatch_s, len(domains), widest)
+    device = (
+        WAYS.index(machine.scheduling),
+        machine.dispatch_s,
+        machine.yields_while_waiting,
+        len(domains),
+        widest,
+    )
     return Tables(
         device=np.array([device], DEVICE),
         tasks=np.array(rows, TASK),

@@ -90,13 +90,14 @@ def test_tight_preemptive_sets_hold_under_attack(scheduling: Scheduling) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("scheduling", Scheduling)
-def test_mixed_sets_keep_deadlines_bounds_and_memory(scheduling: Scheduling) -> None:
+def test_mixed_sets_keep_deadlines_bounds_and_memory(scheduling: Scheduling, gpu: bool) -> None:
     admitted = 0
     for seed in range(24):
         rng = np.random.default_rng(seed)
         tasks = mixed_set(rng)
-        on = mixed_device(rng, tasks)
+        on = replace(mixed_device(rng, tasks), yields_while_waiting=not gpu)
         answer = plan(tasks, on, give_spare=bool(seed % 3), scheduling=scheduling)
         if isinstance(answer, Infeasible):
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.simulation.compiled.draws import Stream, seeds_of
@@ -29,14 +31,15 @@ def test_draws_are_uniform_and_differ_by_stream() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # the first run compiles: 20 s of a processor that may be shared by many
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("scheduling", Scheduling)
-def test_random_runs_end_at_the_same_times(scheduling: Scheduling) -> None:
+def test_random_runs_end_at_the_same_times(scheduling: Scheduling, gpu: bool) -> None:
     """Admitted sets, and refused ones with their nearest plans, which are late and pile up."""
     rng = np.random.default_rng(list(Scheduling).index(scheduling))
     runs = jobs = misses = preemptions = 0
     for seed in range(40):
         demands = mixed_set(rng)
-        device = mixed_device(rng, demands)
+        device = replace(mixed_device(rng, demands), yields_while_waiting=not gpu)
         answer = plan(demands, device, scheduling=scheduling)
         plans = answer.plans if isinstance(answer, Admitted) else answer.nearest
         if not plans:
