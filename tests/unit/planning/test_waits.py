@@ -8,17 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.simulation.preemptive import play, shortened
+from tests.unit.api import api_objects
 from tests.unit.planning.shapes import LINK, device, random_layout, task
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
+from tierline_api.memnode import MemNode
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import options
 from tierline_operator.planning.answer import Admitted
+from tierline_operator.planning.from_api import capacity_of
 from tierline_operator.planning.options import Task
 from tierline_operator.planning.pipeline import LinkRate, Pipeline, RingTooSmall
 from tierline_operator.planning.planner import plan, task_plan
-from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
+from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 from tierline_operator.planning.waits import yields_within_s
 from tierline_operator.simulation.from_plans import machine_of, models_of
 from tierline_operator.simulation.releases import Pattern
@@ -48,6 +51,15 @@ def test_a_streamed_job_stands_later_where_its_stream_waits_for_data_first() -> 
     assert gpu.yields_within_ns(streamed) == pytest.approx((10 + 20 + 10 + 10) * 1e6, rel=1e-6)
     assert gpu.yields_within_ns(gpu.resident()) == anywhere.yields_within_ns(gpu.resident())
     assert gpu.planned(streamed, preemptible=True).layer_ns == gpu.yields_within_ns(streamed)
+
+
+@pytest.mark.parametrize(("kind", "yields"), [("cpu", True), ("cuda", False)])
+def test_a_gpu_is_planned_and_played_as_one(kind: str, yields: bool) -> None:
+    known = {"name": "d0", "kind": kind, "product": "x", "fastBytes": 1, "extentBytes": 65536}
+    node = MemNode.from_api(api_objects.node(status={"devices": [known]}))
+    offered = capacity_of(node, node.status.devices[0], Margins(), dispatch_s=0, gate_s=0)
+    assert offered.yields_while_waiting is yields
+    assert machine_of((), offered, KEEPING).yields_while_waiting is yields
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,9 @@ def run(
     dispatch_s: float = 0.0,
     blocked_extents: int = 0,
     until_s: float = 5.0,
+    yields_while_waiting: bool = True,
 ) -> Seen:
-    machine = Machine([LINK], 100, scheduling, dispatch_s, blocked_extents)
+    machine = Machine([LINK], 100, scheduling, dispatch_s, blocked_extents, yields_while_waiting)
     periods = [task.period_s for task in tasks]
     arrivals = Arrivals(periods, Pattern(first_s, until_s))
     return simulate(tasks, machine, arrivals, AgentPolicy(), record=True)
@@ -134,6 +135,32 @@ def test_a_job_that_waits_for_data_yields_at_once() -> None:
     assert seen.responses_s[1] == [1.0]
     assert seen.responses_s[0] == [5.0]  # its copies went on: at 4 s all are there
     assert seen.rings_lost == 0
+
+
+def test_on_a_gpu_it_gets_the_data_first() -> None:
+    tasks = [
+        model("long", 100, 100, [200, 200], 1.0, preemptible=True),
+        model("short", 100, 10, [0], 1.0),
+    ]
+    seen = run(tasks, [0.0, 0.25], Scheduling.RING_KEEPING, yields_while_waiting=False)
+    assert seen.preemptions == 1
+    assert seen.responses_s[1] == [2.75]  # at 2 s the first layer's are there
+    assert seen.responses_s[0] == [5.0]
+
+
+def test_on_a_gpu_it_does_not_stand_again_where_it_went_on() -> None:
+    tasks = [
+        model("long", 100, 100, [200, 200], 1.0, preemptible=True),
+        model("next", 100, 50, [100], 1.0),
+        model("short", 100, 10, [0], 1.0),
+    ]
+    gpu = run(tasks, [0.0, 1.0, 4.5], Scheduling.RING_KEEPING, yields_while_waiting=False)
+    # At 2 s it stands and loses its ring, which it has again 2 s after the other's end at 4 s. It
+    # was asked once more meanwhile, and stands when it has run that layer, copies and all.
+    assert gpu.rings_lost == 1
+    assert gpu.responses_s == [[10.0], [3.0], [4.5]]
+    cpu = run(tasks, [0.0, 1.0, 4.5], Scheduling.RING_KEEPING)
+    assert cpu.responses_s[2] == [1.0]
 
 
 @pytest.mark.parametrize(
