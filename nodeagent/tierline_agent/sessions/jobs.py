@@ -1,4 +1,4 @@
-"""Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK, OUTPUT, READY, NOTICE, STATS.
+"""Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK, READY, NOTICE, STATS.
 
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
 because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
@@ -17,16 +17,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 
-from tierline_agent.accounting import JobRecord
 from tierline_agent.arenas import Arena
 from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
 from tierline_agent.kills import KillReason
 from tierline_agent.policy.leases import Rank
-from tierline_agent.policy.preemption import budget_ns
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.protocol import (
     NO_ARENA,
@@ -40,7 +37,6 @@ from tierline_agent.protocol import (
     JobFlags,
     Notice,
     NoticeKind,
-    Output,
     Ready,
     Resumed,
     Revoke,
@@ -52,6 +48,8 @@ from tierline_agent.protocol import (
     Yield,
 )
 from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.records import Records
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.tasks import Start as Releases
 from tierline_agent.work import Execution, Yielding
@@ -62,33 +60,16 @@ _LATEST_NS = 1 << 62
 _STATES_THAT_HOLD_MEMORY = (NoticeKind.STAYS_RESIDENT, NoticeKind.LEFT_MANAGEMENT)
 
 
-@dataclass
-class Job:
-    """The job of a client."""
-
-    number: int
-    arena: Arena | None
-    release_ns: int
-    deadline_ns: int
-    warmup: bool
-    execution: Execution | None = None
-    granted_ns: int | None = None
-    revoked: bool = False
-    yielded: int | None = None
-    """The sequence of its YIELD that was not answered yet."""
-
-
 class Jobs:
     """The jobs of one client."""
 
     def __init__(self, client: Client, workspace: ClientWorkspace) -> None:
         self._client = client
         self._workspace = workspace
+        self.records = Records(client)
         self._job: Job | None = None
         self._ready: int | None = None
         self._revoked: int | None = None
-        self._unclaimed: Output | None = None
-        self._held: JobRecord | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._bound: asyncio.TimerHandle | None = None
         """Ends a job that may have the device for so long only."""
@@ -121,7 +102,7 @@ class Jobs:
         if message.deadline_ns < message.release_ns:
             raise ConnectionViolation("a deadline lies before its release")
         arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
-        self._publish_held()
+        self.records.publish()
         job = Job(
             number=message.job,
             arena=arena,
@@ -351,7 +332,7 @@ class Jobs:
                 self._client.task.counters.broken += 1
                 self._workspace.left_inside()
                 self._leave(job)
-        self._publish_held()
+        self.records.publish()
 
     def _finish(
         self,
@@ -362,61 +343,18 @@ class Jobs:
         fetched_bytes: int = 0,
         workspace_bytes: int = 0,
     ) -> None:
-        node, task = self._client.node, self._client.task
-        execution = job.execution
-        if workspace_bytes > task.plan.workspace_bytes and not self._workspace.lent:
+        plan = self._client.task.plan
+        if workspace_bytes > plan.workspace_bytes and not self._workspace.lent:
             self._client.unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         self._ended_ns = end_ns
-        record = JobRecord(
-            task=task.name,
-            job=job.number,
-            release_ns=job.release_ns,
-            granted_ns=job.granted_ns or end_ns,
+        self.records.count(
+            job,
             end_ns=end_ns,
-            deadline_ns=job.deadline_ns,
-            missed=not job.warmup and (end_ns > job.deadline_ns or job.revoked),
-            warmup=job.warmup,
-            streamed_bytes=execution.streamed_bytes if execution else 0,
-            fetched_bytes=fetched_bytes,
             stall_ns=stall_ns,
+            fetched_bytes=fetched_bytes,
             workspace_bytes=workspace_bytes,
         )
-        planned_ns = allowed_ns = int(task.plan.predicted_job_time_s * 1e9)
-        if execution is not None and execution.job.yielding is not None:
-            allowed_ns = self._count_yields(record, execution, execution.job.yielding)
-        if 0 < allowed_ns < record.job_time_ns and not job.revoked:
-            record.overrun_ns = record.job_time_ns - (allowed_ns - planned_ns)
-        overruns = task.counters.overruns
-        task.counters.count(record, allowed_ns or None)
-        node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
-        self._hold(record)
-
-    def _count_yields(self, record: JobRecord, execution: Execution, yielding: Yielding) -> int:
-        """Add what preemption did to a job; returns how long it might have the device."""
-        task = self._client.task
-        counters, terms = task.counters, yielding.terms
-        record.preemptions = execution.preemptions
-        held_ns = min(execution.held_ns, record.end_ns - record.granted_ns)
-        record.parked_ns = record.end_ns - record.granted_ns - held_ns if record.preemptions else 0
-        counters.preemptions += execution.preemptions
-        counters.rings_lost += execution.rings_lost
-        counters.contained += execution.contained
-        counters.late_yields += execution.late_yields
-        self._client.node.metrics.of(task.key).count_yields(
-            preemptions=execution.preemptions,
-            late=execution.late_yields,
-            contained=execution.contained,
-        )
-        counters.yield_worst_ns = max(counters.yield_worst_ns, execution.yield_worst_ns)
-        if execution.late_yields:
-            task.note_once(
-                "late-yield",
-                f"job {record.job} of {self._client} gave the device away "
-                f"{execution.yield_worst_ns} ns after it was asked, and was planned to within "
-                f"{terms.layer_ns} ns; profile the task again",
-            )
-        return budget_ns(yielding.planned_ns, terms.penalty_ns, execution.rings_lost)
 
     def _leave(self, job: Job) -> None:
         client = self._client
@@ -480,31 +418,6 @@ class Jobs:
         client.node.kills.kill(
             client.task.name, client.process, KillReason.REVOCATION_IGNORED, sentence
         )
-
-    # -- outputs: a record waits for its digests, so that nobody reads it without them
-
-    def output(self, _sequence: int, message: Output) -> None:
-        """The digests of what a job read and computed."""
-        if self._held is not None and self._held.job == message.job:
-            self._held.input_digest = message.input_digest.hex()
-            self._held.output_digest = message.output_digest.hex()
-            self._publish_held()
-        else:
-            self._unclaimed = message
-
-    def _hold(self, record: JobRecord) -> None:
-        early, self._unclaimed = self._unclaimed, None
-        if early is not None and early.job == record.job:
-            record.input_digest = early.input_digest.hex()
-            record.output_digest = early.output_digest.hex()
-        self._held = record
-        if record.output_digest or not self._client.task.registration.record_outputs:
-            self._publish_held()
-
-    def _publish_held(self) -> None:
-        if self._held is not None:
-            self._client.node.jobs.append(self._held)
-            self._held = None
 
     # -- the rest
 

@@ -96,7 +96,7 @@ class Session:
             Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
             Ack: self.jobs.acknowledge,
-            Output: self.jobs.output,
+            Output: self.jobs.records.output,
             Ready: self.jobs.wait_for_start,
             Notice: self.jobs.notice,
             Stats: self.jobs.stats,

@@ -1,0 +1,24 @@
+"""A job as its client's session sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tierline_agent.arenas import Arena
+from tierline_agent.work import Execution
+
+
+@dataclass
+class Job:
+    """The job of a client."""
+
+    number: int
+    arena: Arena | None
+    release_ns: int
+    deadline_ns: int
+    warmup: bool
+    execution: Execution | None = None
+    granted_ns: int | None = None
+    revoked: bool = False
+    yielded: int | None = None
+    """The sequence of its YIELD that was not answered yet."""

@@ -1,0 +1,104 @@
+"""The records of one client's jobs, and what is counted with them: JOB_END's sums, OUTPUT.
+
+A record waits for its digests, so that nobody reads it without them.
+
+Invariant: every job that is given to `count` gets exactly one record, in that order.
+"""
+
+from __future__ import annotations
+
+from tierline_agent.accounting import JobRecord
+from tierline_agent.policy.preemption import budget_ns
+from tierline_agent.protocol import Output
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.job import Job
+from tierline_agent.work import Execution, Yielding
+
+
+class Records:
+    """The records of one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._unclaimed: Output | None = None
+        self._held: JobRecord | None = None
+
+    def count(
+        self, job: Job, *, end_ns: int, stall_ns: int, fetched_bytes: int, workspace_bytes: int
+    ) -> None:
+        """Count a job that was granted and is over."""
+        node, task = self._client.node, self._client.task
+        execution = job.execution
+        record = JobRecord(
+            task=task.name,
+            job=job.number,
+            release_ns=job.release_ns,
+            granted_ns=job.granted_ns or end_ns,
+            end_ns=end_ns,
+            deadline_ns=job.deadline_ns,
+            missed=not job.warmup and (end_ns > job.deadline_ns or job.revoked),
+            warmup=job.warmup,
+            streamed_bytes=execution.streamed_bytes if execution else 0,
+            fetched_bytes=fetched_bytes,
+            stall_ns=stall_ns,
+            workspace_bytes=workspace_bytes,
+        )
+        planned_ns = allowed_ns = int(task.plan.predicted_job_time_s * 1e9)
+        if execution is not None and execution.job.yielding is not None:
+            allowed_ns = self._count_yields(record, execution, execution.job.yielding)
+        if 0 < allowed_ns < record.job_time_ns and not job.revoked:
+            record.overrun_ns = record.job_time_ns - (allowed_ns - planned_ns)
+        overruns = task.counters.overruns
+        task.counters.count(record, allowed_ns or None)
+        node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
+        self._hold(record)
+
+    def _count_yields(self, record: JobRecord, execution: Execution, yielding: Yielding) -> int:
+        """Add what preemption did to a job; returns how long it might have the device."""
+        task = self._client.task
+        counters, terms = task.counters, yielding.terms
+        record.preemptions = execution.preemptions
+        held_ns = min(execution.held_ns, record.end_ns - record.granted_ns)
+        record.parked_ns = record.end_ns - record.granted_ns - held_ns if record.preemptions else 0
+        counters.preemptions += execution.preemptions
+        counters.rings_lost += execution.rings_lost
+        counters.contained += execution.contained
+        counters.late_yields += execution.late_yields
+        self._client.node.metrics.of(task.key).count_yields(
+            preemptions=execution.preemptions,
+            late=execution.late_yields,
+            contained=execution.contained,
+        )
+        counters.yield_worst_ns = max(counters.yield_worst_ns, execution.yield_worst_ns)
+        if execution.late_yields:
+            task.note_once(
+                "late-yield",
+                f"job {record.job} of {self._client} gave the device away "
+                f"{execution.yield_worst_ns} ns after it was asked, and was planned to within "
+                f"{terms.layer_ns} ns; profile the task again",
+            )
+        return budget_ns(yielding.planned_ns, terms.penalty_ns, execution.rings_lost)
+
+    def output(self, _sequence: int, message: Output) -> None:
+        """The digests of what a job read and computed."""
+        if self._held is not None and self._held.job == message.job:
+            self._held.input_digest = message.input_digest.hex()
+            self._held.output_digest = message.output_digest.hex()
+            self.publish()
+        else:
+            self._unclaimed = message
+
+    def _hold(self, record: JobRecord) -> None:
+        early, self._unclaimed = self._unclaimed, None
+        if early is not None and early.job == record.job:
+            record.input_digest = early.input_digest.hex()
+            record.output_digest = early.output_digest.hex()
+        self._held = record
+        if record.output_digest or not self._client.task.registration.record_outputs:
+            self.publish()
+
+    def publish(self) -> None:
+        """Show the record that waits, with digests or without."""
+        if self._held is not None:
+            self._client.node.jobs.append(self._held)
+            self._held = None
