@@ -62,6 +62,8 @@ class TaskCounters:
     revoked: int = 0
     broken: int = 0
     """Jobs whose client left or died in the middle; they are in no other sum."""
+    uncontended: int = 0
+    """Jobs that took the lease where it was left open to them, without asking."""
     overruns: int = 0
     """Jobs that held the lease longer than their plan predicts."""
     contained: int = 0

@@ -96,6 +96,7 @@ class Admin:
         registration = parse_registration(request)
         async with self._changing:
             task = self._node.registry.revise(registration)
+            self._node.unit_of(task).leases.recall()  # its terms may not allow it any more
             self._node.plans_changed()
         # A plan waits for the client that has the arenas of the one before.
         return {"complete": task.registration == registration}

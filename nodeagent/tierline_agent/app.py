@@ -39,6 +39,7 @@ from tierline_agent.links import Link
 from tierline_agent.losses import Losses
 from tierline_agent.metrics import Metrics
 from tierline_agent.node import Node
+from tierline_agent.open_lease import close_all, open_leases
 from tierline_agent.readiness import Readiness
 from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
@@ -122,7 +123,7 @@ async def run(config: AgentConfig) -> None:
         _log.info("ready in %s", run_dir)
         await stop.wait()
         _log.info("stopping; clients keep what they have mapped")
-        node.stopping = True
+        node.stop()
 
 
 def _leave_to_the_end() -> None:
@@ -228,6 +229,7 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
     pool.expect(lent.read(_parse_lent) or {})
     mark = LeaseMark(run_dir / f"lease-{name}")
     undo.callback(mark.close)
+    close_all(open_leases(run_dir, name), mark)
     leases = LeaseManager(time.monotonic_ns, metrics.lease_wait_s.observe)
     executor = Executor(
         device=device,

@@ -18,6 +18,10 @@ next job that takes the ring is the same arena's, it begins with what has arrive
 is still under way becomes its own. Nothing of it is published before that job is granted, so to the
 client it is as if these extents had arrived at once.
 
+When a job that streamed nothing is over and nobody wants the device, the lease may be left open to
+its client (`open_lease`). The jobs that take it have no part in any of the above: they have no
+stream, nobody else's is under way, and none is begun for as long as the lease is open.
+
 Invariant: at most one stream writes to fast memory: the lease holder's, or, beside a holder that
 streams nothing, that of the parked job whose ring it leaves alone, or one that goes ahead.
 """
@@ -33,6 +37,7 @@ from tierline_agent.accounting import FastMemory
 from tierline_agent.devices.base import Ahead, Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
 from tierline_agent.leases import LeaseManager
+from tierline_agent.open_lease import OpenLease
 from tierline_agent.policy.ahead import Aheads, Lying, Situation, may_go_ahead, reach
 from tierline_agent.policy.preemption import Rings, budget_ns, goes_on_at
 from tierline_agent.policy.transfers import BACKGROUND_NS
@@ -147,6 +152,27 @@ class Executor:
         finally:
             execution.rewinding = False
         return True
+
+    # -- jobs that take an open lease
+
+    def leave_open(self, lease: OpenLease, ended_job: int, arena: int) -> None:
+        """Leave the device to the next jobs of a client whose last one streamed nothing."""
+        quiet = self._leases.idle and not self._parked and not self._streams
+        if quiet and lease.open(ended_job, arena):
+            self._leases.leave_open(lease)
+
+    def took(self, execution: Execution, lease: OpenLease) -> None:
+        """A job has begun by the open lease; it may be over, and the device somebody else's."""
+        execution.took = lease
+        execution.since_ns = self._clock_ns()
+        self._leases.taken()
+        if self._leases.opened is lease:
+            self._memory.set_workspace(execution.job.workspace_bytes)
+
+    def has_device(self, execution: Execution) -> bool:
+        """Whether what is known of the device's use is of this job."""
+        took, holder = execution.took, self._leases.holder
+        return holder is execution.ticket or (took is not None and took is self._leases.opened)
 
     # -- giving the device away
 
@@ -328,6 +354,9 @@ class Executor:
             self._leave_parking(execution)
             if stream is not None:
                 stream.cancel()
+        elif execution.took is not None:
+            if self.has_device(execution):
+                self._memory.set_workspace(0)
         elif ticket.granted_ns is not None:
             self._judge(execution)
             execution.held_ns += self._clock_ns() - execution.since_ns
@@ -490,7 +519,9 @@ class Executor:
             parked=len(self._parked),
             streaming=bool(self._streams) or self._opening is not None,
             blocked=self._leases.blocked,
-            others_hold=execution.rewinding or holder not in (None, execution.ticket),
+            others_hold=execution.rewinding
+            or self._leases.opened is not None
+            or holder not in (None, execution.ticket),
         )
         within = reach(len(job.sources), len(job.ring))
         if not may_go_ahead(situation) or self._aheads.reaches(job.domain, words) == within:

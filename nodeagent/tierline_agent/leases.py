@@ -10,14 +10,19 @@ agent was away, is not granted anew: it holds the lease from the moment it is ba
 A preemptible holder is asked once to give the lease away, when an earlier deadline waits; when it
 stands at a gate it is *parked*: it waits among the others, and is granted again in its turn.
 
+A free lease may be left *open* to one client (`open_lease`), whose jobs take it without asking.
+That is no grant: as soon as anybody else asks, or grants are blocked, it is closed; if the client
+has taken it by then it is waited for as for a holder that is not preemptible, for one job.
+
 Invariant: between a ticket's `granted` callback and its `park` or `release` no other ticket is
-granted.
+granted, and the lease is not open; none is granted while it is open, or taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tierline_agent.policy.leases import Ask, Claim, Grant, Rank, decide, yields
 
@@ -38,6 +43,14 @@ class Ticket:
     """Since when it should."""
 
 
+class Opened(Protocol):
+    """The lease as it is left to one client."""
+
+    def close(self) -> bool:
+        """Take it back; False if the client has it, and will say that it does not any more."""
+        ...
+
+
 class LeaseManager:
     """Hands out the lease of one device."""
 
@@ -47,6 +60,9 @@ class LeaseManager:
         self._clock_ns = clock_ns
         self._observe_wait_s = observe_wait_s
         self._holder: Ticket | None = None
+        self._opened: Opened | None = None
+        self._wanted = False
+        """It could not be closed: its client has a job."""
         self._waiting: dict[int, Ticket] = {}
         self._blocked: set[str] = set()
         self._arrivals = 0
@@ -56,6 +72,17 @@ class LeaseManager:
     def holder(self) -> Ticket | None:
         """Who has the lease."""
         return self._holder
+
+    @property
+    def opened(self) -> Opened | None:
+        """To whom it is left, or who has taken it."""
+        return self._opened
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has it, or wants it."""
+        busy = self._holder or self._opened or self._waiting or self._blocked
+        return not busy
 
     @property
     def waiting(self) -> int:
@@ -87,7 +114,7 @@ class LeaseManager:
 
         False if somebody else has it: then the job was overtaken and cannot go on.
         """
-        if self._holder is not None:
+        if self._holder is not None or not self.recall():
             return False
         ticket.granted_ns = self._clock_ns()
         self._holder = ticket
@@ -124,9 +151,47 @@ class LeaseManager:
         else:
             self._waiting.pop(ticket.claim.key, None)
 
+    # -- left open
+
+    def leave_open(self, lease: Opened) -> None:
+        """Leave an idle lease to the client that `lease` is of."""
+        if not self.idle:
+            raise ValueError("only an idle lease can be left open")
+        self._opened, self._wanted = lease, False
+
+    def taken(self) -> None:
+        """A job has begun by the open lease: it waited for nobody."""
+        if self._observe_wait_s is not None:
+            self._observe_wait_s(0.0)
+
+    def recall(self) -> bool:
+        """Close what is open; False if its client has it, and is waited for."""
+        if self._opened is not None and not self._wanted:
+            if self._opened.close():
+                self._opened = None
+            else:
+                self._wanted = True
+        return self._opened is None
+
+    def returned(self, lease: Opened) -> bool:
+        """A job that took it is over; returns whether it is left to that client's next one."""
+        if self._wanted:
+            self.withdraw(lease)
+        return lease is self._opened
+
+    def withdraw(self, lease: Opened) -> None:
+        """Its client says that it does not have it, or is gone."""
+        if lease is self._opened:
+            lease.close()
+            self._opened, self._wanted = None, False
+            self._advance()
+
+    # -- blocked
+
     def block(self, reason: str) -> None:
         """Grant nothing until `unblock` with the same reason."""
         self._blocked.add(reason)
+        self.recall()
 
     def unblock(self, reason: str) -> None:
         """Withdraw a reason."""
@@ -139,7 +204,7 @@ class LeaseManager:
             return
         self._advancing = True
         try:
-            while not self._blocked:
+            while not self._blocked and (not self._waiting or self.recall()):
                 holder = self._holder.claim if self._holder else None
                 decision = decide(holder, (ticket.claim for ticket in self._waiting.values()))
                 if isinstance(decision, Ask):

@@ -51,6 +51,12 @@ class Node:
     """The agent ends, its clients do not: what is on disk about them must stay."""
     _importers: dict[Process, int] = field(default_factory=dict)
 
+    def stop(self) -> None:
+        """Leave to the next agent what is: no lease is open that nobody has taken."""
+        self.stopping = True
+        for unit in self.units.values():
+            unit.leases.recall()
+
     def unit_of(self, task: Task) -> Unit:
         """The device that a task was registered for."""
         return self.units[task.device]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 3
+MINOR: Final = 4
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -82,6 +82,7 @@ class DescriptorKind(enum.IntEnum):
     STAGING = 3
     WORKSPACE = 4
     BACKUP = 5
+    LEASE = 6
 
 
 class NoticeKind(enum.IntEnum):
@@ -110,10 +111,11 @@ class ErrorCode(enum.IntEnum):
 
 
 class WelcomeFlags(enum.IntFlag):
-    """What the administrator asks of this task. PREEMPTIBLE (minor 3): its jobs may yield."""
+    """What is special with this task. PREEMPTIBLE (minor 3): YIELD; OPEN_LEASE (4): JOB_TAKEN."""
 
     RECORD_OUTPUTS = 1
     PREEMPTIBLE = 2
+    OPEN_LEASE = 4
 
 
 class JobFlags(enum.IntFlag):
@@ -249,7 +251,8 @@ class Welcome:
     """The terms of this task.
 
     An FDS message of kind STAGING follows: one memfd of staging_slots * extent_bytes bytes,
-    writable. device_uuid is the GPU that holds the extents of a CUDA client, as NVML writes it.
+    writable; with OPEN_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is the GPU that holds
+    the extents of a CUDA client, as NVML writes it.
     """
 
     TYPE: ClassVar[int] = 2
@@ -274,7 +277,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if self.flags & ~3:
+        if self.flags & ~7:
             raise _malformed("Welcome.flags has unknown bits")
         if self.staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -321,7 +324,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if extent_bytes & (extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if flags & ~3:
+        if flags & ~7:
             raise _malformed("Welcome.flags has unknown bits")
         if staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -457,7 +460,7 @@ class Fds:
     def _payload(self) -> bytes:
         if self.arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if self.kind > 5:
+        if self.kind > 6:
             raise _malformed("Fds.kind is not a known value")
         if self.first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -474,7 +477,7 @@ class Fds:
         arena, kind, first, count = cls._FIXED.unpack(payload)
         if arena > 15:
             raise _malformed("Fds.arena is above 15")
-        if kind > 5:
+        if kind > 6:
             raise _malformed("Fds.kind is not a known value")
         if first > 65535:
             raise _malformed("Fds.first is above 65535")
@@ -1601,6 +1604,99 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobTaken:
+    """A job has begun by the open lease, without JOB_BEGIN.
+
+    One-way. The agent left the lease to this client's jobs up to some number. The descriptor of
+    kind LEASE is a file of 16 bytes that the agent writes: u64 last_job (0: closed), u32 arena,
+    u32 for the agent alone. The client takes the lease by flock(LOCK_SH) on that file and then
+    reads it: if last_job is less than its job's number, or arena another one, it unlocks and
+    sends JOB_BEGIN.
+    """
+
+    TYPE: ClassVar[int] = 39
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QIIQQQ")
+
+    job: int
+    arena: int
+    release_ns: int
+    deadline_ns: int
+    taken_ns: int
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("JobTaken.job is below 1")
+        return self._FIXED.pack(
+            self.job,
+            self.arena,
+            0x0,
+            self.release_ns,
+            self.deadline_ns,
+            self.taken_ns,
+        )
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("JobTaken has a wrong length")
+        job, arena, reserved, release_ns, deadline_ns, taken_ns = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("JobTaken.job is below 1")
+        if reserved != 0x0:
+            raise _malformed("JobTaken.reserved is not 0x0")
+        return cls(
+            job=job,
+            arena=arena,
+            release_ns=release_ns,
+            deadline_ns=deadline_ns,
+            taken_ns=taken_ns,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobReturned:
+    """A job that began by JOB_TAKEN is over; the file was unlocked before.
+
+    Fields as in JOB_END. One-way.
+    """
+
+    TYPE: ClassVar[int] = 40
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QQQQQ")
+
+    job: int
+    end_ns: int
+    workspace_peak_bytes: int
+    stall_ns: int
+    fetched_bytes: int
+
+    def _payload(self) -> bytes:
+        if self.job == 0:
+            raise _malformed("JobReturned.job is below 1")
+        return self._FIXED.pack(
+            self.job,
+            self.end_ns,
+            self.workspace_peak_bytes,
+            self.stall_ns,
+            self.fetched_bytes,
+        )
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("JobReturned has a wrong length")
+        job, end_ns, workspace_peak_bytes, stall_ns, fetched_bytes = cls._FIXED.unpack(payload)
+        if job == 0:
+            raise _malformed("JobReturned.job is below 1")
+        return cls(
+            job=job,
+            end_ns=end_ns,
+            workspace_peak_bytes=workspace_peak_bytes,
+            stall_ns=stall_ns,
+            fetched_bytes=fetched_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """A request failed, or the connection ends.
 
@@ -1669,6 +1765,8 @@ Message = (
     | WorkspaceTaken
     | Yield
     | Resumed
+    | JobTaken
+    | JobReturned
     | Error
 )
 """Any message."""
@@ -1713,6 +1811,8 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     36: WorkspaceTaken._parse,
     37: Yield._parse,
     38: Resumed._parse,
+    39: JobTaken._parse,
+    40: JobReturned._parse,
     255: Error._parse,
 }
 
@@ -1759,6 +1859,8 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Workspace,
         WorkspaceReturn,
         Yield,
+        JobTaken,
+        JobReturned,
         Error,
     )
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tierline_agent.devices.base import Extent, Stream, Words, YieldWords
 from tierline_agent.errors import StreamFailed
 from tierline_agent.identity import Process
-from tierline_agent.leases import Ticket
+from tierline_agent.leases import Opened, Ticket
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Terms
 from tierline_agent.sources import Source
@@ -88,6 +88,8 @@ class Execution:
     rings_lost: int = 0
     late_yields: int = 0
     yield_worst_ns: int = 0
+    took: Opened | None = None
+    """The open lease by which it began: it was never granted."""
     contained: bool = False
     """It had the device for longer than it may, and lost its rank."""
     limit: asyncio.TimerHandle | None = None

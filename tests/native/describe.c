@@ -376,6 +376,26 @@ static void print_resumed(FILE *to, const struct tlp_resumed *in) {
     fputs(")", to);
 }
 
+static void print_job_taken(FILE *to, const struct tlp_job_taken *in) {
+    fputs("JobTaken(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fprintf(to, ", arena=%llu", (unsigned long long)in->arena);
+    fprintf(to, ", release_ns=%llu", (unsigned long long)in->release_ns);
+    fprintf(to, ", deadline_ns=%llu", (unsigned long long)in->deadline_ns);
+    fprintf(to, ", taken_ns=%llu", (unsigned long long)in->taken_ns);
+    fputs(")", to);
+}
+
+static void print_job_returned(FILE *to, const struct tlp_job_returned *in) {
+    fputs("JobReturned(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fprintf(to, ", end_ns=%llu", (unsigned long long)in->end_ns);
+    fprintf(to, ", workspace_peak_bytes=%llu", (unsigned long long)in->workspace_peak_bytes);
+    fprintf(to, ", stall_ns=%llu", (unsigned long long)in->stall_ns);
+    fprintf(to, ", fetched_bytes=%llu", (unsigned long long)in->fetched_bytes);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -499,6 +519,12 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_RESUMED:
         print_resumed(to, &message->resumed);
+        break;
+    case TLP_JOB_TAKEN:
+        print_job_taken(to, &message->job_taken);
+        break;
+    case TLP_JOB_RETURNED:
+        print_job_returned(to, &message->job_returned);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

@@ -151,6 +151,17 @@ static int accept_staging(tierline_client *client, const struct tlp_fds *fds) {
     return 0;
 }
 
+/* The file of the open lease, if the agent has one for this client. */
+static int accept_lease(tierline_client *client, const struct tlp_fds *fds) {
+    if (fds->kind != TLP_DESCRIPTOR_KIND_LEASE || fds->count != 1 ||
+        tl_connection_claim(&client->connection, 1, &client->offer.lease) != 0) {
+        snprintf(client->connection.reason, sizeof client->connection.reason,
+                 "it did not send its open lease");
+        return unreachable(client, "opening the connection");
+    }
+    return 0;
+}
+
 static int greet(tierline_client *client) {
     struct tlp_header header;
     struct tlp_message message = {.type = TLP_HELLO};
@@ -165,11 +176,19 @@ static int greet(tierline_client *client) {
     if (code != 0) {
         return code;
     }
+    bool leased = (message.welcome.flags & TLP_WELCOME_FLAGS_OPEN_LEASE) != 0;
     tl_connection_drop_frame(&client->connection, &header);
     code = expect(client, TLP_FDS, UNASKED, &header, &message);
     code = code == 0 ? accept_staging(client, &message.fds) : code;
     if (code == 0) {
         tl_connection_drop_frame(&client->connection, &header);
+        code = leased ? expect(client, TLP_FDS, UNASKED, &header, &message) : 0;
+    }
+    if (code == 0 && leased) {
+        code = accept_lease(client, &message.fds);
+        if (code == 0) {
+            tl_connection_drop_frame(&client->connection, &header);
+        }
     }
     return code;
 }
@@ -306,6 +325,9 @@ int tl_attach(tierline_client *client) {
     }
     if (code != 0) {
         tl_connection_close(&client->connection);
+        struct tl_open_lease lost = {.descriptor = client->offer.lease};
+        tl_open_lease_replace(&lost, -1);
+        client->offer.lease = -1;
     }
     return code;
 }

@@ -42,6 +42,7 @@ static void drop_in_child(void) {
         }
         tl_workspace_close(client, true);
         tl_connection_close(&client->connection);
+        tl_open_lease_replace(&client->lease, -1);
         if (client->staging_descriptor >= 0) {
             close(client->staging_descriptor);
             client->staging_descriptor = -1;
@@ -148,6 +149,7 @@ int tl_connect(const char *socket_path, const char *process_name, uint32_t devic
     client->memory = device == TIERLINE_DEVICE_CUDA ? &tl_device_memory : &tl_host_memory;
     client->connection.socket = -1;
     client->staging_descriptor = -1;
+    client->lease.descriptor = -1;
     client->gave_up = true; /* the first connection is tried once */
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         client->arenas[i].control_descriptor = -1;
@@ -187,6 +189,7 @@ void tl_close(tierline_client *client) {
     }
     tl_workspace_close(client, client->dropped);
     tl_connection_close(&client->connection);
+    tl_open_lease_replace(&client->lease, -1);
     if (client->staging != NULL) {
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);
     }

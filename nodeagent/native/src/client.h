@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "connection.h"
 #include "error.h"
+#include "open_lease.h"
 #include "tierline/protocol.h"
 #include "tierline/tierline.h"
 #include "words.h"
@@ -57,6 +58,7 @@ struct tl_job {
     bool acknowledged; /* that it was revoked */
     bool ending;       /* JOB_END is under way: no gate opens anything any more */
     bool yielding;     /* YIELD is under way: the device is somebody else's */
+    bool taken;        /* by the open lease of this connection, and not given back */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
     uint32_t flags; /* TIERLINE_JOB_ */
@@ -75,6 +77,7 @@ struct tl_offer {
     uint64_t deadline_ns;
     uint64_t reach_bytes; /* of the workspace */
     uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
+    int lease;            /* the file of the open lease that came with it; -1: none */
 };
 
 struct tierline_client {
@@ -113,6 +116,7 @@ struct tierline_client {
     struct tl_workspace workspace;
     struct tl_arena arenas[TIERLINE_MAX_ARENAS];
     struct tl_job job;
+    struct tl_open_lease lease;
 };
 
 /* client.c: 0, or a code if the client cannot be used here. */

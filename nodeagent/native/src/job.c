@@ -73,6 +73,39 @@ static int check_job_arena(const tierline_client *client, uint32_t index) {
     return 0;
 }
 
+/* Begins the job by the open lease, if there is one for it. The agent may be gone: then the next
+ * one finds who has taken it. */
+static bool take_open_lease(tierline_client *client) {
+    struct tl_job *job = &client->job;
+    tl_look(client);
+    if (client->link != TL_LINK_UP || (job->flags & TIERLINE_JOB_WARMUP) != 0 ||
+        !tl_open_lease_take(&client->lease, job->number, job->arena)) {
+        return false;
+    }
+    job->taken = true;
+    struct tlp_message message = {.type = TLP_JOB_TAKEN};
+    message.job_taken.job = job->number;
+    message.job_taken.arena = job->arena;
+    message.job_taken.release_ns = job->release_ns;
+    message.job_taken.deadline_ns = job->deadline_ns;
+    message.job_taken.taken_ns = tl_now_ns();
+    tl_send_one_way(client, &message);
+    return true;
+}
+
+/* Gives the open lease back, and says that the job is over. */
+static int return_open_lease(tierline_client *client, const struct tlp_job_end *end) {
+    tl_open_lease_give_back(&client->lease);
+    client->job.taken = false;
+    struct tlp_message message = {.type = TLP_JOB_RETURNED};
+    message.job_returned.job = end->job;
+    message.job_returned.end_ns = end->end_ns;
+    message.job_returned.workspace_peak_bytes = end->workspace_peak_bytes;
+    message.job_returned.stall_ns = end->stall_ns;
+    message.job_returned.fetched_bytes = end->fetched_bytes;
+    return tl_send_one_way(client, &message);
+}
+
 static void give_slot_back(tierline_client *client) {
     client->job.active = false;
     client->job.granted = false;
@@ -101,6 +134,10 @@ int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, boo
                            .deadline_ns = asked->deadline_ns};
     uint64_t number = job->number;
     code = reset_arenas(client);
+    if (code == 0 && take_open_lease(client)) {
+        job->granted = true;
+        return 0;
+    }
     struct tlp_message message = {.type = TLP_JOB_BEGIN, .job_begin = *asked};
     message.job_begin.job = number;
     struct tlp_message reply;
@@ -172,8 +209,12 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         message.job_end.fetched_bytes = job->stats.fetched_bytes;
         /* On a GPU all work is done by now, so that nothing can go wrong with the job any more.
          * The round trip would be a good part of what a short job costs. */
-        code = client->device == TIERLINE_DEVICE_CUDA ? tl_send_unawaited(client, &message)
-                                                      : await_end(client, &message);
+        if (job->taken && client->link == TL_LINK_UP) {
+            code = return_open_lease(client, &message.job_end);
+        } else {
+            code = client->device == TIERLINE_DEVICE_CUDA ? tl_send_unawaited(client, &message)
+                                                          : await_end(client, &message);
+        }
     }
     give_slot_back(client);
     return code;

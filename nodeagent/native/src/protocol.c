@@ -180,7 +180,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if ((load64(payload + 8) & (load64(payload + 8) - 1)) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.extent_bytes is not a power of two");
     }
-    if ((load32(payload + 32) & ~3U) != 0) {
+    if ((load32(payload + 32) & ~7U) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.flags has unknown bits");
     }
     if (load32(payload + 36) == 0) {
@@ -262,7 +262,7 @@ static int decode_fds(const uint8_t *payload, size_t length, struct tlp_fds *out
     if (load32(payload) > 15) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.arena is above 15");
     }
-    if (load32(payload + 4) > 5) {
+    if (load32(payload + 4) > 6) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Fds.kind is not a known value");
     }
     if (load32(payload + 8) > 65535) {
@@ -824,6 +824,41 @@ static int decode_resumed(const uint8_t *payload, size_t length, struct tlp_resu
     return 0;
 }
 
+static int decode_job_taken(const uint8_t *payload, size_t length, struct tlp_job_taken *out,
+                  struct tlp_refusal *why) {
+    if (length != 40) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken.job is below 1");
+    }
+    if (load32(payload + 12) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken.reserved is not 0x0");
+    }
+    out->job = load64(payload);
+    out->arena = load32(payload + 8);
+    out->release_ns = load64(payload + 16);
+    out->deadline_ns = load64(payload + 24);
+    out->taken_ns = load64(payload + 32);
+    return 0;
+}
+
+static int decode_job_returned(const uint8_t *payload, size_t length, struct tlp_job_returned *out,
+                  struct tlp_refusal *why) {
+    if (length != 40) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobReturned has a wrong length");
+    }
+    if (load64(payload) == 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobReturned.job is below 1");
+    }
+    out->job = load64(payload);
+    out->end_ns = load64(payload + 8);
+    out->workspace_peak_bytes = load64(payload + 16);
+    out->stall_ns = load64(payload + 24);
+    out->fetched_bytes = load64(payload + 32);
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -939,6 +974,10 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_yield(payload, length, &out->yield, why);
     case TLP_RESUMED:
         return decode_resumed(payload, length, &out->resumed, why);
+    case TLP_JOB_TAKEN:
+        return decode_job_taken(payload, length, &out->job_taken, why);
+    case TLP_JOB_RETURNED:
+        return decode_job_returned(payload, length, &out->job_returned, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -1024,6 +1063,10 @@ size_t tlp_fixed_bytes(uint16_t type) {
         return 40;
     case TLP_RESUMED:
         return 8;
+    case TLP_JOB_TAKEN:
+        return 40;
+    case TLP_JOB_RETURNED:
+        return 40;
     case TLP_ERROR:
         return 248;
     default:
@@ -1297,6 +1340,23 @@ static void encode_resumed(const struct tlp_resumed *in, uint8_t *payload) {
     save64(payload, in->job);
 }
 
+static void encode_job_taken(const struct tlp_job_taken *in, uint8_t *payload) {
+    save64(payload, in->job);
+    save32(payload + 8, in->arena);
+    save32(payload + 12, 0x0);
+    save64(payload + 16, in->release_ns);
+    save64(payload + 24, in->deadline_ns);
+    save64(payload + 32, in->taken_ns);
+}
+
+static void encode_job_returned(const struct tlp_job_returned *in, uint8_t *payload) {
+    save64(payload, in->job);
+    save64(payload + 8, in->end_ns);
+    save64(payload + 16, in->workspace_peak_bytes);
+    save64(payload + 24, in->stall_ns);
+    save64(payload + 32, in->fetched_bytes);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1447,6 +1507,12 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_RESUMED:
         encode_resumed(&message->resumed, payload);
+        break;
+    case TLP_JOB_TAKEN:
+        encode_job_taken(&message->job_taken, payload);
+        break;
+    case TLP_JOB_RETURNED:
+        encode_job_returned(&message->job_returned, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

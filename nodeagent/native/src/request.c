@@ -156,7 +156,8 @@ static void prepare_offer(tierline_client *client) {
         .job_arena = job->arena,
         .release_ns = job->release_ns,
         .deadline_ns = job->deadline_ns,
-        .reach_bytes = client->workspace.reach_bytes};
+        .reach_bytes = client->workspace.reach_bytes,
+        .lease = -1};
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state == TL_ARENA_SEALED) {
             client->offer.sealed_arenas |= 1U << i;
@@ -186,6 +187,8 @@ int tl_ensure_connected(tierline_client *client) {
         client->link = code == 0 ? TL_LINK_UP : TL_LINK_DOWN;
         client->gave_up = code != 0;
         if (code == 0) {
+            tl_open_lease_replace(&client->lease, client->offer.lease);
+            client->job.taken = false; /* the agent knows the job by what it was offered */
             client->generation++;
             if (client->device == TIERLINE_DEVICE_CUDA) {
                 tl_gates_connected();

@@ -4,6 +4,8 @@ A client has at most one job. It waits for the lease, runs, and ends by JOB_END;
 because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
 neither comes in time. Asked by its flag words, a job gives the lease away by YIELD and waits for
 RESUMED. One that never does so runs to its end and is counted; one that does so unasked is refused.
+A job that took the lease where it was left open (`open_jobs`) is told of when it has begun, by
+JOB_TAKEN, and ends by JOB_RETURNED.
 
 Times come from the client and are clamped to what is possible; a client can lie only about itself.
 
@@ -35,6 +37,8 @@ from tierline_agent.protocol import (
     JobBegin,
     JobEnd,
     JobFlags,
+    JobReturned,
+    JobTaken,
     Notice,
     NoticeKind,
     Ready,
@@ -49,6 +53,7 @@ from tierline_agent.protocol import (
 )
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.records import Records
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.tasks import Start as Releases
@@ -63,9 +68,10 @@ _STATES_THAT_HOLD_MEMORY = (NoticeKind.STAYS_RESIDENT, NoticeKind.LEFT_MANAGEMEN
 class Jobs:
     """The jobs of one client."""
 
-    def __init__(self, client: Client, workspace: ClientWorkspace) -> None:
+    def __init__(self, client: Client, workspace: ClientWorkspace, open_jobs: OpenJobs) -> None:
         self._client = client
         self._workspace = workspace
+        self._open_jobs = open_jobs
         self.records = Records(client)
         self._job: Job | None = None
         self._ready: int | None = None
@@ -97,19 +103,8 @@ class Jobs:
     def begin(self, sequence: int, message: JobBegin) -> None:
         """Ask for the device; the answer is sent when the job has it."""
         client = self._client
-        if self._job is not None:
-            raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
-        if message.deadline_ns < message.release_ns:
-            raise ConnectionViolation("a deadline lies before its release")
-        arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
-        self.records.publish()
-        job = Job(
-            number=message.job,
-            arena=arena,
-            release_ns=message.release_ns,
-            deadline_ns=min(message.deadline_ns, _LATEST_NS),
-            warmup=bool(message.flags & JobFlags.WARMUP),
-        )
+        job = self._new(message, warmup=bool(message.flags & JobFlags.WARMUP))
+        self._open_jobs.asked()
 
         def granted(now_ns: int) -> None:
             job.granted_ns = now_ns
@@ -118,6 +113,30 @@ class Jobs:
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         client.unit.executor.begin(self._adopt(job, prepare), granted)
+
+    def take(self, _sequence: int, message: JobTaken) -> None:
+        """A job has begun without asking; it may be over by now."""
+        job, now_ns = self._new(message, warmup=False), time.monotonic_ns()
+        lease = self._open_jobs.took(message)
+        job.granted_ns = min(max(message.taken_ns, self._ended_ns), now_ns)
+        self._client.task.counters.uncontended += 1
+        self._client.unit.executor.took(self._adopt(job), lease)
+
+    def _new(self, message: JobBegin | JobTaken, *, warmup: bool) -> Job:
+        client = self._client
+        if self._job is not None:
+            raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
+        if message.deadline_ns < message.release_ns:
+            raise ConnectionViolation("a deadline lies before its release")
+        arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
+        self.records.publish()
+        return Job(
+            number=message.job,
+            arena=arena,
+            release_ns=message.release_ns,
+            deadline_ns=min(message.deadline_ns, _LATEST_NS),
+            warmup=warmup,
+        )
 
     async def _bring_in(self, sequence: int, job: Job) -> bool:
         try:
@@ -296,16 +315,36 @@ class Jobs:
             return
         if job.yielded is not None:
             raise ConnectionViolation(f"job {message.job} waits for the device", out_of_order=True)
+        if job.execution is not None and job.execution.took is not None:
+            raise ConnectionViolation(f"job {message.job} was taken, and is to be returned")
+        self._end(job, job.granted_ns, message)
+        client.reply(sequence, Ended(message.job))
+        self._open_jobs.over(job, alone=not self._workspace.lent)
+
+    def give_back(self, _sequence: int, message: JobReturned) -> None:
+        """A job that took the lease is over, and has given it back."""
+        job = self._job
+        if (
+            job is None
+            or job.number != message.job
+            or job.granted_ns is None
+            or job.execution is None
+            or job.execution.took is None
+        ):
+            raise ConnectionViolation(f"job {message.job} was not taken", out_of_order=True)
+        self._end(job, job.granted_ns, message)
+        self._open_jobs.over(job, alone=not self._workspace.lent)
+
+    def _end(self, job: Job, granted_ns: int, message: JobEnd | JobReturned) -> None:
         now_ns = time.monotonic_ns()
         self._workspace.job_ended(message.workspace_peak_bytes)
         self._finish(
             job,
-            end_ns=min(max(message.end_ns, job.granted_ns), now_ns),
+            end_ns=min(max(message.end_ns, granted_ns), now_ns),
             stall_ns=min(message.stall_ns, _LATEST_NS),
             fetched_bytes=min(message.fetched_bytes, _LATEST_NS),
             workspace_bytes=min(message.workspace_peak_bytes, _LATEST_NS),
         )
-        client.reply(sequence, Ended(message.job))
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:
         if message.job == self._revoked:
@@ -343,9 +382,10 @@ class Jobs:
         fetched_bytes: int = 0,
         workspace_bytes: int = 0,
     ) -> None:
-        plan = self._client.task.plan
-        if workspace_bytes > plan.workspace_bytes and not self._workspace.lent:
-            self._client.unit.memory.set_workspace(workspace_bytes)
+        unit, plan = self._client.unit, self._client.task.plan
+        has_device = job.execution is not None and unit.executor.has_device(job.execution)
+        if has_device and workspace_bytes > plan.workspace_bytes and not self._workspace.lent:
+            unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         self._ended_ns = end_ns
         self.records.count(

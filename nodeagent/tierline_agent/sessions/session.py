@@ -32,6 +32,8 @@ from tierline_agent.protocol import (
     Hello,
     JobBegin,
     JobEnd,
+    JobReturned,
+    JobTaken,
     Message,
     Notice,
     Output,
@@ -52,6 +54,7 @@ from tierline_agent.protocol import (
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
+from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
 from tierline_agent.sessions.workspace import ClientWorkspace
@@ -75,7 +78,8 @@ class Session:
         """Take over the socket, which must be non-blocking, and begin to read."""
         self.client = Client(node, task, peer, connection, self)
         self._workspace = ClientWorkspace(self.client)
-        self.jobs = Jobs(self.client, self._workspace)
+        self._open_jobs = OpenJobs(self.client)
+        self.jobs = Jobs(self.client, self._workspace, self._open_jobs)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
         self._workspace.on_running = self._resume_with_workspace
@@ -86,12 +90,14 @@ class Session:
             Reserve: self._loading.reserve,
             Store: self._loading.store,
             Seal: self._loading.seal,
-            Free: self._loading.free,
+            Free: self._free,
             Fetch: self._loading.fetch,
             Profile: self._loading.profile,
-            Workspace: self._workspace.ask,
+            Workspace: self._ask_workspace,
             WorkspaceReturn: self._workspace.offer,
             JobBegin: self.jobs.begin,
+            JobTaken: self.jobs.take,
+            JobReturned: self.jobs.give_back,
             Yield: self.jobs.give_away,
             Rewind: self.jobs.rewind,
             JobEnd: self.jobs.end,
@@ -145,6 +151,7 @@ class Session:
         for arena in arenas:
             client.unit.executor.forget(arena.words)
         self.jobs.close()
+        self._open_jobs.close()
         if client.token:
             if not node.recovery.awaits(client.token):
                 node.clients.forget(client.token)
@@ -165,6 +172,14 @@ class Session:
         if handler is None:
             raise ConnectionViolation(f"a client does not send {type(message).__name__}")
         return handler
+
+    def _free(self, sequence: int, message: Free) -> None:
+        self._open_jobs.changes()
+        self._loading.free(sequence, message)
+
+    def _ask_workspace(self, sequence: int, message: Workspace) -> None:
+        self._open_jobs.changes()
+        self._workspace.ask(sequence, message)
 
     def _descriptors(self, sequence: int, message: Fds) -> None:
         taker = self._workspace if self._workspace.takes(message) else self._reattach
@@ -216,6 +231,8 @@ class Session:
         flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
         if registration.preemption is not None and message.minor >= YIELD_MINORS["cuda"]:
             flags |= WelcomeFlags.PREEMPTIBLE
+        if self._open_jobs.prepare():
+            flags |= WelcomeFlags.OPEN_LEASE
         client.reply(
             sequence,
             Welcome(
@@ -231,6 +248,7 @@ class Session:
             ),
         )
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
+        self._open_jobs.send(sequence)
         _log.info("%s %s", client, "is back" if known else "connected")
         node.recovery.attached(client.token, 0)
 

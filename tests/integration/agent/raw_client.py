@@ -7,6 +7,7 @@ holds it: mappings of its residents, its ring and its control page.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import itertools
 import mmap
 import os
@@ -55,6 +56,8 @@ class RawClient:
         self._descriptors: list[int] = []
         self.welcome: p.Welcome | None = None
         self.staging: mmap.mmap | None = None
+        self.lease = -1
+        """The file of its open lease."""
         self._jobs = itertools.count(1)
 
     # -- frames
@@ -111,6 +114,8 @@ class RawClient:
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)
+        if self.welcome.flags & p.WelcomeFlags.OPEN_LEASE:
+            (self.lease,) = self.expect_descriptors(p.DescriptorKind.LEASE, 1)
         return self.welcome
 
     def load(self, content: bytes, *, arena: int = 0, pinned: int = 0, span: int = 1) -> Loaded:
@@ -180,6 +185,40 @@ class RawClient:
     def end(self, job: int) -> None:
         self.ask(p.JobEnd(job, time.monotonic_ns(), 0, 0, 0), p.Ended)
 
+    # -- the open lease
+
+    def take(self, *, deadline_s: float = DUE_S, arena: int = p.NO_ARENA) -> int | None:
+        """Begin a job by the open lease; None if it is not open."""
+        job = next(self._jobs)
+        if not self.lock_lease():
+            return None
+        last_job, of_arena, _ = struct.unpack("<QII", os.pread(self.lease, 16, 0))
+        if last_job < job or of_arena != arena:
+            self.unlock_lease()
+            return None
+        now_ns = time.monotonic_ns()
+        self.send(p.JobTaken(job, arena, now_ns, now_ns + int(deadline_s * 1e9), now_ns))
+        return job
+
+    def give_back(self, job: int) -> None:
+        """End it."""
+        self.unlock_lease()
+        self.send(p.JobReturned(job, time.monotonic_ns(), 0, 0, 0))
+
+    def lock_lease(self) -> bool:
+        try:
+            fcntl.flock(self.lease, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock_lease(self) -> None:
+        fcntl.flock(self.lease, fcntl.LOCK_UN)
+
+    def counted(self) -> p.Statistics:
+        """The task's counters, when all that was sent before is counted."""
+        return self.ask(p.Stats(), p.Statistics)
+
     def rewind(self, job: int) -> None:
         """Have the arena of a job streamed from its start again."""
         assert self.ask(p.Rewind(job), p.Rewound).job == job
@@ -216,6 +255,9 @@ class RawClient:
 
     def close(self) -> None:
         self.socket.close()
+        if self.lease >= 0:
+            os.close(self.lease)
+            self.lease = -1
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 3U
+#define TLP_MINOR 4U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -45,6 +45,7 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_STAGING = 3,
     TLP_DESCRIPTOR_KIND_WORKSPACE = 4,
     TLP_DESCRIPTOR_KIND_BACKUP = 5,
+    TLP_DESCRIPTOR_KIND_LEASE = 6,
 };
 
 /* What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move. */
@@ -70,10 +71,11 @@ enum tlp_error_code {
     TLP_ERROR_CODE_INTERNAL = 10,
 };
 
-/* What the administrator asks of this task. PREEMPTIBLE (minor 3): its jobs may yield. */
+/* What is special with this task. PREEMPTIBLE (minor 3): YIELD; OPEN_LEASE (4): JOB_TAKEN. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
+    TLP_WELCOME_FLAGS_OPEN_LEASE = 4,
 };
 
 /* How a job is counted. */
@@ -130,6 +132,8 @@ enum tlp_type {
     TLP_WORKSPACE_TAKEN = 36,
     TLP_YIELD = 37,
     TLP_RESUMED = 38,
+    TLP_JOB_TAKEN = 39,
+    TLP_JOB_RETURNED = 40,
     TLP_ERROR = 255,
 };
 
@@ -158,8 +162,8 @@ struct tlp_hello {
 };
 
 /* The terms of this task. An FDS message of kind STAGING follows: one memfd of staging_slots *
- * extent_bytes bytes, writable. device_uuid is the GPU that holds the extents of a CUDA client,
- * as NVML writes it. */
+ * extent_bytes bytes, writable; with OPEN_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is
+ * the GPU that holds the extents of a CUDA client, as NVML writes it. */
 struct tlp_welcome {
     uint64_t reattach_token;
     uint64_t extent_bytes;
@@ -447,6 +451,29 @@ struct tlp_resumed {
     uint64_t job;
 };
 
+/* A job has begun by the open lease, without JOB_BEGIN. One-way. The agent left the lease to
+ * this client's jobs up to some number. The descriptor of kind LEASE is a file of 16 bytes that
+ * the agent writes: u64 last_job (0: closed), u32 arena, u32 for the agent alone. The client
+ * takes the lease by flock(LOCK_SH) on that file and then reads it: if last_job is less than
+ * its job's number, or arena another one, it unlocks and sends JOB_BEGIN. */
+struct tlp_job_taken {
+    uint64_t job;
+    uint32_t arena;
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+    uint64_t taken_ns;
+};
+
+/* A job that began by JOB_TAKEN is over; the file was unlocked before. Fields as in JOB_END.
+ * One-way. */
+struct tlp_job_returned {
+    uint64_t job;
+    uint64_t end_ns;
+    uint64_t workspace_peak_bytes;
+    uint64_t stall_ns;
+    uint64_t fetched_bytes;
+};
+
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
  * */
 struct tlp_error {
@@ -496,6 +523,8 @@ struct tlp_message {
         struct tlp_workspace_taken workspace_taken;
         struct tlp_yield yield;
         struct tlp_resumed resumed;
+        struct tlp_job_taken job_taken;
+        struct tlp_job_returned job_returned;
         struct tlp_error error;
     };
 };

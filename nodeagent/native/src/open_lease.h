@@ -1,0 +1,27 @@
+/* The open lease: jobs begin and end without asking the agent, where it left the lease to them.
+ * Both sides' argument is in the agent's open_lease.py.
+ *
+ * The agent writes a small file of the client's own; the client has it for reading, takes the lease
+ * by a shared flock and then looks into the file. The kernel gives back what a process had when it
+ * dies. A fork's child has the same open file: it closes it, and never unlocks.
+ *
+ * Invariant: between tl_open_lease_take that returned true and tl_open_lease_give_back the file is
+ * locked, unless the connection it came with is lost; before and behind it is not.
+ */
+#ifndef TIERLINE_OPEN_LEASE_H
+#define TIERLINE_OPEN_LEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct tl_open_lease {
+    int descriptor; /* -1: none */
+};
+
+/* Takes the lease for a job if it is open to it. */
+bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena);
+void tl_open_lease_give_back(const struct tl_open_lease *lease);
+/* Closes the file, whatever its state, and takes over that of another connection, or -1. */
+void tl_open_lease_replace(struct tl_open_lease *lease, int descriptor);
+
+#endif

@@ -1,0 +1,114 @@
+"""Jobs that begin and end without the agent: JOB_TAKEN, JOB_RETURNED.
+
+The agent hears of them when they have begun, and when they are over; it counts them as any other.
+Messages come in order, so that between two answers to JOB_BEGIN each JOB_TAKEN is followed by its
+JOB_RETURNED; the lease may be somebody else's by the time they are read.
+
+Invariant: the lease is left open only to a client whose next job needs nothing but the lease, as
+its last one did: all weights resident or none, no workspace in extents, nothing to be limited,
+ranked or preempted, and none of this changes before it is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tierline_agent.errors import ConnectionViolation
+from tierline_agent.open_lease import OPEN_LEASE_MINORS, OpenLease, open_leases
+from tierline_agent.protocol import NO_ARENA, DescriptorKind, JobTaken
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.job import Job
+
+_log = logging.getLogger(__name__)
+
+
+class OpenJobs:
+    """The open lease of one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lease: OpenLease | None = None
+        self._may_take = False
+        """The lease was open to it since it asked last."""
+        self._arena = NO_ARENA
+        """The one for which it was."""
+
+    # -- the file
+
+    def prepare(self) -> bool:
+        """Make what a client that can take it is sent; returns whether there is that."""
+        client = self._client
+        minor = OPEN_LEASE_MINORS.get(client.unit.device.kind)
+        if minor is not None and client.minor >= minor:
+            folder = open_leases(Path(client.node.config.run_dir), client.unit.name)
+            try:
+                self._lease = OpenLease(folder, client.token, client.process)
+            except OSError as failure:
+                _log.warning("%s gets no open lease: %s", client, failure)
+        return self._lease is not None
+
+    def send(self, sequence: int) -> None:
+        """Send it. Raises OSError."""
+        if self._lease is not None:
+            descriptors = [self._lease.export()]
+            self._client.send_descriptors(sequence, 0, DescriptorKind.LEASE, descriptors)
+
+    def close(self) -> None:
+        """The client is gone; after this nobody waits for it."""
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            self._client.unit.leases.withdraw(lease)
+            lease.remove()
+
+    # -- jobs
+
+    def asked(self) -> None:
+        """The client asks for the lease: it does not have it."""
+        self._may_take = False
+        if self._lease is not None:
+            self._client.unit.leases.withdraw(self._lease)
+
+    def changes(self) -> None:
+        """What its jobs need may be something else from now on."""
+        if self._lease is not None and self._client.unit.leases.opened is self._lease:
+            self._client.unit.leases.recall()
+
+    def took(self, message: JobTaken) -> OpenLease:
+        """Check that it could be taken for this job.
+
+        Raises:
+            ConnectionViolation: it was not open.
+        """
+        if self._lease is None or not self._may_take or message.arena != self._arena:
+            raise ConnectionViolation(
+                f"job {message.job} began by a lease that was not open", out_of_order=True
+            )
+        return self._lease
+
+    def over(self, job: Job, *, alone: bool) -> None:
+        """A job is counted: leave the lease to the next one if that needs nothing else.
+
+        `alone`: it has no workspace in extents.
+        """
+        client, lease = self._client, self._lease
+        if lease is None or client.connection.closed:
+            return
+        registration, leases = client.task.registration, client.unit.leases
+        simple = (
+            alone
+            and not job.warmup
+            and not job.revoked
+            and job.execution is not None
+            and not job.execution.job.streams
+            and registration.preemption is None
+            and registration.job_limit_ns is None
+            and not client.node.stopping
+        )
+        if job.execution is not None and job.execution.took is not None and leases.returned(lease):
+            if not lease.counted(job.number):
+                leases.recall()
+        elif simple:
+            self._arena = job.arena.index if job.arena is not None else NO_ARENA
+            self._may_take = True
+            client.unit.executor.leave_open(lease, job.number, self._arena)

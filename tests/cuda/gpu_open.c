@@ -1,0 +1,149 @@
+/* Jobs of a resident task that take the lease where the agent left it open, told one by one: what
+ * is to be done comes as lines on standard input, and each is answered by one.
+ *
+ * The first argument names a scenario, the second is the agent's socket, the third the number of
+ * extents; the fourth is a file that all tasks of a test map. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gpu_kit.h"
+
+enum { TIMED = 2000 };
+
+static struct task task;
+static const char *socket_path, *shared_path;
+static uint32_t extents;
+
+static void load_all(void) {
+    use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+}
+
+static void pass(void) {
+    clear(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 0));
+    }
+    check(&task, 0, task.count, NULL);
+}
+
+/* A fork's child has none of it: neither the job nor the lease, and its end changes neither. */
+static void fork_inside(uint64_t job) {
+    pid_t child = fork();
+    HOLDS(child >= 0);
+    if (child == 0) {
+        uint64_t other;
+        bool refused =
+            tierline_job_end(task.client, job, 0) == TIERLINE_E_FORKED &&
+            tierline_job_begin(task.client, 0, 0, 0, UINT64_MAX >> 2, &other) == TIERLINE_E_FORKED;
+        _exit(refused ? 0 : 1);
+    }
+    int status;
+    HOLDS(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void told(void) {
+    uint64_t job = 0;
+    char line[64];
+    load_all();
+    puts("loaded");
+    fflush(stdout);
+    while (fgets(line, sizeof line, stdin) != NULL && strcmp(line, "quit\n") != 0) {
+        if (strcmp(line, "begin\n") == 0 || strcmp(line, "job\n") == 0) {
+            job = begin(&task);
+            pass();
+        }
+        if (strcmp(line, "fork\n") == 0) {
+            fork_inside(job);
+        }
+        if (strcmp(line, "end\n") == 0 || strcmp(line, "job\n") == 0) {
+            pass();
+            end(&task, job);
+        }
+        fputs(line, stdout);
+        fflush(stdout);
+    }
+}
+
+/* Each job is counted before the next one begins, so all but the first take the lease. */
+static void alone(void) {
+    load_all();
+    for (uint64_t i = 1; i <= 100; i++) {
+        uint64_t job = begin(&task);
+        pass();
+        end(&task, job);
+        HOLDS(jobs(&task) == i);
+    }
+}
+
+/* As fast as it goes: the agent's counting falls behind. */
+static void unpaced(void) {
+    load_all();
+    for (uint64_t i = 0; i < 1000; i++) {
+        end(&task, begin(&task));
+    }
+    HOLDS(jobs(&task) == 1000);
+}
+
+static uint64_t random_below(uint64_t *state, uint64_t bound) {
+    *state = *state * 6364136223846793005U + 1442695040888963407U;
+    return (*state >> 33) % bound;
+}
+
+/* Nobody else is inside a job while this one is. */
+static void contending(void) {
+    load_all();
+    int file = open(shared_path, O_RDWR);
+    uint32_t *inside = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    HOLDS(inside != MAP_FAILED);
+    uint64_t state = (uint64_t)getpid();
+    for (int i = 0; i < 300; i++) {
+        uint64_t job = begin(&task);
+        HOLDS(__atomic_fetch_add(inside, 1, __ATOMIC_SEQ_CST) == 0);
+        clear(&task);
+        OK(launch(&task, 0, 0, NULL, random_below(&state, 200000)));
+        check(&task, 0, 1, NULL);
+        HOLDS(__atomic_fetch_sub(inside, 1, __ATOMIC_SEQ_CST) == 1);
+        end(&task, job);
+        uint64_t pause_ns = random_below(&state, 4) * random_below(&state, 400000);
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
+    }
+    HOLDS(jobs(&task) == 300);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
+/* Prints what begin and end of a job take together, in ns, one job a line; jobs last about 1 ms. */
+static void timed(void) {
+    load_all();
+    for (int i = 0; i < TIMED; i++) {
+        uint64_t start_ns = now_ns();
+        uint64_t job = begin(&task);
+        uint64_t begun_ns = now_ns();
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        uint64_t over_ns = now_ns();
+        end(&task, job);
+        printf("%llu %llu\n", (unsigned long long)(begun_ns - start_ns),
+               (unsigned long long)(now_ns() - over_ns));
+    }
+}
+
+int main(int argc, char **argv) {
+    static const struct scenario scenarios[] = {
+        {"told", told},   {"alone", alone}, {"unpaced", unpaced}, {"contending", contending},
+        {"timed", timed},
+    };
+    HOLDS(argc == 5);
+    socket_path = argv[2];
+    extents = (uint32_t)strtoul(argv[3], NULL, 10);
+    shared_path = argv[4];
+    return run_scenario(argv[1], scenarios, sizeof scenarios / sizeof *scenarios, &task);
+}

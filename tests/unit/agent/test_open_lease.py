@@ -1,0 +1,343 @@
+"""The lease that is left open to a client: the real files and locks, and the manager on top.
+
+What a client does is what the library's open_lease.c does, on an open file of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tierline_agent.identity import Process, start_ticks
+from tierline_agent.leases import LeaseManager, Ticket
+from tierline_agent.open_lease import OpenLease, close_all
+from tierline_agent.policy.leases import Rank
+from tierline_agent.state import LeaseMark
+
+SELF = Process(os.getpid(), start_ticks(os.getpid()) or 0)
+ARENA = 3
+
+
+class Taker:
+    """A client's side of a lease."""
+
+    def __init__(self, lease: OpenLease) -> None:
+        self.descriptor = lease.export()
+
+    def take(self, job: int, arena: int = ARENA) -> bool:
+        return self.lock() and self.look(job, arena)
+
+    def lock(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def look(self, job: int, arena: int = ARENA) -> bool:
+        last_job, of_arena, _ = struct.unpack("<QII", os.pread(self.descriptor, 16, 0))
+        if last_job >= job and of_arena == arena:
+            return True
+        self.unlock()
+        return False
+
+    def unlock(self) -> None:
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+class Pair:
+    """A lease and its taker."""
+
+    def __init__(self, folder: Path, token: int = 1, process: Process = SELF) -> None:
+        self.lease = OpenLease(folder, token, process)
+        self.taker = Taker(self.lease)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.taker.close()
+    made.lease.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_it_is_closed_at_first(pair: Pair) -> None:
+    assert not pair.taker.take(1)
+
+
+def test_it_is_open_to_the_next_jobs_of_one_arena(pair: Pair) -> None:
+    assert pair.lease.open(1, ARENA)
+    assert not pair.taker.take(2, ARENA + 1)
+    assert pair.taker.take(2)
+    pair.taker.unlock()
+    assert pair.taker.take(3)
+    pair.taker.unlock()
+    assert not pair.taker.take(4)  # the agent has counted none of these
+    pair.lease.counted(3)
+    assert pair.taker.take(4)
+    pair.taker.unlock()
+
+
+def test_it_is_closed_unless_it_is_taken(pair: Pair) -> None:
+    assert pair.lease.open(1, ARENA)
+    assert pair.lease.close()
+    assert not pair.taker.take(2)
+    assert pair.lease.open(1, ARENA)
+    assert pair.taker.take(2)
+    assert not pair.lease.close()
+    pair.taker.unlock()
+    assert not pair.taker.take(3)
+    assert pair.lease.close()
+
+
+def test_who_locked_before_it_was_closed_finds_it_closed(pair: Pair) -> None:
+    """The one moment in which both sides think that it may be the client's: both keep off."""
+    assert pair.lease.open(1, ARENA)
+    assert pair.taker.lock()
+    assert not pair.lease.close()
+    assert not pair.taker.look(2)
+    assert pair.lease.close()
+
+
+def test_it_is_not_left_open_to_who_has_the_lock(pair: Pair) -> None:
+    assert pair.taker.lock()
+    assert not pair.lease.open(1, ARENA)
+    pair.taker.unlock()
+    assert not pair.taker.take(2)
+
+
+def test_the_highest_job_has_a_number(pair: Pair) -> None:
+    assert pair.lease.open((1 << 64) - 1, ARENA)
+    assert pair.taker.take((1 << 64) - 1)
+    pair.taker.unlock()
+
+
+# -- after the death of an agent
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Iterator[LeaseMark]:
+    made = LeaseMark(tmp_path / "mark")
+    yield made
+    made.close()
+
+
+def test_an_idle_client_of_before_is_no_holder(tmp_path: Path, mark: LeaseMark) -> None:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    before = Pair(folder)
+    assert before.lease.open(1, ARENA)
+    close_all(folder, mark)
+    assert mark.read() is None
+    assert not before.taker.take(2)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_who_has_taken_it_is_the_holder(tmp_path: Path, mark: LeaseMark, wanted: bool) -> None:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    before = Pair(folder, token=7)
+    assert before.lease.open(1, ARENA)
+    assert before.taker.take(2)
+    if wanted:
+        assert not before.lease.close()
+    close_all(folder, mark)
+    assert mark.read() == (7, SELF)
+
+
+def test_a_lock_on_what_was_closed_makes_nobody_the_holder(tmp_path: Path, mark: LeaseMark) -> None:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    before = Pair(folder)
+    assert before.lease.open(1, ARENA)
+    assert before.lease.close()
+    assert before.taker.lock()
+    close_all(folder, mark)
+    assert mark.read() is None
+
+
+def test_the_dead_hold_nothing_and_the_mark_goes_first(tmp_path: Path, mark: LeaseMark) -> None:
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    gone = Process(SELF.pid, SELF.start_ticks - 1)
+    for token, process in ((1, gone), (2, SELF)):
+        before = Pair(folder, token, process)
+        assert before.lease.open(1, ARENA)
+        assert before.taker.take(2)
+    mark.set(3, SELF)
+    close_all(folder, mark)
+    assert mark.read() == (3, SELF)
+
+
+def test_the_lock_of_a_process_dies_with_it(tmp_path: Path) -> None:
+    lease = OpenLease(tmp_path, 1, SELF)
+    assert lease.open(1, ARENA)
+    descriptor = lease.export()
+    script = (
+        f"import fcntl; fcntl.flock({descriptor}, fcntl.LOCK_SH); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        pass_fds=[descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        os.close(descriptor)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        assert not lease.close()
+        process.kill()
+    assert lease.close()
+    lease.remove()
+
+
+# -- the manager, against a model
+
+
+class Model:
+    """Two clients that may take, any number of jobs that ask, and a reason to grant nothing.
+
+    A step of a client's is one call at the kernel, so that everything comes between two.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.leases = LeaseManager(lambda: 0)
+        self.pairs = [Pair(self.folder, token) for token in (1, 2)]
+        self.locked: set[int] = set()
+        self.inside: set[int] = set()
+        """Clients that run a job for which they took the lease."""
+        self.unsaid: set[int] = set()
+        """Those that ended one, and have not said so."""
+        self.must_ask: set[int] = set()
+        self.jobs = [1, 1]
+        self.waiting: list[Ticket] = []
+        self.granted: list[Ticket] = []
+
+    def close(self) -> None:
+        for pair in self.pairs:
+            pair.taker.close()
+            pair.lease.remove()
+
+    def acts(self, who: int) -> bool:
+        return bool({who} & (self.locked | self.inside | self.unsaid | self.must_ask))
+
+    def leave_open(self, who: int) -> None:
+        pair = self.pairs[who]
+        if self.leases.idle and not self.acts(who) and pair.lease.open(self.jobs[who], ARENA):
+            self.leases.leave_open(pair.lease)
+
+    def step(self, who: int) -> None:
+        """What a client does next."""
+        pair = self.pairs[who]
+        if who in self.locked:
+            self.locked.discard(who)
+            taken = pair.taker.look(self.jobs[who] + 1)
+            self.jobs[who] += taken
+            (self.inside if taken else self.must_ask).add(who)
+        elif who in self.inside:
+            pair.taker.unlock()
+            self.inside.discard(who)
+            self.unsaid.add(who)
+        elif who in self.unsaid:
+            self.unsaid.discard(who)
+            if self.leases.returned(pair.lease):
+                pair.lease.counted(self.jobs[who])
+        elif who in self.must_ask:
+            self.must_ask.discard(who)
+            self.leases.withdraw(pair.lease)
+            self.ask(0)
+        elif self.leases.opened is pair.lease:
+            self.try_it(who)
+
+    def try_it(self, who: int) -> None:
+        """A client does not know whether it is open."""
+        if not self.acts(who) and self.pairs[who].taker.lock():
+            self.locked.add(who)
+
+    def die(self, who: int) -> None:
+        """And be replaced by another client of that number."""
+        pair = self.pairs[who]
+        pair.taker.close()
+        self.leases.withdraw(pair.lease)
+        pair.lease.remove()
+        for state in (self.locked, self.inside, self.unsaid, self.must_ask):
+            state.discard(who)
+        self.pairs[who] = Pair(self.folder, who + 1)
+
+    def ask(self, deadline_ns: int) -> None:
+        ticket = self.leases.ticket(deadline_ns, Rank.GUARANTEED)
+        self.waiting.append(ticket)
+
+        def granted(_now_ns: int) -> None:
+            self.waiting.remove(ticket)
+            self.granted.append(ticket)
+
+        self.leases.request(ticket, granted)
+
+    def end(self) -> None:
+        if self.granted:
+            self.leases.release(self.granted.pop())
+
+    def give_up(self) -> None:
+        if self.waiting:
+            self.leases.release(self.waiting.pop())
+
+    def one_at_a_time_has_the_device(self) -> None:
+        assert len(self.inside) + len(self.granted) <= 1
+
+    def nobody_waits_for_a_free_device(self) -> None:
+        """Unless a client has said nothing yet of what it did, or is about to look."""
+        speechless = self.locked | self.inside | self.unsaid | self.must_ask
+        if self.waiting and not self.granted and not self.leases.blocked:
+            assert speechless, "the lease is lost"
+
+    def who_waits_goes_by_deadlines(self) -> None:
+        if self.granted:
+            assert self.leases.holder is self.granted[0]
+
+    def check(self) -> None:
+        self.one_at_a_time_has_the_device()
+        self.nobody_waits_for_a_free_device()
+        self.who_waits_goes_by_deadlines()
+
+
+def walk(folder: Path, random: Random) -> int:
+    """Eighty events in some order; returns how often the lease was taken."""
+    model = Model(folder)
+    events: tuple[tuple[int, Callable[[int], object]], ...] = (
+        (24, model.step),
+        (6, model.leave_open),
+        (2, lambda _: model.ask(random.randrange(3))),
+        (1, model.try_it),
+        (6, lambda _: model.end()),
+        (1, lambda _: model.give_up()),
+        (1, lambda _: model.leases.block("test")),
+        (4, lambda _: model.leases.unblock("test")),
+        (1, lambda _: model.leases.recall()),
+        (1, model.die),
+    )
+    weights, calls = zip(*events, strict=True)
+    for call in random.choices(calls, weights, k=80):
+        call(random.randrange(2))
+        model.check()
+    model.close()
+    return sum(model.jobs) - 2
+
+
+def test_whatever_comes_between_one_at_a_time_has_the_device(tmp_path: Path) -> None:
+    random = Random(1)  # noqa: S311 - any order will do
+    assert sum(walk(tmp_path, random) for _ in range(1500)) > 1000
