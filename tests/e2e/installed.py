@@ -41,6 +41,7 @@ EXTENT_BYTES: Final = 64 << 10
 FAST_EXTENTS: Final = 16
 PATIENCE_S: Final = 180
 CDI: Final = Path("/var/run/cdi")
+_KNOWN: Final = "the kubelet has registered the driver"
 
 
 def install(plane: ControlPlane) -> None:
@@ -177,10 +178,13 @@ class NodeAgent:
         return (self.folder / "agent.log").read_text()
 
     def start(self) -> None:
-        """Start it, and wait until its node's claims were read and the kubelet was greeted."""
-        said = self._said("serving the kubelet")
+        """Start it, and wait until its node's claims were read and the kubelet knows the driver.
+
+        A pod for which the kubelet finds no driver is tried again after more than a minute.
+        """
+        said = self._said(_KNOWN)
         self._launch()
-        self._await("serving the kubelet", said)
+        self._await(_KNOWN, said)
 
     def hand_over(self) -> None:
         """Start another one, which waits; then end the first, and let the other take over."""
@@ -190,14 +194,14 @@ class NodeAgent:
         values["kubernetes"]["hand_over"] = True
         file.write_text(json.dumps(values))
         before = self.process
-        waited, served = self._said("standing by"), self._said("serving the kubelet")
+        waited, known = self._said("standing by"), self._said(_KNOWN)
         self._launch()
         self._await("standing by", waited)
         assert before.poll() is None
         assert self.call("tasks")["ok"], "the first one serves"
         before.send_signal(signal.SIGTERM)
         assert before.wait(PATIENCE_S) == 0
-        self._await("serving the kubelet", served)
+        self._await(_KNOWN, known)
 
     def _said(self, words: str) -> int:
         return self.log.count(words) if self.process else 0
