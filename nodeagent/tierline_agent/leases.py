@@ -174,10 +174,14 @@ class LeaseManager:
         return self._opened is None
 
     def returned(self, lease: Opened) -> bool:
-        """A job that took it is over; returns whether it is left to that client's next one."""
-        if self._wanted:
-            self.withdraw(lease)
-        return lease is self._opened
+        """A job that took it is over; returns whether it is left to that client's next one.
+
+        Another one may have taken it before it was closed, and have it now.
+        """
+        if self._wanted and lease is self._opened and lease.close():
+            self._opened, self._wanted = None, False
+            self._advance()
+        return lease is self._opened and not self._wanted
 
     def withdraw(self, lease: Opened) -> None:
         """Its client says that it does not have it, or is gone."""

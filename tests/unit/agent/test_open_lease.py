@@ -204,7 +204,26 @@ def test_the_lock_of_a_process_dies_with_it(tmp_path: Path) -> None:
     lease.remove()
 
 
-# -- the manager, against a model
+# -- the manager
+
+
+def test_who_took_it_twice_is_waited_for_twice(pair: Pair) -> None:
+    """Two jobs began before it was closed, and the agent hears of the first one's end."""
+    leases, granted = LeaseManager(lambda: 0), list[int]()
+    assert pair.lease.open(1, ARENA)
+    leases.leave_open(pair.lease)
+    assert pair.taker.take(2)
+    pair.taker.unlock()
+    assert pair.taker.take(3)
+    leases.request(leases.ticket(1, Rank.GUARANTEED), granted.append)
+    assert not leases.returned(pair.lease)
+    assert granted == []
+    pair.taker.unlock()
+    assert not leases.returned(pair.lease)
+    assert granted == [0]
+
+
+# -- against a model
 
 
 class Model:
