@@ -105,7 +105,12 @@ class Task:
             self.layer_ns = cost_ns(self._unseen.layer_s)
         self.resume_ns = cost_ns(self.dispatch_s)
         """Time to hand the device back to a job that was preempted."""
+        self.may_wait_less = (
+            self.may_stream and policy is not SwapPolicy.SWAP and not device.yields_while_waiting
+        )
+        """Whether there are choices that are good only for how soon a job yields."""
         self._options: dict[int, list[Option]] = {}
+        self._sooner: dict[int, list[Option]] = {}
         self._yields: dict[tuple[frozenset[int], int], int] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}
 
@@ -129,16 +134,42 @@ class Task:
         live = self.demand.activation_bytes
         return self.demand.workspace_bytes if live is None else live
 
-    def options(self, ring_extents: int, *, and_resident: bool = False) -> list[Option]:
+    def options(self, ring_extents: int, *, to_yield: bool = False) -> list[Option]:
         """The choices with that ring, memory ascending; never empty.
 
-        `and_resident` adds the fully resident one where less memory is as fast: who is to be
-        preempted without loss, or to preempt without harm, must not stream at all.
+        `to_yield`: for jobs that may be preempted. Adds the fully resident one where less memory is
+        as fast: who is to be preempted without loss, or to preempt without harm, must not stream at
+        all. And where waits for data cannot be broken off, those with shorter ones; job time does
+        not fall all along then.
         """
         found = self._with_ring(ring_extents)
-        if and_resident and self.may_be_resident and found[-1].point.streamed_extents:
+        if to_yield and self.may_wait_less:
+            found = self._and_sooner(found, ring_extents)
+        if to_yield and self.may_be_resident and found[-1].point.streamed_extents:
             found = [*found, self.resident()]
         return found
+
+    def _and_sooner(self, options: list[Option], ring: int) -> list[Option]:
+        """Also sets chosen for half of the ring that shorten a job, or the time until it yields.
+
+        With them fewer extents of a layer are waited for, and there is room to copy ahead.
+        """
+        if ring not in self._sooner:
+            halved = [
+                self.option(replace(point, total_s=self.worst.total_s(point.resident, ring)), ring)
+                for point in pareto(self.worst, ring // 2, least_extents=self.least_extents)
+            ]
+            kept: dict[int, Option] = {}
+            times: list[tuple[float, int]] = []
+            for option in sorted([*options, *halved], key=lambda o: (o.extents, o.job_time_s)):
+                job_s, yields_ns = option.job_time_s, self.yields_within_ns(option)
+                if option.extents not in kept and all(
+                    job_s < other_s or yields_ns < other_ns for other_s, other_ns in times
+                ):
+                    kept[option.extents] = option
+                    times.append((job_s, yields_ns))
+            self._sooner[ring] = list(kept.values())
+        return self._sooner[ring]
 
     def _with_ring(self, ring_extents: int) -> list[Option]:
         if self.held is not None:

@@ -68,7 +68,7 @@ class Search:
         self.options: list[list[Option]] = [
             task.options(
                 rings.get(task.demand.domain, 0),
-                and_resident=scheduling is not Scheduling.NON_PREEMPTIVE,
+                to_yield=scheduling is not Scheduling.NON_PREEMPTIVE,
             )
             for task in tasks
         ]

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.bench.preemption import drawn
 from tests.simulation.preemptive import play, shortened
+from tests.simulation.tasksets import device_for
 from tests.unit.api import api_objects
 from tests.unit.planning.shapes import LINK, device, random_layout, task
 
@@ -216,6 +218,37 @@ def from_nvme() -> list[TaskDemand]:
     small = task("long", 2000, 2000, 20, megabytes=20, layers=20, policy=SwapPolicy.SWAP)
     third = replace(third, tiers=("nvme",), policy=SwapPolicy.RESIDENT)
     return [small, replace(short, deadline_s=0.055), third]
+
+
+def test_choices_shorten_a_job_or_the_time_until_it_yields() -> None:
+    demands = drawn(188, 0.4)
+    where = device_for(demands, 2.0)
+    more = 0
+    for demand in demands:
+        gpu, cpu = on(demand, waits_for_data(where)), on(demand, where)
+        ring = gpu.span + 2
+        found = gpu.options(ring, to_yield=True)
+        for at, option in enumerate(found[1:], start=1):
+            assert option.extents > found[at - 1].extents
+            assert all(
+                option.job_time_s < before.job_time_s
+                or gpu.yields_within_ns(option) < gpu.yields_within_ns(before)
+                for before in found[:at]
+            )
+        assert found[-1].point.streamed_extents == 0
+        assert gpu.options(ring) == cpu.options(ring)  # jobs that keep the device have no gates
+        more += len(found) - len(cpu.options(ring, to_yield=True))
+    assert more > 0
+
+
+def test_a_set_is_admitted_with_shorter_waits_in_the_same_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demands = drawn(188, 0.4)
+    where = waits_for_data(device_for(demands, 2.0))
+    assert plan(demands, where, scheduling=KEEPING).ok
+    monkeypatch.setattr(Task, "_and_sooner", lambda _self, options, _ring: options)
+    assert not plan(demands, where, scheduling=KEEPING).ok
 
 
 def no_waits(pipeline: Pipeline, _resident: Set[int], _ring: int) -> float:
