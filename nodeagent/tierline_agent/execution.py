@@ -18,9 +18,9 @@ next job that takes the ring is the same arena's, it begins with what has arrive
 is still under way becomes its own. Nothing of it is published before that job is granted, so to the
 client it is as if these extents had arrived at once.
 
-When a job that streamed nothing is over and nobody wants the device, the lease may be left open to
-its client (`open_lease`). The jobs that take it have no part in any of the above: they have no
-stream, nobody else's is under way, and none is begun for as long as the lease is open.
+When a job that streams nothing has the device, or had it last, and nobody wants it, the lease may
+be left open to its client (`open_lease`). The jobs that take it have no part in any of the above:
+they have no stream, nobody else's is under way or due, and none is begun while the lease is open.
 
 Invariant: at most one stream writes to fast memory: the lease holder's, or, beside a holder that
 streams nothing, that of the parked job whose ring it leaves alone, or one that goes ahead.
@@ -155,11 +155,20 @@ class Executor:
 
     # -- jobs that take an open lease
 
-    def leave_open(self, lease: OpenLease, ended_job: int, arena: int) -> None:
-        """Leave the device to the next jobs of a client whose last one streamed nothing."""
-        quiet = self._leases.idle and not self._parked and not self._streams
-        if quiet and lease.open(ended_job, arena):
-            self._leases.leave_open(lease)
+    def leave_open(self, lease: OpenLease, behind: Execution, job: int, arena: int) -> None:
+        """Leave the device to the client's jobs behind this one, which streams nothing."""
+        quiet = self._leases.may_leave_open(behind.ticket) and not self._parked
+        if quiet and not self._streams and not self._ahead_is_due and lease.open(job, arena):
+            self._leases.leave_open(lease, behind.ticket)
+
+    @property
+    def _ahead_is_due(self) -> bool:
+        """Whether something is to be copied for a next job as soon as the device is free."""
+        last = self._streamed_last
+        if last is None or last.job.words is None:
+            return False
+        within = reach(len(last.job.sources), len(last.job.ring))
+        return self._aheads.reaches(last.job.domain, last.job.words) != within
 
     def took(self, execution: Execution, lease: OpenLease) -> None:
         """A job has begun by the open lease; it may be over, and the device somebody else's."""

@@ -10,12 +10,14 @@ agent was away, is not granted anew: it holds the lease from the moment it is ba
 A preemptible holder is asked once to give the lease away, when an earlier deadline waits; when it
 stands at a gate it is *parked*: it waits among the others, and is granted again in its turn.
 
-A free lease may be left *open* to one client (`open_lease`), whose jobs take it without asking.
-That is no grant: as soon as anybody else asks, or grants are blocked, it is closed; if the client
-has taken it by then it is waited for as for a holder that is not preemptible, for one job.
+The lease may be left *open* to one client (`open_lease`), whose jobs take it without asking: if
+nobody has it, or from the moment that client is granted it on, so that its next job may follow
+before the end of this one is heard of. That is no grant: as soon as anybody else asks, or grants
+are blocked, it is closed; if the client has taken it by then it is waited for as for a holder that
+is not preemptible, for one job.
 
 Invariant: between a ticket's `granted` callback and its `park` or `release` no other ticket is
-granted, and the lease is not open; none is granted while it is open, or taken.
+granted, and the lease is not open to another client; none is granted while it is open, or taken.
 """
 
 from __future__ import annotations
@@ -78,11 +80,10 @@ class LeaseManager:
         """To whom it is left, or who has taken it."""
         return self._opened
 
-    @property
-    def idle(self) -> bool:
-        """Whether nobody has it, or wants it."""
-        busy = self._holder or self._opened or self._waiting or self._blocked
-        return not busy
+    def may_leave_open(self, behind: Ticket) -> bool:
+        """Whether nobody but this job's client has it, or wants it."""
+        busy = self._opened or self._waiting or self._blocked
+        return not busy and self._holder in (None, behind)
 
     @property
     def waiting(self) -> int:
@@ -153,10 +154,10 @@ class LeaseManager:
 
     # -- left open
 
-    def leave_open(self, lease: Opened) -> None:
-        """Leave an idle lease to the client that `lease` is of."""
-        if not self.idle:
-            raise ValueError("only an idle lease can be left open")
+    def leave_open(self, lease: Opened, behind: Ticket) -> None:
+        """Leave the lease to the client that `lease` is of, behind a job of its own."""
+        if not self.may_leave_open(behind):
+            raise ValueError("a lease that others have or want cannot be left open")
         self._opened, self._wanted = lease, False
 
     def taken(self) -> None:

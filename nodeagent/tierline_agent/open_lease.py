@@ -29,8 +29,8 @@ that was read before; however many jobs begin while the agent is busy, when the 
 most one of them is under way: the one later deadline that non-preemptive scheduling charges.
 
 Invariant: while its file says that it is open the lease is the `LeaseManager`'s `opened`, and
-nobody holds it; it is granted to somebody else only after `close` returned true, or the client
-said that it does not have it, or its connection is gone.
+nobody but its client holds it; it is granted to somebody else only after `close` returned true, or
+the client said that it does not have it, or its connection is gone.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class OpenLease:
         """Return a descriptor for reading that the caller owns. Raises OSError."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
-    def open(self, ended_job: int, arena: int) -> bool:
-        """Leave the lease to the jobs behind one that ended; False if its client has the lock."""
+    def open(self, job: int, arena: int) -> bool:
+        """Leave the lease to the jobs behind this one; False if its client has the lock."""
         if not _lock(self._descriptor):
             return False
         self._arena = arena
-        return self._says(ended_job + _AHEAD, _State.OPEN) and self._unlock()
+        return self._says(job + _AHEAD, _State.OPEN) and self._unlock()
 
     def counted(self, job: int) -> bool:
         """One that took it is over: the lease is left to those behind; False if it is not."""

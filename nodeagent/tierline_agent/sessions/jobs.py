@@ -110,6 +110,7 @@ class Jobs:
             job.granted_ns = now_ns
             self._limit()
             client.reply(sequence, Grant(job.number, now_ns))
+            self._open_jobs.granted(job, alone=not self._workspace.lent)
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         client.unit.executor.begin(self._adopt(job, prepare), granted)

@@ -86,29 +86,36 @@ class OpenJobs:
             )
         return self._lease
 
-    def over(self, job: Job, *, alone: bool) -> None:
-        """A job is counted: leave the lease to the next one if that needs nothing else.
+    def granted(self, job: Job, *, alone: bool) -> None:
+        """A job was granted: leave the lease to those behind it if they need nothing else.
 
-        `alone`: it has no workspace in extents.
+        So the next one finds it open even if the end of this one is not heard of by then. `alone`:
+        it has no workspace in extents.
         """
-        client, lease = self._client, self._lease
-        if lease is None or client.connection.closed:
+        client, lease, execution = self._client, self._lease, job.execution
+        if lease is None or execution is None or client.connection.closed:
             return
-        registration, leases = client.task.registration, client.unit.leases
-        simple = (
+        registration = client.task.registration
+        if (
             alone
             and not job.warmup
             and not job.revoked
-            and job.execution is not None
-            and not job.execution.job.streams
+            and not execution.job.streams
             and registration.preemption is None
             and registration.job_limit_ns is None
             and not client.node.stopping
-        )
-        if job.execution is not None and job.execution.took is not None and leases.returned(lease):
-            if not lease.counted(job.number):
-                leases.recall()
-        elif simple:
+        ):
             self._arena = job.arena.index if job.arena is not None else NO_ARENA
             self._may_take = True
-            client.unit.executor.leave_open(lease, job.number, self._arena)
+            client.unit.executor.leave_open(lease, execution, job.number, self._arena)
+
+    def over(self, job: Job, *, alone: bool) -> None:
+        """A job is counted."""
+        client, lease, execution = self._client, self._lease, job.execution
+        if lease is None or execution is None or client.connection.closed:
+            return
+        leases = client.unit.leases
+        if execution.took is None or not leases.returned(lease):
+            self.granted(job, alone=alone)
+        elif not lease.counted(job.number):
+            leases.recall()

@@ -211,7 +211,7 @@ def test_who_took_it_twice_is_waited_for_twice(pair: Pair) -> None:
     """Two jobs began before it was closed, and the agent hears of the first one's end."""
     leases, granted = LeaseManager(lambda: 0), list[int]()
     assert pair.lease.open(1, ARENA)
-    leases.leave_open(pair.lease)
+    leases.leave_open(pair.lease, leases.ticket(1, Rank.GUARANTEED))
     assert pair.taker.take(2)
     pair.taker.unlock()
     assert pair.taker.take(3)
@@ -227,22 +227,27 @@ def test_who_took_it_twice_is_waited_for_twice(pair: Pair) -> None:
 
 
 class Model:
-    """Two clients that may take, any number of jobs that ask, and a reason to grant nothing.
+    """Two clients that may take, jobs of others that ask, and a reason to grant nothing.
 
-    A step of a client's is one call at the kernel, so that everything comes between two.
+    A step of a client's is one call at the kernel, and what it says is heard of later, so that
+    everything comes between two.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.leases = LeaseManager(lambda: 0)
-        self.pairs = [Pair(self.folder, token) for token in (1, 2)]
+        self.pairs = [Pair(folder, token) for token in (1, 2)]
         self.locked: set[int] = set()
         self.inside: set[int] = set()
         """Clients that run a job for which they took the lease."""
-        self.unsaid: set[int] = set()
-        """Those that ended one, and have not said so."""
-        self.must_ask: set[int] = set()
+        self.said: list[list[Callable[[], object]]] = [[], []]
+        """What they said and nobody heard yet."""
+        self.asking: set[int] = set()
+        self.own: dict[int, Ticket] = {}
+        """Their jobs that were granted, as the agent knows."""
+        self.ended: set[Ticket] = set()
         self.jobs = [1, 1]
+        self.taken = 0
         self.waiting: list[Ticket] = []
         self.granted: list[Ticket] = []
 
@@ -251,50 +256,86 @@ class Model:
             pair.taker.close()
             pair.lease.remove()
 
-    def acts(self, who: int) -> bool:
-        return bool({who} & (self.locked | self.inside | self.unsaid | self.must_ask))
+    def running(self, who: int) -> bool:
+        return who in self.own and self.own[who] not in self.ended
 
     def leave_open(self, who: int) -> None:
         pair = self.pairs[who]
-        if self.leases.idle and not self.acts(who) and pair.lease.open(self.jobs[who], ARENA):
-            self.leases.leave_open(pair.lease)
+        behind = self.own.get(who) or self.leases.ticket(0, Rank.GUARANTEED)
+        if self.leases.may_leave_open(behind) and pair.lease.open(self.jobs[who], ARENA):
+            self.leases.leave_open(pair.lease, behind)
 
     def step(self, who: int) -> None:
         """What a client does next."""
         pair = self.pairs[who]
         if who in self.locked:
-            self.locked.discard(who)
-            taken = pair.taker.look(self.jobs[who] + 1)
-            self.jobs[who] += taken
-            (self.inside if taken else self.must_ask).add(who)
+            self.look(who)
         elif who in self.inside:
             pair.taker.unlock()
             self.inside.discard(who)
-            self.unsaid.add(who)
-        elif who in self.unsaid:
-            self.unsaid.discard(who)
-            if self.leases.returned(pair.lease):
-                pair.lease.counted(self.jobs[who])
-        elif who in self.must_ask:
-            self.must_ask.discard(who)
-            self.leases.withdraw(pair.lease)
-            self.ask(0)
+            self.said[who].append(lambda: self.returned(who, self.jobs[who]))
+        elif self.running(who):
+            ticket = self.own[who]
+            self.ended.add(ticket)
+            self.said[who].append(lambda: self.release(who, ticket))
         elif self.leases.opened is pair.lease:
             self.try_it(who)
 
     def try_it(self, who: int) -> None:
         """A client does not know whether it is open."""
-        if not self.acts(who) and self.pairs[who].taker.lock():
+        busy = {who} & (self.locked | self.inside | self.asking) or self.running(who)
+        if not busy and self.pairs[who].taker.lock():
             self.locked.add(who)
+
+    def look(self, who: int) -> None:
+        self.locked.discard(who)
+        if self.pairs[who].taker.look(self.jobs[who] + 1):
+            self.inside.add(who)
+            self.taken += 1
+        else:
+            self.asking.add(who)
+            self.said[who].append(lambda: self.asked(who))
+        self.jobs[who] += 1
+
+    def hear(self, who: int) -> None:
+        if self.said[who]:
+            self.said[who].pop(0)()
+
+    def returned(self, who: int, job: int) -> None:
+        if self.leases.returned(self.pairs[who].lease):
+            self.pairs[who].lease.counted(job)
+
+    def release(self, who: int, ticket: Ticket) -> None:
+        del self.own[who]
+        self.granted.remove(ticket)
+        self.leases.release(ticket)
+
+    def asked(self, who: int) -> None:
+        self.leases.withdraw(self.pairs[who].lease)
+        ticket = self.leases.ticket(0, Rank.GUARANTEED)
+
+        def granted(_now_ns: int) -> None:
+            self.waiting.remove(ticket)
+            self.asking.discard(who)
+            self.own[who] = ticket
+            self.granted.append(ticket)
+
+        self.waiting.append(ticket)
+        self.leases.request(ticket, granted)
 
     def die(self, who: int) -> None:
         """And be replaced by another client of that number."""
         pair = self.pairs[who]
+        if who in self.asking:
+            return  # its ticket is the model's to give up
+        if who in self.own:
+            self.release(who, self.own[who])
         pair.taker.close()
         self.leases.withdraw(pair.lease)
         pair.lease.remove()
-        for state in (self.locked, self.inside, self.unsaid, self.must_ask):
-            state.discard(who)
+        self.locked.discard(who)
+        self.inside.discard(who)
+        self.said[who].clear()
         self.pairs[who] = Pair(self.folder, who + 1)
 
     def ask(self, deadline_ns: int) -> None:
@@ -308,30 +349,23 @@ class Model:
         self.leases.request(ticket, granted)
 
     def end(self) -> None:
-        if self.granted:
+        if self.granted and self.granted[0] not in self.own.values():
             self.leases.release(self.granted.pop())
-
-    def give_up(self) -> None:
-        if self.waiting:
-            self.leases.release(self.waiting.pop())
-
-    def one_at_a_time_has_the_device(self) -> None:
-        assert len(self.inside) + len(self.granted) <= 1
-
-    def nobody_waits_for_a_free_device(self) -> None:
-        """Unless a client has said nothing yet of what it did, or is about to look."""
-        speechless = self.locked | self.inside | self.unsaid | self.must_ask
-        if self.waiting and not self.granted and not self.leases.blocked:
-            assert speechless, "the lease is lost"
-
-    def who_waits_goes_by_deadlines(self) -> None:
-        if self.granted:
-            assert self.leases.holder is self.granted[0]
 
     def check(self) -> None:
         self.one_at_a_time_has_the_device()
         self.nobody_waits_for_a_free_device()
-        self.who_waits_goes_by_deadlines()
+        assert self.leases.holder is (self.granted[0] if self.granted else None)
+
+    def one_at_a_time_has_the_device(self) -> None:
+        ordinary = [ticket for ticket in self.granted if ticket not in self.ended]
+        assert len(self.inside) + len(ordinary) <= 1
+
+    def nobody_waits_for_a_free_device(self) -> None:
+        """Unless a client is about to look, or to be heard."""
+        speechless = self.locked or self.inside or any(self.said)
+        if self.waiting and not self.granted and not self.leases.blocked:
+            assert speechless, "the lease is lost"
 
 
 def walk(folder: Path, random: Random) -> int:
@@ -343,7 +377,7 @@ def walk(folder: Path, random: Random) -> int:
         (2, lambda _: model.ask(random.randrange(3))),
         (1, model.try_it),
         (6, lambda _: model.end()),
-        (1, lambda _: model.give_up()),
+        (8, model.hear),
         (1, lambda _: model.leases.block("test")),
         (4, lambda _: model.leases.unblock("test")),
         (1, lambda _: model.leases.recall()),
@@ -354,7 +388,7 @@ def walk(folder: Path, random: Random) -> int:
         call(random.randrange(2))
         model.check()
     model.close()
-    return sum(model.jobs) - 2
+    return model.taken
 
 
 def test_whatever_comes_between_one_at_a_time_has_the_device(tmp_path: Path) -> None:
