@@ -41,7 +41,6 @@ EXTENT_BYTES: Final = 64 << 10
 FAST_EXTENTS: Final = 16
 PATIENCE_S: Final = 180
 CDI: Final = Path("/var/run/cdi")
-_KNOWN: Final = "the kubelet has registered the driver"
 
 
 def install(plane: ControlPlane) -> None:
@@ -178,13 +177,17 @@ class NodeAgent:
         return (self.folder / "agent.log").read_text()
 
     def start(self) -> None:
-        """Start it, and wait until its node's claims were read and the kubelet knows the driver.
-
-        A pod for which the kubelet finds no driver is tried again after more than a minute.
-        """
-        said = self._said(_KNOWN)
+        """Start it, and wait until its node's claims were read and the kubelet was greeted."""
+        said = self._said("serving the kubelet")
         self._launch()
-        self._await(_KNOWN, said)
+        self._await("serving the kubelet", said)
+
+    def await_kubelet(self) -> None:
+        """Wait until the kubelet knows the driver.
+
+        A pod for which it finds none is tried again after more than a minute.
+        """
+        self._await("the kubelet has registered the driver", 0)
 
     def hand_over(self) -> None:
         """Start another one, which waits; then end the first, and let the other take over."""
@@ -194,14 +197,14 @@ class NodeAgent:
         values["kubernetes"]["hand_over"] = True
         file.write_text(json.dumps(values))
         before = self.process
-        waited, known = self._said("standing by"), self._said(_KNOWN)
+        waited, served = self._said("standing by"), self._said("serving the kubelet")
         self._launch()
         self._await("standing by", waited)
         assert before.poll() is None
         assert self.call("tasks")["ok"], "the first one serves"
         before.send_signal(signal.SIGTERM)
         assert before.wait(PATIENCE_S) == 0
-        self._await(_KNOWN, known)
+        self._await("serving the kubelet", served)
 
     def _said(self, words: str) -> int:
         return self.log.count(words) if self.process else 0
