@@ -62,7 +62,6 @@ def agent(cluster: Running) -> Iterator[NodeAgent]:
     made = node_agent(cluster.plane, cluster.node)
     try:
         made.start()
-        made.await_kubelet()
         yield made
     finally:
         made.remove()

@@ -128,6 +128,8 @@ class NodeAgent:
     node: str
     kubelet_root: Path
     cdi: Path = CDI
+    at_work: str = "serving the kubelet"
+    """What it says when it is."""
     folder: Path = field(init=False)
     process: subprocess.Popen[bytes] | None = None
 
@@ -177,17 +179,10 @@ class NodeAgent:
         return (self.folder / "agent.log").read_text()
 
     def start(self) -> None:
-        """Start it, and wait until its node's claims were read and the kubelet was greeted."""
-        said = self._said("serving the kubelet")
+        """Start it, and wait until its node's claims were read and it is at work."""
+        said = self._said(self.at_work)
         self._launch()
-        self._await("serving the kubelet", said)
-
-    def await_kubelet(self) -> None:
-        """Wait until the kubelet knows the driver.
-
-        A pod for which it finds none is tried again after more than a minute.
-        """
-        self._await("the kubelet has registered the driver", 0)
+        self._await(self.at_work, said)
 
     def hand_over(self) -> None:
         """Start another one, which waits; then end the first, and let the other take over."""
@@ -197,14 +192,14 @@ class NodeAgent:
         values["kubernetes"]["hand_over"] = True
         file.write_text(json.dumps(values))
         before = self.process
-        waited, served = self._said("standing by"), self._said("serving the kubelet")
+        waited, worked = self._said("standing by"), self._said(self.at_work)
         self._launch()
         self._await("standing by", waited)
         assert before.poll() is None
         assert self.call("tasks")["ok"], "the first one serves"
         before.send_signal(signal.SIGTERM)
         assert before.wait(PATIENCE_S) == 0
-        self._await("serving the kubelet", served)
+        self._await(self.at_work, worked)
 
     def _said(self, words: str) -> int:
         return self.log.count(words) if self.process else 0
@@ -293,7 +288,9 @@ class NodeAgent:
 
 def node_agent(plane: ControlPlane, node: Node) -> NodeAgent:
     """The agent of the cluster's node, configured and not started."""
-    agent = NodeAgent(plane, node.name, node.kubelet_root)
+    # A pod for which the kubelet finds no driver is tried again after more than a minute.
+    known = "the kubelet has registered the driver"
+    agent = NodeAgent(plane, node.name, node.kubelet_root, at_work=known)
     pod = plane.api.create(agent_pod(node.name))
     token = token_of(plane.api, plane.server, pod)
     agent.configure(kubeconfig(agent.folder, plane, token))
