@@ -137,7 +137,7 @@ def close_all(folder: Path, mark: LeaseMark) -> None:
     for path in folder.iterdir():
         taker = _close_of_before(path)
         held = mark.read()
-        # One that both say was inside a job is a liar: an agent opens no lease that is held.
+        # Beside another living holder it is a liar: no lease is opened behind another client's job.
         if taker is not None and (held is None or not is_alive(held[1])):
             mark.set(*taker)
         path.unlink()

@@ -17,20 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cuda.programs import PATIENCE_S, Running
 from tests.cuda.test_gpu_task import EXTENTS as TASK_EXTENTS
-from tests.cuda.test_gpu_task import Task
+from tests.cuda.test_gpu_task import SYNCHRONOUS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
 from tests.integration.agent.raw_client import ClosedError, RawClient, RefusedError
-from tests.interposer.test_interposer import library, preload
-from tests.native_builds import FLAVOURS, build, simulated_machine
+from tests.native_builds import FLAVOURS, simulated_machine
 
 from tierline_agent import protocol as p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 EXTENTS = 4
-PATIENCE_S = 300
 UNHURRIED = {"predictedJobTime": "1000s"}
 RESIDENT = gpu_plan(EXTENTS, resident=tuple(range(EXTENTS)), ring=0) | UNHURRIED
 LEASE_ALONE = gpu_plan(0, ring=0) | UNHURRIED
@@ -43,38 +42,18 @@ class GpuLeaseClient(RawClient):
     device = p.Device.CUDA
 
 
-class Program:
+class Program(Running):
     """A gpu_open program."""
 
     def __init__(
         self, agent: AgentProcess, task: str, scenario: str, flavour: str = "plain"
     ) -> None:
-        folder = build(flavour) / "interposer-tests"
         shared = agent.folder / "shared"
         shared.touch()
         os.truncate(shared, 4096)
-        self.process = subprocess.Popen(
-            [
-                str(folder / "cuda-tests" / "gpu_open"),
-                scenario,
-                str(agent.run_dir / "tasks" / task / "tierline.sock"),
-                str(EXTENTS),
-                str(shared),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **agent.environment,
-                "SIMCUDA_FAULT_FILE": "",
-                "SIMCUDA_CALLS_WAIT": "1",
-                "LD_LIBRARY_PATH": str(folder / "simcuda"),
-                "LD_PRELOAD": preload(flavour, library(flavour)),
-                "ASAN_OPTIONS": "detect_leaks=0",
-                "TSAN_OPTIONS": "halt_on_error=1",
-            },
-        )
+        socket = agent.run_dir / "tasks" / task / "tierline.sock"
+        arguments = (scenario, str(socket), str(EXTENTS), str(shared))
+        super().__init__(agent, flavour, "gpu_open", *arguments, **SYNCHRONOUS)
 
     def answer(self) -> str:
         assert self.process.stdout is not None
@@ -93,14 +72,7 @@ class Program:
 
     def held(self) -> str:
         """Wait for the end; every claim held. Returns what it said."""
-        try:
-            out, err = self.process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            pytest.fail(f"it hangs: {self.process.communicate()}")
-        assert self.process.returncode == 0, (out, err)
-        assert out.endswith("held\n")
-        return out
+        return self.ends()[0]
 
     def quit(self) -> None:
         self.tell("quit")

@@ -7,20 +7,19 @@ together exceeds the fast memory, take turns; and the agent, or one of them, is 
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cuda.programs import PATIENCE_S, Running
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
-from tests.interposer.test_interposer import library, preload
-from tests.native_builds import FLAVOURS, ROOT, build, run, simulated_machine
+from tests.interposer.test_interposer import library
+from tests.native_builds import FLAVOURS, ROOT, run, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PATIENCE_S = 300
 EXTENTS = 9  # of each program's workspace, of which it uses seven at the least
 FAST_EXTENTS = 12  # one for each program's weights, of which there are none
 WAYS_OF_WORDS = 20  # in gpu_flags.c
@@ -43,7 +42,7 @@ SETTINGS = {
 }
 
 
-class Program:
+class Program(Running):
     """One running scenario of gpu_swap.c, or of another program."""
 
     def __init__(
@@ -56,26 +55,14 @@ class Program:
         program: str = "gpu_swap",
         **settings: str,
     ) -> None:
-        folder = build(flavour) / "interposer-tests"
-        self.process = subprocess.Popen(
-            [str(folder / "cuda-tests" / program), scenario, str(len(task))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **agent.environment,
-                "LD_LIBRARY_PATH": str(folder / "simcuda"),
-                "LD_PRELOAD": preload(flavour, library(flavour)),
-                "TIERLINE_SOCKET": str(agent.run_dir / "tasks" / task / "tierline.sock"),
-                "TIERLINE_REQUIRED": "1",
-                "TIERLINE_RECONNECT_S": "300",
-                "TIERLINE_SWAP": str(EXTENTS * EXTENT_BYTES),
-                "ASAN_OPTIONS": "detect_leaks=0",
-                "TSAN_OPTIONS": "halt_on_error=1",
-                **settings,
-            },
-        )
+        swapping = {
+            "TIERLINE_SOCKET": str(agent.run_dir / "tasks" / task / "tierline.sock"),
+            "TIERLINE_REQUIRED": "1",
+            "TIERLINE_RECONNECT_S": "300",
+            "TIERLINE_SWAP": str(EXTENTS * EXTENT_BYTES),
+        }
+        arguments = (scenario, str(len(task)))
+        super().__init__(agent, flavour, program, *arguments, **(swapping | settings))
 
     def expect(self, word: str) -> None:
         assert self.process.stdout is not None
@@ -97,14 +84,7 @@ class Program:
 
     def held(self) -> str:
         """Wait for a good end. Returns what it complained of."""
-        try:
-            out, err = self.process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            pytest.fail(f"it hangs: {self.process.communicate()}")
-        assert self.process.returncode == 0, (out, err)
-        assert out.endswith("held\n")
-        return err
+        return self.ends()[1]
 
 
 @pytest.fixture(scope="module")

@@ -7,21 +7,19 @@ they run, and what befalls the agent meanwhile.
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.cuda.programs import PATIENCE_S, Running
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
-from tests.interposer.test_interposer import library, preload
-from tests.native_builds import FLAVOURS, build, simulated_machine
+from tests.native_builds import FLAVOURS, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
 EXTENTS = 12
-PATIENCE_S = 300
 PROGRAMS = ("gpu_task", "gpu_graphs")
 SCENARIOS = [
     (program, name)
@@ -39,32 +37,19 @@ PLANS = {
 }
 
 
-class Task:
+SYNCHRONOUS = {
+    "SIMCUDA_FAULT_FILE": "",  # faults are the agent's
+    "SIMCUDA_CALLS_WAIT": "1",
+}
+
+
+class Task(Running):
     """One running scenario."""
 
     def __init__(self, agent: AgentProcess, flavour: str, program: str, name: str) -> None:
-        folder = build(flavour) / "interposer-tests"
-        self.process = subprocess.Popen(
-            [
-                str(folder / "cuda-tests" / program),
-                name,
-                str(agent.run_dir / "tasks" / "vision" / "tierline.sock"),
-                str(EXTENTS),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={
-                **agent.environment,
-                "SIMCUDA_FAULT_FILE": "",  # faults are the agent's
-                "SIMCUDA_CALLS_WAIT": "1",
-                "LD_LIBRARY_PATH": str(folder / "simcuda"),
-                "LD_PRELOAD": preload(flavour, library(flavour)),
-                "ASAN_OPTIONS": "detect_leaks=0",
-                "TSAN_OPTIONS": "halt_on_error=1",
-            },
-        )
+        socket = agent.run_dir / "tasks" / "vision" / "tierline.sock"
+        arguments = (name, str(socket), str(EXTENTS))
+        super().__init__(agent, flavour, program, *arguments, **SYNCHRONOUS)
 
     def wait_for(self, word: str) -> None:
         assert self.process.stdout is not None
@@ -78,14 +63,7 @@ class Task:
 
     def held(self) -> str:
         """Wait for the end; every claim held. Returns what it complained of."""
-        try:
-            out, err = self.process.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            pytest.fail(f"it hangs: {self.process.communicate()}")
-        assert self.process.returncode == 0, (out, err)
-        assert out.endswith("held\n")
-        return err
+        return self.ends()[1]
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -283,6 +283,15 @@ class User:
                 return claim
         return None
 
+    def observe(self, pod: str, **observed: Any) -> None:
+        """Write into a pod's claim what its agent would of its jobs."""
+        claim = self.claim_of(pod)
+        assert claim is not None
+        [result] = claim["status"]["allocation"]["devices"]["results"]
+        shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
+        device = shared | {"data": {"observed": observed}}
+        self.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
+
     def claims(self) -> list[Manifest]:
         """All claims of the namespace."""
         kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}

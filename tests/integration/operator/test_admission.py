@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.integration.operator.running import (
     Operator,
@@ -392,16 +390,6 @@ def test_annotations_that_make_no_task_are_told_at_the_pod(user: User) -> None:
     assert "there is no MemTask/other" in note
 
 
-def observe(user: User, pod: str, observed: dict[str, Any]) -> None:
-    """Write what a pod's agent would write of it."""
-    claim = user.claim_of(pod)
-    assert claim is not None
-    [result] = claim["status"]["allocation"]["devices"]["results"]
-    shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
-    device = shared | {"data": {"observed": observed}}
-    user.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
-
-
 def test_what_agents_measure_shows_in_the_status(user: User) -> None:
     user.node(node("node-a"))
     user.apply(profile("m"))
@@ -410,7 +398,7 @@ def test_what_agents_measure_shows_in_the_status(user: User) -> None:
     user.wait_placed("one")
 
     def measured(misses: int) -> None:
-        observe(user, "one", {"jobs": 10, "misses": misses, "responseTimeWorst": "12ms"})
+        user.observe("one", jobs=10, misses=misses, responseTimeWorst="12ms")
 
     measured(0)
     found = user.wait_task("m", "NoMisses", "DeadlinesMet")
@@ -435,7 +423,7 @@ def test_over_runs_that_an_agent_reports_are_planned_with(user: User, operator: 
     before = plan_in(claim)
 
     def overran(took: str) -> None:
-        observe(user, "one", {"jobs": 10, "misses": 0, "overruns": 2, "overrunJobTime": took})
+        user.observe("one", jobs=10, misses=0, overruns=2, overrunJobTime=took)
 
     # What still holds is proven again: the pod's plan predicts it, the task says so.
     overran("40ms")

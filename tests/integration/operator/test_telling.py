@@ -71,16 +71,6 @@ def plugin(user: User, capsys: pytest.CaptureFixture[str]) -> Plugin:
     return Plugin(user, capsys)
 
 
-def measured(user: User, pod: str, **observed: Any) -> None:
-    """Write into the pod's claim what its agent would."""
-    claim = user.claim_of(pod)
-    assert claim is not None
-    [result] = claim["status"]["allocation"]["devices"]["results"]
-    shared = {key: result[key] for key in ("driver", "pool", "device", "shareID")}
-    device = shared | {"data": {"observed": observed}}
-    user.api.merge(claim, {"status": {"devices": [device]}}, subresource="status")
-
-
 def run_one_task(user: User) -> None:
     """A task that runs and has missed a deadline."""
     user.node(node("node-a"))
@@ -91,9 +81,9 @@ def run_one_task(user: User) -> None:
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "phase": "Running"}
     user.api.merge(user.named_pod("one"), {"status": ready}, subresource="status")
     user.wait_task("m", "Running", "Ready")
-    measured(user, "one", jobs=10, misses=0, responseTimeWorst="12ms", streamedBytesPerJob=2**20)
+    user.observe("one", jobs=10, misses=0, responseTimeWorst="12ms", streamedBytesPerJob=2**20)
     user.wait_task("m", "NoMisses", "DeadlinesMet")
-    measured(user, "one", jobs=20, misses=1, responseTimeWorst="112ms", streamedBytesPerJob=2**20)
+    user.observe("one", jobs=20, misses=1, responseTimeWorst="112ms", streamedBytesPerJob=2**20)
     user.wait_task("m", "DeadlinesMissed", "DeadlinesMet")
 
 
