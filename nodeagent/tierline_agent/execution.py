@@ -11,12 +11,8 @@ waits. It is *parked* then: it waits for the lease again, and `policy.preemption
 ring and its stream is left when it goes on. A stream that is displaced is cancelled and another one
 begun later, once the link has let go of the ring.
 
-When the stream of a job is complete and nobody else wants the device, the device goes on *ahead*,
-with the first extents of that task's next job (`policy.ahead` says when, and what is left of them);
-also when the job is over. It is told to stop as soon as anybody else asks for the device. If the
-next job that takes the ring is the same arena's, it begins with what has arrived, and a stream that
-is still under way becomes its own. Nothing of it is published before that job is granted, so to the
-client it is as if these extents had arrived at once.
+When the stream of a job is complete and nobody else wants the device, the device goes on ahead,
+with the first extents of that task's next job (`going_ahead`).
 
 When a job that streams nothing has the device, or had it last, and nobody wants it, the lease may
 be left open to its client (`open_lease`). The jobs that take it have no part in any of the above:
@@ -31,36 +27,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tierline_agent.accounting import FastMemory
-from tierline_agent.devices.base import Ahead, Device, Stream, StreamOrder, Words
+from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
+from tierline_agent.going_ahead import GoingAhead
 from tierline_agent.leases import LeaseManager
 from tierline_agent.open_lease import OpenLease
-from tierline_agent.policy.ahead import Aheads, Lying, Situation, may_go_ahead, reach
+from tierline_agent.policy.ahead import Situation, may_go_ahead
 from tierline_agent.policy.preemption import Rings, budget_ns, goes_on_at
-from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.state import LeaseMark
 from tierline_agent.work import Execution, Job, Yielding
 
 _DRAINING = "the last job's copies"
 _PREPARING = "the next job's workspace"
-
-
-@dataclass(eq=False)
-class _GoingAhead:
-    """A stream without a job."""
-
-    behind: Execution
-    """The job that streamed the arena last."""
-    stream: Stream
-    before: Lying
-    """What lay in the ring when it began."""
-    stopped: bool = False
-    """It was told to stop."""
-    lost: bool = False
-    """Its ring was taken by a job."""
 
 
 class Executor:
@@ -91,10 +71,7 @@ class Executor:
         self._opening: Execution | None = None
         """Its stream begins when those before it have ended."""
         self._preparing: set[asyncio.Task[None]] = set()
-        self._aheads = Aheads()
-        self._ahead: _GoingAhead | None = None
-        self._streamed_last: Execution | None = None
-        """Whose next job the device goes ahead for."""
+        self._ahead = GoingAhead(device, self._streams, self._stream_finished, on_placed)
         self._promised: Execution | None = None
         """Whose stream has the links without loads beside it."""
 
@@ -105,8 +82,7 @@ class Executor:
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
-        if self._ahead is not None and execution.job.words is not self._ahead.stream.words:
-            self._stop_ahead(self._ahead)
+        self._ahead.stop_for_others(execution.job.words)
         self._leases.request(
             execution.ticket, lambda now_ns: self._start(execution, now_ns, granted)
         )
@@ -144,7 +120,7 @@ class Executor:
                 return False
             execution.drop_stream()
             execution.position = 0
-            first = self._find_in_ring(execution)
+            first = self._ahead.find(execution)
             job.words.reset(first)
             if execution.asked and job.yielding is not None:
                 job.yielding.words.ask()
@@ -158,17 +134,9 @@ class Executor:
     def leave_open(self, lease: OpenLease, behind: Execution, job: int, arena: int) -> None:
         """Leave the device to the client's jobs behind this one, which streams nothing."""
         quiet = self._leases.may_leave_open(behind.ticket) and not self._parked
-        if quiet and not self._streams and not self._ahead_is_due and lease.open(job, arena):
+        quiet = quiet and not self._streams and self._ahead.wanted is None
+        if quiet and lease.open(job, arena):
             self._leases.leave_open(lease, behind.ticket)
-
-    @property
-    def _ahead_is_due(self) -> bool:
-        """Whether something is to be copied for a next job as soon as the device is free."""
-        last = self._streamed_last
-        if last is None or last.job.words is None:
-            return False
-        within = reach(len(last.job.sources), len(last.job.ring))
-        return self._aheads.reaches(last.job.domain, last.job.words) != within
 
     def took(self, execution: Execution, lease: OpenLease) -> None:
         """A job has begun by the open lease; it may be over, and the device somebody else's."""
@@ -208,7 +176,7 @@ class Executor:
         self._memory.set_workspace(0)
         self._wait_parked(execution, yielding)
         key, domain = execution.ticket.claim.key, execution.job.domain
-        self._forget_ahead(execution)
+        self._ahead.forget(execution)
         if self._rings.yields(domain, key, yielding.terms.scheduling):
             self._lose_ring(execution)
         self._leases.park(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
@@ -223,8 +191,7 @@ class Executor:
         execution.position = execution.first = position
         execution.halted = execution.lost = True
         self._wait_parked(execution, yielding)
-        if self._ahead is not None:
-            self._stop_ahead(self._ahead)
+        self._ahead.stop()
         self._leases.request(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
 
     def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
@@ -284,11 +251,7 @@ class Executor:
         job = execution.job
         if not job.streams:
             return
-        self._aheads.overwritten(job.domain, by=job.words if anew else None)
-        ahead = self._ahead
-        if ahead is not None and not (anew and ahead.stream.words is job.words):
-            ahead.lost = ahead.lost or ahead.behind.job.domain == job.domain
-            self._stop_ahead(ahead)
+        self._ahead.ring_is_taken(job, anew=anew)
         loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
         for key, other in self._parked.items():
             if key == loser or self._spoils_ring(other):
@@ -375,19 +338,13 @@ class Executor:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
                 stream.cancel()
-            if self._ahead is not None and self._ahead.behind is execution:
-                self._ahead.stream.ring_is_free()
+            self._ahead.job_is_over(execution)
         self._leases.release(ticket)
         self._go_ahead()
 
     def forget(self, words: Words) -> None:
         """The arena of these flag words has no next job."""
-        self._aheads.gone(words)
-        if self._streamed_last is not None and self._streamed_last.job.words is words:
-            self._streamed_last = None
-        if self._ahead is not None and self._ahead.stream.words is words:
-            self._ahead.lost = True
-            self._stop_ahead(self._ahead)
+        self._ahead.gone(words)
 
     async def quiet(self, words: Words) -> None:
         """Wait until no stream touches these flag words any more; no job will use them again."""
@@ -397,7 +354,7 @@ class Executor:
 
     def close(self) -> None:
         """Stop the stream so that the next agent can go on with it, and end the runner."""
-        self._streamed_last = None
+        self._ahead.close()
         for stream in self._streams:
             stream.cancel(resumable=True)
         self._device.close()
@@ -427,7 +384,7 @@ class Executor:
 
     def _grant(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
-        first = self._find_in_ring(execution)
+        first = self._ahead.find(execution)
         if job.words is not None:
             job.words.reset(first)
         granted(now_ns)
@@ -445,8 +402,8 @@ class Executor:
         execution.first = first
         if not execution.job.streams:
             return
-        self._streamed_last = execution
-        if first == len(execution.job.sources) and self._ahead is None:
+        self._ahead.last(execution)
+        if first == len(execution.job.sources) and not self._ahead.under_way:
             self._go_ahead()
             return
         self._promise_links(execution)
@@ -486,30 +443,28 @@ class Executor:
             on_finished=self._stream_finished,
             on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
             on_placed=self._on_placed,
+            behind=self._ahead.order(execution, words) if self._may_go_ahead(execution) else None,
         )
-        ahead = self._ahead
-        if ahead is not None and ahead.stream.words is words and ahead.stream.go(order):
-            self._ahead, execution.stream = None, ahead.stream
-        elif self._streams:
-            return
-        else:
-            execution.stream = self._device.open_stream(order)
-            self._streams.add(execution.stream)
-        self._opening = None
+        stream = self._ahead.becomes(execution, order)
+        if stream is None:
+            if self._streams:
+                return
+            stream = self._device.open_stream(order)
+            self._streams.add(stream)
+        self._opening, execution.stream = None, stream
+        self._ahead.streams(execution, stream, order)
 
     def _stream_failed(self, execution: Execution, failure: StreamFailed) -> None:
-        if self._streamed_last is execution:
-            self._streamed_last = None
+        self._ahead.failed(execution)
         if not execution.ended:
             execution.failed(failure)
 
     def _stream_finished(self, stream: Stream) -> None:
+        self._ahead.ended(stream)
         self._streams.discard(stream)
         self._draining.discard(stream)
         if self._promised is not None and self._promised.stream is stream:
             self._release_links(self._promised)
-        if self._ahead is not None and self._ahead.stream is stream:
-            self._ahead_ended(self._ahead)
         self._open_next()
         if not self._draining:
             self._leases.unblock(_DRAINING)
@@ -519,73 +474,21 @@ class Executor:
 
     def _go_ahead(self) -> None:
         """Begin to copy for the next job of the arena that was streamed last, if that may be."""
-        execution = self._streamed_last
-        if execution is None or execution.job.words is None or self._ahead is not None:
+        execution = self._ahead.wanted
+        if execution is None or execution.job.words is None:
             return
-        job, words, holder = execution.job, execution.job.words, self._leases.holder
+        if not (self._streams or self._opening) and self._may_go_ahead(execution):
+            self._ahead.begin(execution, execution.job.words)
+
+    def _may_go_ahead(self, execution: Execution) -> bool:
+        """Whether copies behind this job may begin, once its own are complete."""
+        holder = self._leases.holder
         situation = Situation(
             waiting=self._leases.waiting,
             parked=len(self._parked),
-            streaming=bool(self._streams) or self._opening is not None,
             blocked=self._leases.blocked,
             others_hold=execution.rewinding
             or self._leases.opened is not None
             or holder not in (None, execution.ticket),
         )
-        within = reach(len(job.sources), len(job.ring))
-        if not may_go_ahead(situation) or self._aheads.reaches(job.domain, words) == within:
-            return
-        before = self._aheads.take(job.domain, words)
-        stream = self._device.open_stream(
-            StreamOrder(
-                sources=job.sources,
-                ring=job.ring,
-                words=words,
-                deadline_ns=BACKGROUND_NS,
-                published=before.extents,
-                on_finished=self._stream_finished,
-                on_failure=lambda _stream, _failure: self._forget_ahead(execution),
-                on_placed=self._on_placed,
-                ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.BEHIND_A_JOB,
-            )
-        )
-        self._streams.add(stream)
-        self._ahead = _GoingAhead(execution, stream, before)
-
-    def _stop_ahead(self, ahead: _GoingAhead) -> None:
-        ahead.stopped = True
-        ahead.stream.cancel()
-
-    def _forget_ahead(self, execution: Execution) -> None:
-        """The job's ring is not what its next one finds: it was parked, or a copy ahead failed.
-
-        What is wrong with an extent is then found by the job that needs it, in its turn.
-        """
-        self._aheads.overwritten(execution.job.domain)
-        if self._streamed_last is execution:
-            self._streamed_last = None
-        if self._ahead is not None and self._ahead.behind is execution:
-            self._ahead.lost = True
-            self._stop_ahead(self._ahead)
-
-    def _ahead_ended(self, ahead: _GoingAhead) -> None:
-        self._ahead = None
-        if not ahead.lost:
-            stream, before = ahead.stream, ahead.before
-            size_bytes = before.size_bytes + stream.streamed_bytes
-            self._aheads.lies(
-                ahead.behind.job.domain, Lying(stream.words, stream.in_place, size_bytes)
-            )
-
-    def _find_in_ring(self, execution: Execution) -> int:
-        """How many first extents lie in the ring for a job that streams from its start."""
-        job, ahead = execution.job, self._ahead
-        if not job.streams:
-            return 0
-        lying = self._aheads.take(job.domain, job.words)
-        if ahead is not None and ahead.stream.words is job.words:
-            ahead.lost = True
-            execution.earlier_bytes += ahead.before.size_bytes
-            return ahead.before.extents if ahead.stopped else ahead.stream.in_place
-        execution.earlier_bytes += lying.size_bytes
-        return lying.extents
+        return may_go_ahead(situation)

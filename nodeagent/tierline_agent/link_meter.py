@@ -61,6 +61,8 @@ class LinkMeter:
         self._window_began_busy_ns = 0
         self._recent: deque[float] = deque(maxlen=_RECENT_WINDOWS)
         self._span = _Span()
+        self._last_ns_per_byte = 0.0
+        """Of the last transfer that a device timed."""
         self._turning = 0
         """Spans in a row that speak against `drifted`."""
         self._lowest = 1.0
@@ -82,8 +84,15 @@ class LinkMeter:
             return
         self._count(size_bytes, now_ns)
 
-    def moved(self, size_bytes: int, duration_ns: int) -> None:
-        """A device moved so much by itself. Such transfers run one after another."""
+    def moved(self, size_bytes: int, duration_ns: int | None) -> None:
+        """A device moved so much by itself. Such transfers run one after another.
+
+        One that was not timed is taken to be as fast as the last one that was; the first one is.
+        """
+        if duration_ns is None:
+            duration_ns = int(size_bytes * self._last_ns_per_byte)
+        elif size_bytes:
+            self._last_ns_per_byte = duration_ns / size_bytes
         self._busy_ns += duration_ns
         self._count(size_bytes, self._busy_since_ns)
 

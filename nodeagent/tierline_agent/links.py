@@ -168,8 +168,8 @@ class Link:
             self.on_drift(self)
         return moved
 
-    def account(self, size_bytes: int, duration_ns: int) -> None:
-        """Count what a device moved by itself, in so much time of its own clock."""
+    def account(self, size_bytes: int, duration_ns: int | None) -> None:
+        """Count what a device moved by itself, in so much time of its own clock if it was timed."""
         with self._changed:
             was_drifted = self.meter.drifted
             self.meter.moved(size_bytes, duration_ns)

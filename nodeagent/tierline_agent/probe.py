@@ -163,6 +163,7 @@ def _by_stream(
                     published=0,
                     on_finished=lambda _stream: None,
                     on_failure=lambda _stream, failure: failures.append(failure),
+                    measures=True,
                 )
             )
             await stream.finished

@@ -107,6 +107,8 @@ class Stream:
         self._cancelled = False
         self._failed = False
         self.streamed_bytes = 0
+        self.follower = None
+        """On the host what goes ahead is the event loop's to begin."""
         self.finished: asyncio.Future[None] = self._loop.create_future()
         """Done in the event loop, before `on_finished`."""
 
@@ -157,6 +159,9 @@ class Stream:
                 self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
             self._close_one()
         return True
+
+    def stay(self) -> None:
+        """Begin no follower: it never does."""
 
     def _withdraw(self) -> list[int]:
         """Take back what no link has begun; each still counts as open."""

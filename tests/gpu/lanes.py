@@ -29,7 +29,6 @@ _MARK_BYTES = 4096
 """The end of each extent, which says which one it is."""
 _NO_TIMING = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
 _TIMING = driver.CUevent_flags.CU_EVENT_DEFAULT
-_DEFAULT, _NO_BARRIER = 0, 1
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ def _wait(extents: Extents, stream: Any) -> None:
     ok(driver.cuStreamWaitValue32(stream, extents.consumed, 1, GEQ))
 
 
-def _publish(extents: Extents, stream: Any, number: int, flags: int = _DEFAULT) -> None:
-    ok(driver.cuStreamWriteValue32(stream, extents.published, number + 1, flags))
+def _publish(extents: Extents, stream: Any, number: int) -> None:
+    ok(driver.cuStreamWriteValue32(stream, extents.published, number + 1, 0))
 
 
 def _bare(extents: Extents) -> None:
@@ -104,16 +103,14 @@ def _bare(extents: Extents) -> None:
         extents.copy(number, extents.streams[0])
 
 
-def _as_the_agent(
-    extents: Extents, *, begin: bool = True, events: Events = _timed, barrier: int = _DEFAULT
-) -> None:
+def _as_the_agent(extents: Extents, *, begin: bool = True, events: Events = _timed) -> None:
     stream = extents.streams[0]
     for number in range(extents.count):
         _wait(extents, stream)
         if begin:
             events.record(stream)
         extents.copy(number, stream)
-        _publish(extents, stream, number, barrier)
+        _publish(extents, stream, number)
         events.record(stream)
 
 
@@ -171,7 +168,6 @@ WAYS: dict[str, Callable[[Extents], None]] = {
     "one event, which keeps no time": lambda extents: _as_the_agent(
         extents, begin=False, events=_plain
     ),
-    "counts without a barrier": lambda extents: _as_the_agent(extents, barrier=_NO_BARRIER),
     "count and next wait in one": _in_batches,
     "two streams, one copy at a time": lambda extents: _in_two_lanes(extents, 1),
     "two streams, two copies at a time": lambda extents: _in_two_lanes(extents, 2),

@@ -225,6 +225,15 @@ class Stream(Protocol):
         """
         ...
 
+    @property
+    def follower(self) -> Stream | None:
+        """The stream ahead that it has begun by itself behind it (`StreamOrder.behind`)."""
+        ...
+
+    def stay(self) -> None:
+        """Begin no follower from now on; there may be one already."""
+        ...
+
 
 class Ahead(Enum):
     """When a stream that begins before its job may use a slot."""
@@ -251,6 +260,11 @@ class StreamOrder:
     """Told the bytes of each extent that is in place, and the seconds since it was asked for."""
     ahead: Ahead | None = None
     """None: its job was granted."""
+    behind: StreamOrder | None = None
+    """What may be copied ahead as soon as all of this has arrived, without asking the event loop:
+    its link would stand still meanwhile. A device may leave that to `Device.open_stream`."""
+    measures: bool = False
+    """The time of each copy is wanted; else that of some is enough."""
 
 
 class Device(Protocol):

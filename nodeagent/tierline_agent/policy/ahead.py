@@ -38,14 +38,12 @@ def freed_by(extent: int, extents: int, ring_slots: int) -> int:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a device is doing."""
+    """What a device is doing, on which no job streams, or the one whose next one is copied for."""
 
     waiting: int
     """Jobs that wait for it."""
     parked: int
     """Jobs that gave it away and want it back."""
-    streaming: bool
-    """A stream writes to fast memory, or is about to."""
     blocked: bool
     """Nobody would be given the device at the moment."""
     others_hold: bool
@@ -54,7 +52,7 @@ class Situation:
 
 def may_go_ahead(now: Situation) -> bool:
     """Whether copies for a next job may begin."""
-    return not (now.waiting or now.parked or now.streaming or now.blocked or now.others_hold)
+    return not (now.waiting or now.parked or now.blocked or now.others_hold)
 
 
 @dataclass(frozen=True)

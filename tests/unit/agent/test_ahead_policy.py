@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tierline_agent.policy.ahead import Aheads, Lying, Situation, freed_by, may_go_ahead, reach
 from tierline_agent.policy.transfers import consumed_needed, slot_of
 
-IDLE = Situation(waiting=0, parked=0, streaming=False, blocked=False, others_hold=False)
+IDLE = Situation(waiting=0, parked=0, blocked=False, others_hold=False)
 
 
 @given(extents=st.integers(1, 60), ring=st.integers(1, 12), data=st.data())
@@ -46,11 +46,10 @@ def test_no_slot_is_taken_from_a_job_that_may_still_read_it(
     [
         replace(IDLE, waiting=1),
         replace(IDLE, parked=1),
-        replace(IDLE, streaming=True),
         replace(IDLE, blocked=True),
         replace(IDLE, others_hold=True),
     ],
-    ids=["somebody waits", "a job is parked", "a stream runs", "nobody is granted", "others run"],
+    ids=["somebody waits", "a job is parked", "nobody is granted", "others run"],
 )
 def test_copies_begin_only_where_nobody_is_in_the_way_of_them(now: Situation) -> None:
     assert may_go_ahead(IDLE)

@@ -51,6 +51,17 @@ def played(
     pattern: Pattern,
 ) -> list[list[float]]:
     """Responses by task, as the executor serves them."""
+    return node_after(folder, demands, answer, where, pattern).responses_s
+
+
+def node_after(
+    folder: Path,
+    demands: Sequence[TaskDemand],
+    answer: Admitted,
+    where: DeviceCapacity,
+    pattern: Pattern,
+) -> VirtualNode:
+    """What has served them, closed."""
     models = models_of(demands, answer.plans, where)
     arrivals = Arrivals([model.period_s for model in models], pattern)
     links = [tier.link for tier in where.tiers.values()]
@@ -66,7 +77,7 @@ def played(
             may_s = granted.job_time_s + rings_lost * granted.penalty_s
             assert held_s <= may_s + TOLERANCE_S, granted.name
     hold(answer, node.responses_s)
-    return node.responses_s
+    return node
 
 
 def hold(answer: Admitted, responses: Sequence[Sequence[float]]) -> None:
@@ -141,6 +152,20 @@ def test_a_job_that_follows_its_task_finds_its_first_extents(tmp_path: Path) -> 
     assert len(others_s) == 3
     for response_s in others_s:
         assert response_s < first_s - (slots - 1) * NVME.link.copy_s(10**6)
+
+
+def test_a_job_that_asks_as_a_stream_ends_finds_none_ahead_behind_it(tmp_path: Path) -> None:
+    """The stream has begun it by itself, and nobody has told the executor yet."""
+    where = device(14, tiers=BOTH)
+    demands = [replace(urgent(300), period_s=4.0, deadline_s=3.0), copies("nvme")]
+    answer = plan(demands, where, scheduling=Scheduling.NON_PREEMPTIVE)
+    assert isinstance(answer, Admitted)
+    alone = node_after(tmp_path, demands, answer, where, Pattern([9.0, 1.0], 1.4))
+    (moment_s,) = alone.followed_s
+    both = node_after(tmp_path, demands, answer, where, Pattern([moment_s, 1.0], 4.0))
+    assert both.followed_s[0] == moment_s
+    ((response_s, *_), _) = both.responses_s
+    assert response_s < DRAM.link.flight_s(10**6) + 0.101 + NVME.link.copy_s(10**6)
 
 
 @pytest.mark.parametrize("scheduling", [Scheduling.NON_PREEMPTIVE, *SAME])

@@ -136,3 +136,13 @@ def test_what_a_device_moves_by_itself_counts_its_own_time() -> None:
         2000 * WINDOW_TRANSFERS,
         2 * WINDOW_TRANSFERS * MS,
     )
+
+
+def test_what_is_not_timed_is_taken_to_be_as_fast_as_what_was_last() -> None:
+    meter = LinkMeter()
+    for took_ns in (MS, None, None, 3 * MS, None):
+        meter.moved(1000, took_ns)
+    assert meter.busy_ns(0) == 9 * MS
+    meter.moved(500, None)
+    assert meter.busy_ns(0) == round(10.5 * MS)
+    assert (meter.bytes_total, meter.transfers_total) == (5500, 6)

@@ -123,7 +123,9 @@ class VirtualStream:
         self.streamed_bytes = 0
         self.finished = loop.create_future()
         self.cancelled = False
+        self.follower: VirtualStream | None = None
         self.ahead = order.ahead
+        self._stays = False
         self._asked = order.published
         self._early: set[int] = set()
         self._open = 0
@@ -139,6 +141,9 @@ class VirtualStream:
     def ring_is_free(self) -> None:
         if self.ahead is not None:
             self.ahead = Ahead.BETWEEN_JOBS
+
+    def stay(self) -> None:
+        self._stays = True
 
     def go(self, order: StreamOrder) -> bool:
         if self.ahead is None or self.cancelled:
@@ -175,11 +180,19 @@ class VirtualStream:
             self.in_place += 1
         if not self.cancelled and self.ahead is None:
             self.words.published = self.in_place
+        behind = self.order.behind
+        if self._complete and behind is not None and not (self.cancelled or self._stays):
+            self.follower = VirtualStream(
+                behind, self.links, self.finished.get_loop(), goes_ahead=self.goes_ahead
+            )
+
+    @property
+    def _complete(self) -> bool:
+        return self.ahead is None and self.in_place == len(self.order.sources)
 
     def tell_if_over(self) -> bool:
         """Tell what the event loop of an agent would be told; True if that was done now."""
-        complete = self.ahead is None and self.in_place == len(self.order.sources)
-        if self._open or self.finished.done() or not (self.cancelled or complete):
+        if self._open or self.finished.done() or not (self.cancelled or self._complete):
             return False
         self.finished.set_result(None)
         self.order.on_finished(self)
@@ -239,6 +252,8 @@ class VirtualNode:
         """By task: how long each job had the device, and how many rings it lost."""
         self.ahead_extents = 0
         """How many were in place when their jobs were granted."""
+        self.followed_s: list[float] = []
+        """When a stream began the one ahead behind itself."""
         self._words = [VirtualWords() for _ in self.models]
 
     def run(self) -> None:
@@ -277,6 +292,9 @@ class VirtualNode:
             heapq.heappop(self._events)[2]()
         for copy in [copy for link in self._links for copy in link.move_to(self.now_s)]:
             copy.stream.arrived(copy.position)
+            if copy.stream.follower is not None:  # the executor hears of it later
+                self._streams = [copy.stream, copy.stream.follower]
+                self.followed_s.append(self.now_s)
         self._leases.block(_INSTANT)
         for task in self.arrivals.take(self.now_s):
             self._release(task)
@@ -284,9 +302,18 @@ class VirtualNode:
         for client in ended:
             self._end(client)
         self._leases.unblock(_INSTANT)
+        self._nothing_goes_ahead_of_others()
         while self._pass_gates() or self._tell():
             pass
+        self._nothing_goes_ahead_of_others()
         self._copy()
+
+    def _nothing_goes_ahead_of_others(self) -> None:
+        """Who wants the device does not wait for copies that are not begun yet."""
+        waiting = [client.words for client in self._clients if not client.has_device]
+        for stream in self._streams:
+            if stream.ahead is not None and not stream.cancelled:
+                assert all(words is stream.words for words in waiting), "something goes ahead"
 
     def _pass_gates(self) -> bool:
         return any(self._pass_gate(client) for client in list(self._clients))

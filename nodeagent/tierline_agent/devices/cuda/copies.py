@@ -1,8 +1,11 @@
 """One CUDA stream of copies: enqueued without blocking, completion and time learned by events.
 
+A copy whose time is wanted has an event before and one behind it which keep the time; that costs
+the link 3 to 4 us more than one event that does not (an H200, `tests.gpu.lanes`).
+
 It knows neither jobs nor tiers. For one thread at a time.
 
-Invariant: a copy's events are used for no other copy before it was taken from `oldest`.
+Invariant: a copy's events are used for no other copy before `take` was called for it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ from tierline_agent.devices.cuda.driver import call, driver
 from tierline_agent.devices.cuda.kept import KeptCalls
 
 _NON_BLOCKING = 1  # not ordered with the default stream, in which extents are zeroed
+_TIMED, _UNTIMED = 0, 2  # flags of events
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
     """A copy that was enqueued."""
 
-    begin: int
+    begin: int | None
+    """None: it is not timed."""
     end: int
 
 
@@ -34,7 +39,7 @@ class CopyLane:
         self._context = context
         self._kept = kept
         self._keep: list[Any] = []
-        self._idle: list[int] = []
+        self._idle: dict[int, list[int]] = {_TIMED: [], _UNTIMED: []}
         attempt = f"make a copy stream on GPU {context.ordinal}"
         stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
         self._keep.append(stream)
@@ -45,14 +50,22 @@ class CopyLane:
         self._kept.wait_at_least(self.stream, word, at_least)
 
     def copy(
-        self, target: int, source: int, size_bytes: int, publish: tuple[int, int] | None = None
+        self,
+        target: int,
+        source: int,
+        size_bytes: int,
+        *,
+        publish: tuple[int, int] | None = None,
+        timed: bool = True,
     ) -> Copy:
         """Enqueue a copy from pinned memory; then, `publish` a value in a flag word.
 
         The copy has ended when that is done too. Raises CudaFailed.
         """
-        copy = Copy(self._event(), self._event())
-        self._kept.record(copy.begin, self.stream)
+        kind = _TIMED if timed else _UNTIMED
+        copy = Copy(self._event(kind) if timed else None, self._event(kind))
+        if copy.begin is not None:
+            self._kept.record(copy.begin, self.stream)
         self._kept.copy(target, source, size_bytes, self.stream)
         if publish is not None:
             self._kept.write(self.stream, *publish)
@@ -71,20 +84,22 @@ class CopyLane:
         """Whether a copy has ended. Raises CudaFailed: it, or something before it, failed."""
         return self._kept.has_passed(copy.end)
 
-    def has_begun(self, copy: Copy) -> bool:
-        """Whether all that is before a copy has ended. Raises CudaFailed."""
-        return self._kept.has_passed(copy.begin)
+    def take(self, copy: Copy) -> int | None:
+        """What an ended copy took, nanoseconds, if it was timed; its events are free.
 
-    def take(self, copy: Copy) -> int:
-        """The time that an ended copy took, nanoseconds; its events are free. Raises CudaFailed."""
+        Raises CudaFailed.
+        """
+        if copy.begin is None:
+            self._idle[_UNTIMED].append(copy.end)
+            return None
         duration_s = self._kept.elapsed_s(copy.begin, copy.end)
-        self._idle += (copy.begin, copy.end)
+        self._idle[_TIMED] += (copy.begin, copy.end)
         return int(duration_s * 1e9)
 
-    def _event(self) -> int:
-        if self._idle:
-            return self._idle.pop()
+    def _event(self, kind: int) -> int:
+        if self._idle[kind]:
+            return self._idle[kind].pop()
         attempt = f"make an event on GPU {self._context.ordinal}"
-        event = call(attempt, driver.cuEventCreate, 0)
+        event = call(attempt, driver.cuEventCreate, kind)
         self._keep.append(event)
         return int(event)

@@ -9,6 +9,7 @@ the loader's.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import mmap
 import threading
@@ -117,6 +118,7 @@ class CudaDevice:
                 buffers[:_STREAM_BUFFERS],
                 self._lose,
                 loader.wanted,
+                self._follow,
             ),
         )
 
@@ -221,11 +223,16 @@ class CudaDevice:
             raise TypeError(f"{words!r} are not flag words of a GPU")
         self._unpin_closed()
         ring = [_extent(extent) for extent in order.ring]
-        supplies = self._parts.supplies
-        self._stream = CudaStream(supplies, order, ring, words, self._depth(order))
-        self._stream.begin()
-        self._runner.start(self._stream)
-        return self._stream
+        loop = asyncio.get_running_loop()
+        stream = CudaStream(self._parts.supplies, order, ring, words, self._depth(order), loop)
+        self._stream = stream
+        stream.begin()
+        self._runner.start(stream)
+        return stream
+
+    def _follow(self, stream: CudaStream) -> None:
+        self._stream = stream
+        self._runner.start(stream)
 
     def _closes(self, pinned: CudaWords | CudaBackup) -> None:
         self._closed.append(pinned)
@@ -239,7 +246,8 @@ class CudaDevice:
 
     def _depth(self, order: StreamOrder) -> int:
         """Extents to keep enqueued, from the fastest link that the stream has."""
-        rates = [rate for source in order.sources if (rate := source.link.rate()) is not None]
+        links = {source.link for source in order.sources}
+        rates = [rate for link in links if (rate := link.rate()) is not None]
         fastest = max((rate.bandwidth_bytes_per_s for rate in rates), default=_ASSUMED_BYTES_PER_S)
         ahead = math.ceil(_AHEAD_S * fastest / self.extent_bytes)
         return min(max(ahead, _LEAST_AHEAD), _MOST_AHEAD)

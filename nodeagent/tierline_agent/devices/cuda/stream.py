@@ -26,6 +26,9 @@ A stream that begins ahead of its job enqueues one extent at a time, and for eac
 only when the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for
 a client that runs, and a cancelled one is over with the copy under way. It leaves the link to
 loads. With its job, the count of what has arrived, or is about to, goes in behind that copy.
+Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
+does not stand still until the event loop has heard of the end; towards it the runner's thread looks
+often.
 
 Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
 back only when its copy has ended.
@@ -49,7 +52,7 @@ from tierline_agent.devices.cuda.memory import CudaExtent
 from tierline_agent.devices.cuda.pinned import Buffer, PinnedMedia
 from tierline_agent.devices.cuda.words import CudaWords
 from tierline_agent.errors import LinkClosed, StreamFailed
-from tierline_agent.links import Transfer
+from tierline_agent.links import Link, Transfer
 from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
 from tierline_agent.sources import Lender
@@ -58,7 +61,12 @@ from tierline_agent.tiers import TierError
 
 _LOOK_S = 0.001
 _LOOK_WHILE_ENDING_S = 0.0001
+_LOOK_TOWARDS_END_S = 0.0001
 _LOOK_AHEAD_S = 0.0002
+_LAST = 2
+"""How many extents before the end the runner begins to look often."""
+_TIMED_EACH = 8
+"""One in so many of a link's copies in a stream is timed, from the first one on."""
 _VERIFIED_AHEAD = 2 * IN_FLIGHT
 _AT_ONCE = 2
 
@@ -76,6 +84,8 @@ class Supplies:
     """Told, in the runner's thread, that the device's context is gone."""
     loads: Callable[[], int]
     """How many copies beside streams are wanted or under way."""
+    follow: Callable[[CudaStream], None]
+    """Makes a follower the device's stream, and has it run. For any thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,20 +120,25 @@ class CudaStream:
         ring: list[CudaExtent],
         words: CudaWords,
         depth: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.words = words
         self.streamed_bytes = 0
+        self.follower: CudaStream | None = None
         self._supplies = supplies
         self._order = order
         self._ring = ring
         self._depth = depth
-        self._loop = asyncio.get_running_loop()
-        self.finished: asyncio.Future[None] = self._loop.create_future()
+        self._loop = loop
+        self.finished: asyncio.Future[None] = loop.create_future()
         self._changed = threading.Condition()
         self._ahead = order.ahead
         self._next = self._looked = order.published
         self._flight: deque[_InFlight] = deque()
         self._prepared: dict[int, _Prepared] = {}
+        self._copies: dict[Link, int] = {}
+        """How many each link has made."""
+        self._stays = False
         self._cancelled = False
         self._resumable = False
         self._failure: StreamFailed | None = None
@@ -145,6 +160,8 @@ class CudaStream:
         with self._changed:
             if self._cancelled or self._over:
                 return
+            if not resumable and not self._advance():
+                return  # its job ends as a rule because all has arrived, which was not seen yet
             self._cancelled, self._resumable = True, resumable
             for number, prepared in list(self._prepared.items()):
                 link = self._order.sources[number].link
@@ -180,6 +197,11 @@ class CudaStream:
         with self._changed:
             self._changed.notify()
         return True
+
+    def stay(self) -> None:
+        """Begin no follower from now on."""
+        with self._changed:
+            self._stays = True
 
     @property
     def without_job(self) -> bool:
@@ -223,13 +245,22 @@ class CudaStream:
         if self._cancelled:
             return _LOOK_WHILE_ENDING_S
         if self._ahead is None:
-            return _LOOK_S
+            return _LOOK_TOWARDS_END_S if self._is_nearly_complete else _LOOK_S
         if self._flight:
-            return _LOOK_AHEAD_S
+            return _LOOK_TOWARDS_END_S
         if self._reading or self._next >= self._reach:
             return None
         behind = self._ahead is Ahead.BEHIND_A_JOB
         return _LOOK_AHEAD_S if behind else _LOOK_S  # then loads have the link
+
+    @property
+    def _is_nearly_complete(self) -> bool:
+        """Whether its last extents are on their way, and wait for nobody."""
+        complete = self._next == len(self._order.sources)
+        if not complete or not 0 < len(self._flight) <= _LAST or self._order.behind is None:
+            return False
+        needed = consumed_needed(self._flight[0].number, len(self._ring))
+        return (self.words.consumed - needed) & 0x80000000 == 0
 
     def _advance(self) -> bool:
         """Take what has ended and enqueue what may be; False when it is over. Locked."""
@@ -397,8 +428,16 @@ class CudaStream:
         if needed > 0:
             lane.wait(self.words.consumed_address, needed)
         publish = (self.words.published_address, number + 1) if self._ahead is None else None
-        copy = lane.copy(self._ring[slot_of(number, slots)].address, address, size_bytes, publish)
+        target = self._ring[slot_of(number, slots)].address
+        timed = buffer is None and self._times(self._order.sources[number].link)
+        copy = lane.copy(target, address, size_bytes, publish=publish, timed=timed)
         self._flight.append(_InFlight(number, copy, size_bytes, asked_s, buffer))
+
+    def _times(self, link: Link) -> bool:
+        """Whether the next copy of a link is timed."""
+        before = self._copies.get(link, 0)
+        self._copies[link] = before + 1
+        return self._order.measures or before % _TIMED_EACH == 0
 
     def _publish_all(self) -> None:
         """Publish what was copied without a job: behind the copy that may be under way."""
@@ -436,6 +475,12 @@ class CudaStream:
         self._over = True
         for number in list(self._prepared):
             self._forget(number)
+        behind = self._order.behind
+        if behind is not None and not (self._stays or self._cancelled or self._failure):
+            self.follower = CudaStream(
+                self._supplies, behind, self._ring, self.words, self._depth, self._loop
+            )
+            self._supplies.follow(self.follower)
         self._loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
