@@ -28,6 +28,7 @@ from tests.bench.machine import describe, keep, print_head
 from tests.gpu.models import kind
 from tests.gpu.overhead import alternately
 from tests.gpu.paced import Paced
+from tests.gpu.shapes import Predictor, as_observed
 from tests.gpu.streaming import (
     Program,
     agent,
@@ -41,6 +42,7 @@ from tests.gpu.streaming import (
 from tests.integration.agent.raw_client import RawClient
 
 from tierline_agent import protocol as p
+from tierline_api.memnode import MemNode
 from tierline_api.plan import Plan
 from tierline_cli.place import Place
 
@@ -63,6 +65,8 @@ class Row:
     """A job with gates that nobody asks."""
     layer_s: float
     """Its longest layer, as it was profiled."""
+    yields_s: float
+    """From the request to the gate at worst, as admission charges it."""
     stops: int = 0
     stop_median_s: float = 0.0
     stop_p99_s: float = 0.0
@@ -81,10 +85,10 @@ class _Lease(RawClient):
     device = p.Device.CUDA if kind() == "cuda" else p.Device.CPU
 
 
-def _terms(plan: Plan, layer_s: float) -> dict[str, Any]:
+def _terms(plan: Plan, yields_s: float) -> dict[str, Any]:
     return {
         "scheduling": "RingKeeping",
-        "layer_ns": int(layer_s * 1e9),
+        "layer_ns": int(yields_s * 1e9),
         "penalty_ns": int(1e9),
         "parked_bytes": plan.workspace_bytes,
     }
@@ -233,12 +237,14 @@ def _measure(
     alone, layers = observed(watching)
     short_alone, short_layers = observed(short_watching)
     short_plan = plan_for(short_layers, extent_bytes, 1.0, short_alone["workspace_bytes"])
-    layer_s = _longest_layer_s(alone["profile"])
+    node = MemNode.from_api(admin.call("node")["node"])
+    predicted = Predictor.after(model, as_observed(alone["profile"]), node)
     for waiting in all_of_it:
         if waiting.mode != mode:
             continue
         plan = plan_for(layers, extent_bytes, waiting.share, alone["workspace_bytes"])
-        terms = _terms(plan, layer_s)
+        yields_s = predicted.yields_within_s(plan)
+        terms = _terms(plan, yields_s)
         with (
             registered(local, admin, "kept", plan),
             registered(local, admin, "gated", plan, preemption=terms),
@@ -247,7 +253,8 @@ def _measure(
                 process.load()
             times = alternately(waiting.takers, arguments.rounds)
         kept_s, gated_s = (statistics.median(times[name]) for name in ("kept", "gated"))
-        row = Row(model, mode, waiting.share, kept_s, gated_s, layer_s)
+        layer_s = _longest_layer_s(alone["profile"])
+        row = Row(model, mode, waiting.share, kept_s, gated_s, layer_s, yields_s)
         with (
             registered(local, admin, "long", plan, preemption=terms),
             registered(local, admin, "other", short_plan, deadline_s=_EARLY_S),
@@ -276,7 +283,8 @@ def _print(row: Row) -> None:
     print(
         f"{row.model} {row.mode} {row.resident:.0%} resident: job {row.alone_s * 1e3:.3f} ms, with "
         f"gates {row.gated_s * 1e3:.3f} ms ({row.gated_s / row.alone_s - 1:+.1%}); longest layer "
-        f"{microseconds(row.layer_s)}; {row.stops} stops: p50 {microseconds(row.stop_median_s)}, "
+        f"{microseconds(row.layer_s)}, to a gate {microseconds(row.yields_s)}; {row.stops} stops: "
+        f"p50 {microseconds(row.stop_median_s)}, "
         f"p99 {microseconds(row.stop_p99_s)}, worst {microseconds(row.stop_worst_s)}; lost by one "
         f"{microseconds(row.lost_s)} ({row.rings_lost} rings); outputs "
         f"{'identical' if row.identical else 'DIFFERENT'}",

@@ -60,8 +60,10 @@ from tierline_cli.local_agent import LocalAgent
 from tierline_cli.place import Place
 from tierline_client.library import library_path
 from tierline_operator.planning.answer import Infeasible
+from tierline_operator.planning.options import Task
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.planner import prepare
+from tierline_operator.planning.waits import yields_within_s
 
 SHARES = (0.0, 0.25, 0.5, 1.0)
 USUAL = (
@@ -130,15 +132,31 @@ class Predictor:
     profile: MemProfile
     node: MemNode
 
-    def of(self, plan: Plan) -> tuple[float, float]:
-        """Seconds of a job: by the bare recursion, and as admission charges it."""
+    @classmethod
+    def after(cls, name: str, seen: profiling.Observation, node: MemNode) -> Predictor:
+        """Of a model that was observed."""
+        asked = task(name, name, kind(), None, _LONG_S)
+        return cls(name, profiling.as_profile(asked, seen, Place(kind()).product()), node)
+
+    def _charged(self) -> Task:
         asked = task(self.name, self.name, kind(), None, _LONG_S)
         demand, capacity = decide.question_of(asked, self.profile, self.node, None)
         prepared = prepare([demand], capacity)
         if isinstance(prepared, Infeasible):
             raise SystemExit(prepared.sentence)
-        (charged,) = prepared.tasks
-        resident = frozenset(plan.resident_extents)
+        return prepared.tasks[0]
+
+    def yields_within_s(self, plan: Plan) -> float:
+        """Seconds from a gate to the next one, as admission charges others for them."""
+        charged, resident = self._charged(), frozenset(plan.resident_extents)
+        longest_s = max(charged.worst.compute_s)
+        waits_s = yields_within_s(charged.worst, resident, plan.ring_extents)
+        return max(longest_s, waits_s) + charged.dispatch_s
+
+    def of(self, plan: Plan) -> tuple[float, float]:
+        """Seconds of a job: by the bare recursion, and as admission charges it."""
+        charged = self._charged()
+        demand, resident = charged.demand, frozenset(plan.resident_extents)
         planned_s = charged.worst.total_s(resident, plan.ring_extents) + charged.dispatch_s
         homes = [0] * demand.layout.extent_count
         usual = self._usual_share()
@@ -194,7 +212,11 @@ def profiled(waiting: Waiting) -> profiling.Observation:
     waiting.observed.ready()
     waiting.observed.round()
     waiting.observed.end()
-    seen = observation(waiting.model, _MODE)
+    return as_observed(observation(waiting.model, _MODE))
+
+
+def as_observed(seen: dict[str, Any]) -> profiling.Observation:
+    """What a program wrote of itself."""
     return profiling.Observation(
         layers=[ObservedLayer(**layer) for layer in seen["layers"]],
         workspace_bytes=seen["workspace_bytes"],
@@ -382,10 +404,7 @@ def main() -> None:
                 )
                 if arguments.plans:
                     tell(f"{model}: under {len(SHARES)} plans")
-                    product = Place(kind()).product()
-                    asked = task(model, model, kind(), None, _LONG_S)
-                    profile = profiling.as_profile(asked, seen, product)
-                    at = Predictor(model, profile, node)
+                    at = Predictor.after(model, seen, node)
                     rows = compared(waiting, local, admin, seen, at, arguments.seconds)
                     kept["plans"][model] = [{**asdict(row), "error": row.error} for row in rows]
             except (SystemExit, CommandError, OSError, ValueError) as ended:
