@@ -25,6 +25,9 @@ _PAGE_BYTES = 4096
 _PUBLISHED, _CONSUMED = 0, 16
 """Places of the flag words in a control page, in words."""
 _SCAN_S = 0.05
+_BEFORE = "  not copying before extent "
+_LONGEST = 6
+"""How many of the gaps between extents are told."""
 
 STAMPS = ("call", "begin", "granted", "launch", "launched", "end", "idle", "ended", "over")
 """In a job's order: the program calls its model, the plugin asks for the device, has it, the graph
@@ -177,11 +180,15 @@ def break_down(
         took("first count -> last count", last.ns - first.ns)
         took("  of which not copying ", last.ns - first.ns - copied)
         took("last count -> idle", at["idle"] - last.ns)
-        gaps = [b.ns - a.ns for a, b in itertools.pairwise(counts)]
-        if gaps:
-            took("longest between two counts", max(gaps))
+        for before, after in itertools.pairwise(counts):
+            copied = sum(sizes[before.value : after.value]) / rate * 1e9
+            took(f"{_BEFORE}{after.value - 1}", after.ns - before.ns - copied)
         consumed = [one for one in window if not one.published and one.ns > reset.ns]
         if consumed:
             took("words set -> first consumed", consumed[0].ns - reset.ns)
             took("last consumed -> idle", at["idle"] - consumed[-1].ns)
-    return {name: statistics.median(values) for name, values in steps.items()}
+    medians = {name: statistics.median(values) for name, values in steps.items()}
+    gaps = sorted((name for name in medians if name.startswith(_BEFORE)), key=medians.__getitem__)
+    for name in gaps[:-_LONGEST]:
+        del medians[name]
+    return medians

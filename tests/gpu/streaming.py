@@ -177,8 +177,13 @@ def _observation(model: str, mode: str) -> Path:
     return Path(_OBSERVATIONS.name) / f"{model}-{mode}.jsonl"
 
 
-def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspace: int) -> Plan:
-    """The smallest ring, and `share` of the extents resident: the first, the others spread."""
+def plan_for(
+    layers: list[LayerShape], extent_bytes: int, share: float, workspace: int, spare: int = 1
+) -> Plan:
+    """`share` of the extents resident, spread; a ring with `spare` slots beyond the largest layer.
+
+    Without one it would be the smallest, and nothing is copied while that layer computes.
+    """
     layout = lay_out(layers, extent_bytes)
     count = layout.extent_count
     pinned = layout.pinned_extents
@@ -186,7 +191,7 @@ def plan_for(layers: list[LayerShape], extent_bytes: int, share: float, workspac
     wanted = max(0, round(share * count) - len(pinned))
     chosen = {free[i * len(free) // wanted] for i in range(min(wanted, len(free)))}
     resident = tuple(sorted(pinned | chosen))
-    ring = 0 if len(resident) == count else min(count, max(2, layout.largest_span() + 1))
+    ring = 0 if len(resident) == count else min(count, max(2, layout.largest_span() + spare))
     return Plan(
         extent_bytes=extent_bytes,
         extent_count=count,
@@ -289,19 +294,19 @@ def rows(
     admin: Any,
     model: str,
     mode: str,
-    shares: Sequence[float],
+    plans: Sequence[tuple[float, int]],
     jobs: int,
     *,
     breakdown: bool = False,
 ) -> Iterator[Row]:
-    """One model without Tierline, then under the agent with each share resident."""
+    """One model without Tierline, then under the agent with each share and ring (`plan_for`)."""
     tell = Progress(f"{model}, {mode}: ")
     tell("imports")
     extent_bytes, name = local.extent_bytes, f"{model}-{mode}"
     options = ["--stamps"] if breakdown else []
     bare_program = Program(model, mode, jobs, None, *options)
     observed_program = observer(model, mode, _OBSERVED_JOBS)
-    tasks = [task_of(local, name, model, mode, jobs, *options) for _ in shares]
+    tasks = [task_of(local, name, model, mode, jobs, *options) for _ in plans]
     for program in (bare_program, observed_program, *tasks):
         program.prepared()
     tell("alone")
@@ -311,10 +316,10 @@ def rows(
     tell("profiled")
     alone, layers = observed(observed_program)
     sizes = lay_out(layers, extent_bytes).extent_sizes
-    for share, program in zip(shares, tasks, strict=True):
+    for (share, spare), program in zip(plans, tasks, strict=True):
         tell(f"{share:.0%} resident")
         rate = copy_rate(extent_bytes)
-        plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"])
+        plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"], spare)
         with WordWatch(local.pid) if breakdown else nullcontext() as watch:
             report = managed(local, admin, name, plan, program)
         rate = max(rate, copy_rate(extent_bytes))
@@ -358,6 +363,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=30)
     parser.add_argument("--extent-mib", type=int, default=32)
     parser.add_argument("--host-gib", type=int, default=20, help="pinned memory")
+    parser.add_argument(
+        "--spare", nargs="+", type=int, default=[1], help="slots of the ring beyond a layer's"
+    )
     parser.add_argument("--breakdown", action="store_true", help="say what a job's time goes into")
     parser.add_argument("--json", type=Path, help="keep the figures here")
     arguments = parser.parse_args()
@@ -369,10 +377,11 @@ def main() -> None:
         f"{'ratio':>8}  outputs"
     )
     kept: list[Row] = []
+    plans = list(itertools.product(arguments.share, arguments.spare))
     with agent(arguments.extent_mib << 20, 40 << 30, arguments.host_gib << 30) as (local, admin):
         for model, mode in itertools.product(arguments.model, arguments.mode):
             measured = rows(
-                *(local, admin, model, mode, arguments.share, arguments.jobs),
+                *(local, admin, model, mode, plans, arguments.jobs),
                 breakdown=arguments.breakdown,
             )
             for row in measured:
