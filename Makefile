@@ -128,7 +128,7 @@ gpu-e2e-archive: kubernetes images ## pack the cluster and both images for a mac
 	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
 	PYTHONPATH=cluster $(BIN)/python -m tests.gpu_e2e.carried pack .cache/gpu-e2e
 
-gpu-e2e: ## on that machine, with a GPU: Helm, MemTasks of PyTorch models in unprivileged pods, the agent restarted (root)
+gpu-e2e: ## on that machine, with a GPU: Helm, MemTasks of PyTorch models in unprivileged pods, the agent handed over and killed (root)
 	PYTHON=$(PYTHON) tests/gpu_e2e/run.sh $(GPU_E2E_OUT)
 
 gpu-e2e-pictures: $(STAMP) ## draw the dashboards from what that run kept

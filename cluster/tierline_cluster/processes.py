@@ -133,6 +133,19 @@ def tail(daemon: Daemon, lines: int = 8) -> str:
     return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
 
+def processes_of(module: str) -> list[int]:
+    """The processes, in any container of this machine, that are `python -m MODULE`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if words[:3] == [b"python", b"-m", module.encode()]:
+            found.append(int(process.name))
+    return found
+
+
 def free_port(address: str = "127.0.0.1") -> int:
     """Return a TCP port that nobody uses on `address`, and that was not returned before.
 

@@ -180,9 +180,9 @@ def break_down(
         took("first count -> last count", last.ns - first.ns)
         took("  of which not copying ", last.ns - first.ns - copied)
         took("last count -> idle", at["idle"] - last.ns)
-        for before, after in itertools.pairwise(counts):
-            copied = sum(sizes[before.value : after.value]) / rate * 1e9
-            took(f"{_BEFORE}{after.value - 1}", after.ns - before.ns - copied)
+        for one, other in itertools.pairwise(counts):
+            copied = sum(sizes[one.value : other.value]) / rate * 1e9
+            took(f"{_BEFORE}{other.value - 1}", other.ns - one.ns - copied)
         consumed = [one for one in window if not one.published and one.ns > reset.ns]
         if consumed:
             took("words set -> first consumed", consumed[0].ns - reset.ns)

@@ -230,7 +230,7 @@ def streamed(name: str, jobs: int) -> Iterator[Row]:
     """The same model under an agent."""
     with agent(_EXTENT_BYTES, _FAST_BYTES, _HOST_BYTES) as (local, admin):
         for mode, shares in (("eager", (0.0, 0.25, 0.5)), ("graph", (0.0,))):
-            for row in rows(local, admin, name, mode, shares, jobs):
+            for row in rows(local, admin, name, mode, [(share, 1) for share in shares], jobs):
                 kind = "tierline graph" if mode == "graph" else "tierline"
                 yield Row(
                     model=name,

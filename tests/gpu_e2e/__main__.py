@@ -1,13 +1,15 @@
 """A whole cluster on a machine with a GPU and no network: installed, measured, loaded, interrupted.
 
-    python -m tests.gpu_e2e --carried FOLDER --out FOLDER [--device cuda|cpu] [--seconds S]
+    python -m tests.gpu_e2e --carried FOLDER --out FOLDER [--device cuda|cpu] [--period S] …
 
 In this order: the cluster comes up and, meanwhile, each model runs without Tierline (the
-reference); `helm install`; each model is measured on the cluster, alone; the tasks run, and no job
-may be late; the agent's pod is deleted under load; then again no job may be late. Each output of
-each job must be the reference's, and no pod may start again. Everything that was said lies in
-the folder afterwards, also when the run failed: result.json, samples.om.gz (what a Prometheus would
-have scraped), logs.tar.gz.
+reference); `helm install`; each model is measured on the cluster, alone; the tasks run; under load
+operator and agent are upgraded, the next agent beside the one that serves (`agent.handOver`); and
+the agent is killed. No job may be late but those that wait for the agent after the one that was
+killed. Each output of each job must be the reference's, and no pod of a task may start again.
+
+A table of the phases is printed as they end, and what is known by then is in the folder:
+result.json, samples.om.gz (what a Prometheus would have scraped); in the end also logs.tar.gz.
 
 Exit codes: 0 all of it held, 1 something did not, by result.json, 2 the run could not be finished.
 """
@@ -27,18 +29,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from tests.gpu_e2e.carried import Carried
+from tests.gpu_e2e.judging import Phase, gaps, hand_over, judge, objections
 from tests.gpu_e2e.machine import driver_folder, programs_image, python_folders
 from tests.gpu_e2e.release import AGENTS, Release, values
 from tests.gpu_e2e.scraping import Scraper
-from tests.gpu_e2e.tasks import Job, Tasks, Wanted, conditions, wait_for
+from tests.gpu_e2e.tasks import Tasks, Wanted, conditions
 
 from tierline_cluster.cluster import Cluster
 from tierline_cluster.versions import CONTAINERD, HELM, KUBERNETES, REPOSITORY
@@ -56,6 +58,7 @@ class Setting:
     extent: str
     tier: str
     tasks: tuple[Wanted, ...]
+    """With periods, and so deadlines, in which a job can wait for the next agent."""
 
 
 SETTINGS: Final = {
@@ -65,9 +68,9 @@ SETTINGS: Final = {
         "16Mi",
         "5Gi",
         (
-            Wanted("giant", "vit-giant", 0.25),
-            Wanted("left", "llama-small", 0.25),
-            Wanted("right", "llama-small", 0.25),
+            Wanted("giant", "vit-giant", 2.5),
+            Wanted("left", "llama-small", 2.5),
+            Wanted("right", "llama-small", 2.5),
         ),
     ),
     # To try all of it where there is no GPU.
@@ -76,7 +79,7 @@ SETTINGS: Final = {
         64,
         "4Mi",
         "256Mi",
-        tuple(Wanted(name, "llama-tiny", 6.0) for name in ("front", "left", "right")),
+        tuple(Wanted(name, "llama-tiny", 1.0) for name in ("front", "left", "right")),
     ),
 }
 
@@ -87,6 +90,9 @@ class Run:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.kind: str = options.device
         self.setting = SETTINGS[self.kind]
+        self.wanted = tuple(
+            replace(one, period_s=options.period or one.period_s) for one in self.setting.tasks
+        )
         self.seconds: float = options.seconds
         self.patience_s: float = options.patience
         self.out: Path = options.out
@@ -98,6 +104,8 @@ class Run:
         self.texts: dict[str, str] = {}
         """What is kept beside the cluster's logs, by name."""
         self.failures: list[str] = []
+        self.lines: dict[str, dict[str, Any]] = {one.name: {} for one in self.wanted}
+        """What each task did, by phase."""
         self.steps: dict[str, float] = {}
         self.result: dict[str, Any] = {
             "kernel": platform.release(),
@@ -138,13 +146,13 @@ class Run:
         self.tasks = Tasks(plane.api, self.kind, python_folders(), driver)
         self.tasks.prepare()
         self._measure(self.tasks)
-        self._load(self.tasks, release)
-        self._judge(self.tasks, {name: about["digest"] for name, about in abouts.items()})
+        self._load(self.tasks, release, {name: about["digest"] for name, about in abouts.items()})
+        self._describe(self.tasks)
         self._gather()
         for pod in release.pods():
             self.texts[f"{pod['metadata']['name']}.log"] = _tried(release.log, pod)
         with self.step("uninstall"):
-            for wanted in self.setting.tasks:
+            for wanted in self.wanted:
                 self.tasks.delete(wanted.name, self.patience_s)
             release.uninstall(self.patience_s)
 
@@ -165,7 +173,7 @@ class Run:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for model in sorted({one.model for one in self.setting.tasks})
+            for model in sorted({one.model for one in self.wanted})
         }
 
     def _reference(self, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -179,9 +187,9 @@ class Run:
 
     def _measure(self, tasks: Tasks) -> None:
         """Let each model be measured alone; the last one's task goes on to run by its plan."""
-        models = sorted({one.model for one in self.setting.tasks}, reverse=True)
+        models = sorted({one.model for one in self.wanted}, reverse=True)
         for number, model in enumerate(models):
-            wanted = next(one for one in self.setting.tasks if one.model == model)
+            wanted = next(one for one in self.wanted if one.model == model)
             with self.step(f"measure {model}"):
                 tasks.apply(wanted)
                 profile = tasks.wait_measured(model, self.patience_s)
@@ -193,95 +201,102 @@ class Run:
                 if number + 1 < len(models):
                     tasks.delete(wanted.name, self.patience_s)
 
-    def _load(self, tasks: Tasks, release: Release) -> None:
-        """Run all tasks, and restart the agent in between."""
+    def _load(self, tasks: Tasks, release: Release, digests: Mapping[str, str]) -> None:
+        """Run all tasks; hand them over to another agent, and kill that one."""
         with self.step("tasks start"):
-            for wanted in self.setting.tasks:
+            for wanted in self.wanted:
                 tasks.apply(wanted)
-            for wanted in self.setting.tasks:
+            for wanted in self.wanted:
                 tasks.wait(wanted.name, self.patience_s, Ready="Running")
-            for wanted in self.setting.tasks:
+            for wanted in self.wanted:
                 tasks.wait_jobs(wanted.name, 3, self.patience_s)
-        before = {one.name: tasks.identity(one.name) for one in self.setting.tasks}
-        marks = {"load": time.time()}
-        with self.step("load"):
+        before = {one.name: tasks.identity(one.name) for one in self.wanted}
+        with self.phase("load", digests):
+            time.sleep(self.seconds)
+        with self.phase("agent handed over", digests):
+            ended = self.texts["agent-before-the-upgrade.log"] = release.upgrade(
+                "next", self.patience_s
+            )
+            self._wait_caught_up(tasks)
+        (agent,) = release.pods(AGENTS)
+        self.result["hand_over_s"] = hand_over(ended, release.log(agent))
+        print(f"hand-over, seconds: {json.dumps(self.result['hand_over_s'])}")
+        with self.phase("load after that", digests):
             time.sleep(self.seconds)
         for name in before:
             reason = conditions(tasks.found(name)).get("DeadlinesMet")
             if reason != "NoMisses":
-                self.failures.append(f"{name}: DeadlinesMet is {reason} under load")
-        with self.step("agent restarts"):
-            (agent,) = release.pods(AGENTS)
-            self.texts["agent-before-its-restart.log"] = release.log(agent)
-            marks["restart"] = time.time()
-            release.api.delete(agent)
-            uid = agent["metadata"]["uid"]
-
-            def replaced() -> bool:
-                found = release.pods(AGENTS)
-                return [one["metadata"]["uid"] for one in found] != [uid] and release.ready()
-
-            wait_for("another agent is ready", replaced, self.patience_s)
-            jobs = {one.name: len(tasks.jobs(one.name)) for one in self.setting.tasks}
-            for name, count in jobs.items():
-                tasks.wait_jobs(name, count + 2, self.patience_s)
-            marks["again"] = time.time()
-        with self.step("load again"):
+                self.failures.append(f"{name}: DeadlinesMet is {reason}")
+        with self.phase("agent killed", digests, may_be_late=True):
+            self.texts["agent-killed.log"] = release.kill_agent(self.patience_s)
+            self._wait_caught_up(tasks)
+        with self.phase("load in the end", digests):
             time.sleep(self.seconds)
-        for wanted in self.setting.tasks:
+        for wanted in self.wanted:
             tasks.wait(wanted.name, self.patience_s, Ready="Running")
-        marks["end"] = time.time()
-        self.result["marks"] = marks
-        self.result["restarted"] = [
-            name for name, one in before.items() if tasks.identity(name) != one
+        self.failures += [
+            f"{name}: its pod started again"
+            for name, one in before.items()
+            if tasks.identity(name) != one
         ]
 
-    def _judge(self, tasks: Tasks, digests: Mapping[str, str]) -> None:
-        """Hold every job against what was promised."""
+    def _wait_caught_up(self, tasks: Tasks) -> None:
+        """Wait until the agent of now serves each task, and none is behind any more."""
+        now = time.time()
+        for wanted in self.wanted:
+            tasks.wait_caught_up(wanted.name, now, self.patience_s)
+
+    @contextmanager
+    def phase(
+        self, name: str, digests: Mapping[str, str], *, may_be_late: bool = False
+    ) -> Iterator[None]:
+        """Judge what the tasks did meanwhile, and write all that is known by then."""
+        assert self.tasks is not None
         assert self.scraper is not None
-        marks = self.result["marks"]
-        spans = {
-            "load": (marks["load"], marks["restart"]),
-            "restart": (marks["restart"], marks["again"]),
-            "again": (marks["again"], marks["end"]),
-        }
+        begin_s = time.time()
+        with self.step(name):
+            yield
+        phase = Phase(name, begin_s, time.time(), may_be_late)
+        self.result.setdefault("phases", []).append(asdict(phase))
+        for wanted in self.wanted:
+            misses = self.scraper.increase(
+                "tierline_deadline_misses_total", wanted.name, phase.begin_s, phase.end_s
+            )
+            jobs = self.tasks.jobs(wanted.name)
+            line = judge(wanted.name, phase, jobs, misses, digests[wanted.model])
+            self.lines[wanted.name][name] = line.figures
+            self.failures += objections(phase, line)
+            print(line.text, flush=True)
+        self._write()
+
+    def _describe(self, tasks: Tasks) -> None:
+        """Keep what each task is, and what its MemTask says of it."""
         weights = 0
-        lines = []
-        for wanted in self.setting.tasks:
+        described = []
+        for wanted in self.wanted:
             about = tasks.about(wanted.name)
             weights += about["weight_bytes"]
             status = tasks.found(wanted.name)["status"]
             jobs = tasks.jobs(wanted.name)
-            line: dict[str, Any] = {
-                "name": wanted.name,
-                "model": wanted.model,
-                "period_s": wanted.period_s,
-                "uid": about["uid"],
-                "torch_device": about["device"],
-                "weight_bytes": about["weight_bytes"],
-                "fast_memory_bytes": status.get("fastMemoryBytes"),
-                "predicted": status.get("predicted"),
-                "observed": status.get("observed"),
-                "conditions": {one["type"]: one["reason"] for one in status["conditions"]},
-                "wrong": sum(job.digest != digests[wanted.model] for job in jobs),
-                "gaps": _gaps(jobs),
-                "spans": {},
-            }
-            for span, (begin_s, end_s) in spans.items():
-                inside = [job for job in jobs if begin_s <= job.ended_s < end_s]
-                misses = self.scraper.increase(
-                    "tierline_deadline_misses_total", wanted.name, begin_s, end_s
-                )
-                late = sum(job.late for job in inside)
-                line["spans"][span] = {"jobs": len(inside), "late": late, "misses": misses}
-                if span != "restart" and (late or misses or not inside):
-                    self.failures.append(f"{wanted.name}, {span}: {line['spans'][span]}")
-            if line["wrong"]:
-                self.failures.append(f"{wanted.name}: {line['wrong']} outputs differ")
-            lines.append(line)
-        self.result["tasks"] = lines
+            described.append(
+                {
+                    "name": wanted.name,
+                    "model": wanted.model,
+                    "period_s": wanted.period_s,
+                    "uid": about["uid"],
+                    "torch_device": about["device"],
+                    "weight_bytes": about["weight_bytes"],
+                    "fast_memory_bytes": status.get("fastMemoryBytes"),
+                    "predicted": status.get("predicted"),
+                    "observed": status.get("observed"),
+                    "conditions": conditions(tasks.found(wanted.name)),
+                    "jobs": len(jobs),
+                    "gaps": gaps(jobs),
+                    "phases": self.lines[wanted.name],
+                }
+            )
+        self.result["tasks"] = described
         self.result["weight_bytes"] = weights
-        self.failures += [f"{name}: its pod started again" for name in self.result["restarted"]]
         if weights <= self.result["fast_bytes"]:
             self.failures.append("the weights fit into the fast memory")
 
@@ -302,17 +317,22 @@ class Run:
         """Ask for what goes with the tasks' pods, unless that was done."""
         if self.tasks is not None and "objects.json" not in self.texts:
             self.texts["objects.json"] = _tried(self.tasks.describe)
-            for wanted in self.setting.tasks:
+            for wanted in self.wanted:
                 self.texts[f"{wanted.name}.log"] = _tried(self.tasks.log, wanted.name)
+
+    def _write(self) -> None:
+        """Write what is known by now."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.scraper is not None:
+            self.scraper.write(self.out / "samples.om.gz")
+        (self.out / "result.json").write_text(json.dumps(self.result, indent=1) + "\n")
 
     def keep(self) -> None:
         """Write everything that was said."""
-        self.out.mkdir(parents=True, exist_ok=True)
         self._gather()
         if self.scraper is not None:
             self.scraper.stop()
-            self.scraper.write(self.out / "samples.om.gz")
-        (self.out / "result.json").write_text(json.dumps(self.result, indent=1) + "\n")
+        self._write()
         with tarfile.open(self.out / "logs.tar.gz", "w:gz") as archive:
             if (self.cluster.folder / "logs").is_dir():
                 archive.add(self.cluster.folder / "logs", "logs")
@@ -320,11 +340,6 @@ class Run:
                 archive.add(path, f"cdi/{path.name}")
             for name, text in self.texts.items():
                 _add(archive, name, text)
-
-
-def _gaps(jobs: list[Job]) -> int:
-    """How many releases have no job: their numbers must follow each other."""
-    return sum(b.index - a.index - 1 for a, b in pairwise(jobs))
 
 
 def _tried(ask: Callable[..., str], *arguments: object) -> str:
@@ -341,25 +356,14 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
     archive.addfile(entry, BytesIO(content))
 
 
-def show(result: Mapping[str, Any]) -> None:
-    """Print a line a task."""
-    for one in result.get("tasks", ()):
-        spans = ", ".join(
-            f"{name}: {span['jobs']} jobs, {span['late']} late, {span['misses']:.0f} misses"
-            for name, span in one["spans"].items()
-        )
-        right = "identical" if not one["wrong"] else f"{one['wrong']} WRONG"
-        print(f"{one['name']:<8}{one['model']:<14}{spans}; outputs {right}")
-    print(json.dumps({name: result.get(name) for name in ("steps_s", "failures", "error")}))
-
-
 def main() -> int:
     """Run; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--carried", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=sorted(SETTINGS), default="cuda")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of load, twice")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of load, thrice")
+    parser.add_argument("--period", type=float, help="of all tasks, instead of the setting's")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds for any one thing")
     parser.add_argument("--limit", type=int, default=400, help="seconds for all of it")
     options = parser.parse_args()
@@ -384,7 +388,7 @@ def main() -> int:
                 run.keep()
             finally:
                 run.cluster.down(keep_logs=True)
-    show(run.result)
+    print(json.dumps({name: run.result.get(name) for name in ("steps_s", "failures", "error")}))
     if "error" in run.result:
         return 2
     return 1 if run.failures else 0

@@ -4,8 +4,8 @@
 
 Ordinary PyTorch; what it is to Tierline comes from its environment. Run without that it is the
 reference: the same digest must come out of every job of a streamed one. It prints a line of JSON
-with what it is, and then one a job: its number, the digest, and whether it ended after its deadline
-by the program's own clock.
+with what it is, and then one a job: its number, the digest, the milliseconds from its release to
+its output, and whether that was after its deadline, by the program's own clock.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ def main() -> None:
     with torch.inference_mode():
         for release in tierline.periodic(arguments.period, jobs=arguments.jobs):
             output = digest(model(*shape.inputs))
-            late = time.monotonic_ns() > release.deadline_ns
+            ended_ns = time.monotonic_ns()
             if about:
                 print(json.dumps({**about, "driver": driver()}), flush=True)
                 about = {}
             if not release.warmup:
-                print(f"job {release.index} {output}{' late' if late else ''}", flush=True)
+                took_ms = (ended_ns - release.release_ns) / 1e6
+                late = " late" if ended_ns > release.deadline_ns else ""
+                print(f"job {release.index} {output} {took_ms:.3f}{late}", flush=True)
         while "TIERLINE_PLANNED" in os.environ:
             # Measured: it goes on until its plan is there, and is then started anew by that.
             model(*shape.inputs)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ from tests.gpu_e2e.tasks import wait_for
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.node import Node
+from tierline_cluster.processes import processes_of
 
 SYSTEM: Final = "tierline-system"
 AGENTS: Final = "app.kubernetes.io/component=agent"
@@ -37,6 +40,7 @@ def values(
         "operator": {"image": {"pullPolicy": "Never"}, "replicas": 1},
         "agent": {
             "image": {"pullPolicy": "Never"},
+            "handOver": True,
             "kubeletDir": str(node.kubelet_root),
             "cdiDir": _CDI,
             "pools": {"default": None, "machine": pool},
@@ -52,16 +56,54 @@ class Release:
         """Prepare it; nothing is installed yet."""
         self.api = plane.api
         self._carried, self._plane, self._node = carried, plane, node
+        self._given: dict[str, Any] = {}
 
-    def install(self, given: Mapping[str, Any], timeout_s: float) -> None:
+    def install(self, given: dict[str, Any], timeout_s: float) -> None:
         """`helm install`; returns when operator and agent are ready and the device is published."""
-        file = self._node.folder / "values.json"
-        file.write_text(json.dumps(given))
-        self._helm(
-            "install", "tierline", self._carried.chart, "--create-namespace", "--values", file
-        )
+        self._given = given
+        self._helm("install", "tierline", self._carried.chart, "--create-namespace", given=given)
         wait_for("the release is ready", self.ready, timeout_s)
         self.api.wait(self.memnode, lambda one: (one.get("status") or {}).get("devices"), timeout_s)
+
+    def upgrade(self, tag: str, timeout_s: float) -> str:
+        """`helm upgrade` to the same images by another tag; returns when all pods are new ones.
+
+        The next agent is beside the one that serves until that ends. Returns all that one said.
+        """
+        for part in ("operator", "agent"):
+            name = f"localhost/tierline-{part}"
+            (tagged,) = (
+                one
+                for one in self._node.ctr("images", "list", "--quiet").split()
+                if one.startswith(f"{name}:")
+            )
+            self._node.ctr("images", "tag", tagged, f"{name}:{tag}")
+            self._given[part]["image"]["tag"] = tag
+        before = {pod["metadata"]["uid"] for pod in self.pods()}
+        (agent,) = self.pods(AGENTS)
+
+        def replaced() -> bool:
+            return not before & {pod["metadata"]["uid"] for pod in self.pods()} and self.ready()
+
+        with ThreadPoolExecutor(1) as beside:
+            said = beside.submit(self.log, agent, follow="true")  # it goes with the pod
+            self._helm("upgrade", "tierline", self._carried.chart, given=self._given)
+            wait_for("all pods are replaced", replaced, timeout_s)
+            return said.result(timeout_s)
+
+    def kill_agent(self, timeout_s: float) -> str:
+        """SIGKILL the agent's process; returns, when another is ready, what the killed one said."""
+        (before,) = self.pods(AGENTS)
+        said = self.log(before)
+        (process,) = processes_of("tierline_agent")
+        os.kill(process, signal.SIGKILL)
+
+        def again() -> bool:
+            (agent,) = self.pods(AGENTS)
+            return _starts(agent) > _starts(before) and self.ready()
+
+        wait_for("the agent was started again", again, timeout_s)
+        return said
 
     def uninstall(self, timeout_s: float) -> None:
         """`helm uninstall`; its pods are gone when this returns."""
@@ -87,15 +129,19 @@ class Release:
         found = self.api.list("v1", "Pod", SYSTEM, labelSelector=selector)
         return [{"apiVersion": "v1", "kind": "Pod", **one} for one in found]
 
-    def log(self, pod: Manifest) -> str:
+    def log(self, pod: Manifest, **how: str) -> str:
         """What a pod has said."""
-        return str(self.api.request("GET", self.api.address(pod, subresource="log")))
+        return str(self.api.request("GET", self.api.address(pod, subresource="log"), **how))
 
-    def _helm(self, *arguments: str | Path) -> None:
+    def _helm(self, *arguments: str | Path, given: Mapping[str, Any] | None = None) -> None:
         home = self._node.folder / "helm"
         environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         environment |= {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
-        of = ("--namespace", SYSTEM, "--kubeconfig", str(self._plane.kubeconfig))
+        of = ["--namespace", SYSTEM, "--kubeconfig", str(self._plane.kubeconfig)]
+        if given is not None:
+            file = self._node.folder / "values.json"
+            file.write_text(json.dumps(given))
+            of += ["--values", str(file)]
         done = subprocess.run(
             [self._carried.helm, *arguments, *of],
             env=environment,
@@ -113,3 +159,9 @@ def is_ready(pod: Manifest) -> bool:
     return "deletionTimestamp" not in pod["metadata"] and any(
         one["type"] == "Ready" and one["status"] == "True" for one in said
     )
+
+
+def _starts(pod: Manifest) -> int:
+    """How often its container was started again."""
+    (status,) = pod["status"]["containerStatuses"]
+    return int(status["restartCount"])

@@ -1,8 +1,9 @@
 #!/bin/sh
 # run.sh OUT [OPTION...]: unpacks the archive in .cache/gpu-e2e, unless that is done, and runs tests.gpu_e2e. Root.
 #
-# Needs Python >= 3.11 with PyTorch and transformers (PYTHON), util-linux, openssl and xz. What it changes on the
-# machine while it runs: a bridge, control groups, mounts in a namespace of its own, /var/run/cdi.
+# Needs Python >= 3.11 with PyTorch and transformers (PYTHON; Tierline's development environment is none: pods see no
+# working tree), util-linux, openssl and xz. What it changes on the machine while it runs: a bridge, control groups,
+# mounts in a namespace of its own, /var/run/cdi.
 set -eu
 cd "$(dirname "$0")/../.."
 out=$1

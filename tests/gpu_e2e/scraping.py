@@ -32,6 +32,7 @@ class Scraper:
         self._release, self._node = release, node
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._changing = threading.Lock()
         self.samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """By series: seconds since the epoch, and the value then."""
 
@@ -45,16 +46,17 @@ class Scraper:
         self._thread.join(10)
 
     def write(self, path: Path) -> None:
-        """Write all samples."""
+        """Write all samples until now."""
+        samples = self._until_now()
         with gzip.open(path, "wt", encoding="utf-8") as file:
-            for series, points in sorted(self.samples.items()):
+            for series, points in sorted(samples.items()):
                 file.writelines(f"{series} {value!r} {moment:.3f}\n" for moment, value in points)
             file.write("# EOF\n")
 
     def increase(self, name: str, task: str, begin_s: float, end_s: float) -> float:
         """By how much a task's counter grew between two moments; it may begin anew in between."""
         grown = 0.0
-        for series, points in self.samples.items():
+        for series, points in self._until_now().items():
             if not (series.startswith(f"{name}{{") and f'task="{task}"' in series):
                 continue
             before = 0.0
@@ -63,6 +65,10 @@ class Scraper:
                 grown += step if begin_s <= moment <= end_s else 0.0
                 before = value
         return grown
+
+    def _until_now(self) -> dict[str, tuple[tuple[float, float], ...]]:
+        with self._changing:
+            return {series: tuple(points) for series, points in self.samples.items()}
 
     def _run(self) -> None:
         due = time.monotonic()
@@ -84,15 +90,19 @@ class Scraper:
         if job == "tierline-agent":
             labels += f',node="{self._node}"'
         now = time.time()
+        seen = {f"up{{{labels}}}": 0.0}
         try:
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=0.9) as answer:
                 text = str(answer.read(), "utf-8")
         except (OSError, HTTPException):
-            self.samples[f"up{{{labels}}}"].append((now, 0.0))
-            return
-        self.samples[f"up{{{labels}}}"].append((now, 1.0))
+            text = ""
+        else:
+            seen[f"up{{{labels}}}"] = 1.0
         for line in text.splitlines():
             found = _LINE.match(line)
             if found:
                 own = f"{found[2]}," if found[2] else ""
-                self.samples[f"{found[1]}{{{own}{labels}}}"].append((now, float(found[3])))
+                seen[f"{found[1]}{{{own}{labels}}}"] = float(found[3])
+        with self._changing:
+            for series, value in seen.items():
+                self.samples[series].append((now, value))

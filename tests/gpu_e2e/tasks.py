@@ -18,7 +18,7 @@ from tierline_cluster.api import Api, ApiError, Manifest
 
 API: Final = "tierline.io/v1alpha1"
 NAMESPACE: Final = "models"
-_JOB: Final = re.compile(r"^(\S+) job (\d+) ([0-9a-f]{32})( late)?$")
+_JOB: Final = re.compile(r"^(\S+) job (\d+) ([0-9a-f]{32}) (\d+\.\d+)( late)?$")
 _BUDGET: Final = "16Gi"
 _DRIVER: Final = "/driver"
 _FATAL: Final = frozenset({"ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
@@ -43,6 +43,8 @@ class Job:
     """Seconds since the epoch."""
     index: int
     digest: str
+    response_s: float
+    """From its release to its output."""
     late: bool
 
 
@@ -183,6 +185,15 @@ class Tasks:
             timeout_s,
         )
 
+    def wait_caught_up(self, name: str, since_s: float, timeout_s: float) -> None:
+        """Wait until two jobs in a row that ended after this moment were in time."""
+
+        def caught_up() -> bool:
+            last = [job for job in self.jobs(name) if job.ended_s > since_s][-2:]
+            return self._sound() and len(last) == 2 and not any(job.late for job in last)
+
+        wait_for(f"{name} has caught up", caught_up, timeout_s)
+
     def delete(self, name: str, timeout_s: float) -> None:
         """Delete a MemTask; it and its pods are gone when this returns."""
         self.api.delete(_named("MemTask", name), propagationPolicy="Foreground")
@@ -239,7 +250,11 @@ class Tasks:
 def jobs_in(log: str) -> list[Job]:
     """The jobs that a program's log, with times, tells of."""
     found = (_JOB.match(line) for line in log.splitlines())
-    return [Job(_seconds(one[1]), int(one[2]), one[3], bool(one[4])) for one in found if one]
+    return [
+        Job(_seconds(one[1]), int(one[2]), one[3], float(one[4]) / 1e3, bool(one[5]))
+        for one in found
+        if one
+    ]
 
 
 def conditions(found: Manifest) -> dict[str, str]:

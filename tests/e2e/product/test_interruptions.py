@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from tests.chart.helm import SYSTEM
@@ -16,6 +15,7 @@ from tests.integration.operator.running import until
 
 from tierline_api.optin import GATE
 from tierline_cluster.api import Manifest
+from tierline_cluster.processes import processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 NEXT = "next"
@@ -43,19 +43,6 @@ def busy(tasks: Tasks) -> Iterator[Tasks]:
         assert [one["restartCount"] for one in pod["status"]["containerStatuses"]] == [0]
 
 
-def processes(program: str) -> list[int]:
-    """The processes of this machine that run a module of Tierline in a container."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if words[:3] == [b"python", b"-m", program.encode()]:
-            found.append(int(process.name))
-    return found
-
-
 def restarts(pod: Manifest) -> int:
     (status,) = pod["status"]["containerStatuses"]
     return int(status["restartCount"])
@@ -63,7 +50,7 @@ def restarts(pod: Manifest) -> int:
 
 def test_the_agent_is_killed(release: Release, busy: Tasks) -> None:
     before = release.agent
-    (process,) = processes("tierline_agent")
+    (process,) = processes_of("tierline_agent")
     os.kill(process, signal.SIGKILL)
     until("it starts again", lambda: restarts(release.agent) > restarts(before), PATIENCE_S)
     release.wait_ready()

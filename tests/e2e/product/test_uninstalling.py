@@ -8,11 +8,11 @@ import pytest
 from tests.chart.helm import SYSTEM
 from tests.e2e.product.release import CDI, PATIENCE_S, Release
 from tests.e2e.product.tasks import Tasks
-from tests.e2e.product.test_interruptions import processes
 from tests.integration.operator.running import until
 
 from tierline_api.optin import DRIVER
 from tierline_cluster.api import Api
+from tierline_cluster.processes import processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PASSING = {"Event", "Lease", "ControllerRevision", "ReplicaSet", "EndpointSlice", "Endpoints"}
@@ -71,7 +71,7 @@ def test_nothing_is_left(release: Release, namespace: str) -> None:
     assert (
         api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"] == []
     )
-    assert [*processes("tierline_agent"), *processes("tierline_operator")] == []
+    assert [*processes_of("tierline_agent"), *processes_of("tierline_operator")] == []
     assert mounts() == []
     assert [*CDI.glob(f"{DRIVER}-*")] == []
     secrets = [one["metadata"]["name"] for one in api.list("v1", "Secret", SYSTEM)]
