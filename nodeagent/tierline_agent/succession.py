@@ -2,12 +2,12 @@
 
 An agent holds the lock of its run directory from before it opens anything to after it has closed
 everything. Who finds it held refuses to start, or (`hand_over`) waits beside: the next agent's
-process is there then, with its modules loaded, when the one before ends, and clients are without an
-agent for as long as devices and tiers take to open.
+process is there then, with its modules loaded and the devices' driver started, when the one before
+ends, and clients are without an agent for as long as devices and tiers take to open.
 
-Invariant: nothing is opened before the process of the agent that held the lock last is gone. The
-lock alone is not enough: a process closes its files one after the other, and a GPU's memory is free
-only with the last.
+Invariant: no device or tier is opened before the process of the agent that held the lock last is
+gone. The lock alone is not enough: a process closes its files one after the other, and a GPU's
+memory is free only with the last.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Final, Self
 from prometheus_client import CollectorRegistry
 
 from tierline_agent.config import AgentConfig
+from tierline_agent.devices.opening import prepare
 from tierline_agent.endpoint import Endpoint
 from tierline_agent.errors import AlreadyRunning
 from tierline_agent.health import Health
@@ -137,6 +138,7 @@ async def _stand_by(lock: AgentLock, config: AgentConfig) -> None:
             standing.callback(Endpoint(CollectorRegistry(), health, *where).close)
         # Loaded by a thread of the agent's once it serves; this long before, it is in nobody's way.
         await asyncio.to_thread(import_module, "tierline_agent.kubernetes.service")
+        await asyncio.to_thread(prepare, config.all_devices)
         await lock.wait(health.turned)
     _log.info("the agent that served has ended")
 

@@ -7,11 +7,24 @@ NVIDIA's packages.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
 from tierline_agent.config import DeviceSettings
 from tierline_agent.devices.base import Device
 from tierline_agent.devices.cpu import CpuDevice
 from tierline_agent.errors import ConfigError
+
+
+def prepare(settings: Sequence[DeviceSettings]) -> None:
+    """Do what `open_devices` can do before a device is free: load modules, start the driver.
+
+    It takes no memory of a device, and makes no context. Raises OSError: the driver does not start.
+    """
+    if any(one.kind == "cuda" for one in settings):
+        import_module("tierline_agent.devices.cuda.device")
+        from tierline_agent.devices.cuda.inventory import list_gpus  # noqa: PLC0415 - see above
+
+        list_gpus()
 
 
 def open_devices(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
