@@ -5,6 +5,8 @@ passes N       one job, the arena read N times, rewound in between -> digests, i
 half           begin a job, read half   -> "half"
 rest           read the rest, end it    -> digest of all bytes read in both
 granted        wait until the ring holds the first extents, run a job -> how many were published
+early N        a job that reads its last extent when the next one's extent N lies there, which it
+               runs at once     -> its digest
 stall          begin a job and wait for its first extent -> "stalled"
 reattach       connect again after the agent was restarted, offer the arena -> "back"
 """
@@ -52,6 +54,8 @@ class Program:
             self.seen += self.arena.read_in_job(middle)
             self.client.end(self.job)
             return hashlib.sha256(self.seen).hexdigest()
+        if verb == "early":
+            return self.early(int(argument))
         if verb == "stall":
             self.job = self.client.begin(0)
             self.arena.enqueue(0, 1)
@@ -64,6 +68,15 @@ class Program:
         self.client.attach(self.arena, job=self.job)
         return "back"
 
+    def early(self, extent: int) -> str:
+        job, last = self.client.begin(0), self.extents - 1
+        self.arena.read_in_job(0, last)
+        wait_until(lambda: self.lies(extent), "an extent was copied ahead")
+        assert self.arena.published == self.extents
+        self.arena.read_in_job(last)
+        self.client.end(job)
+        return self.passes(1)
+
     def granted(self) -> str:
         wait_until(self.ring_is_filled, "the ring holds the first extents")
         job = self.client.begin(0)
@@ -73,11 +86,11 @@ class Program:
         return str(published)
 
     def ring_is_filled(self) -> bool:
+        return all(map(self.lies, self.arena.streamed[: len(self.arena.ring)]))
+
+    def lies(self, extent: int) -> bool:
         size = self.arena.extent_bytes
-        return all(
-            self.arena.look(extent) == self.content[extent * size :][:size]
-            for extent in self.arena.streamed[: len(self.arena.ring)]
-        )
+        return self.arena.look(extent) == self.content[extent * size :][:size]
 
     def passes(self, count: int) -> str:
         job = self.client.begin(0)

@@ -13,6 +13,7 @@ from tests.integration.agent.agent_process import (
     plan,
     wait_until,
 )
+from tests.integration.agent.gpu_agent import EXTENT_BYTES as GPU_EXTENT_BYTES
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.integration.agent.raw_client import Loaded, RawClient
 from tests.native_builds import simulated_machine
@@ -125,3 +126,26 @@ def test_a_gpu_copies_ahead_from_memory_and_from_a_disk(gpu: AgentProcess) -> No
         assert int(speech.do("granted")) >= 1
         assert speech.do("passes 3") == speech.expected
     assert gpu.task("vision")["revoked"] + gpu.task("speech")["revoked"] == 0
+
+
+@pytest.fixture(scope="module")
+def slow_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """A copy takes longer than a client needs from the end of a job to the next one's begin."""
+    link = {"H2D": str(GPU_EXTENT_BYTES * 50)}
+    folder = tmp_path_factory.mktemp("slow")
+    with simulated_machine() as machine, gpu_agent(folder, machine, gpu=link) as process:
+        yield process
+
+
+@pytest.mark.parametrize(("extents", "first"), [(7, 1), (7, 2), (8, 2), (6, 1), (4, 2)])
+def test_a_gpu_reads_right_bytes_whichever_extent_came_first(
+    slow_gpu: AgentProcess, extents: int, first: int
+) -> None:
+    """The first one's slot is free early, or only when the job before is over."""
+    name = f"vision-{extents}-{first}"
+    slow_gpu.register(name, gpu_plan(extents, ring=SLOTS, resident=()))
+    vision = slow_gpu.program(name, extents, extents, GPU_PROGRAM)
+    for _ in range(3):
+        assert vision.do(f"early {first}") == vision.expected
+        assert vision.do("passes 3") == vision.expected
+    assert slow_gpu.task(name)["revoked"] == 0

@@ -19,14 +19,18 @@ def test_no_slot_is_taken_from_a_job_that_may_still_read_it(
     """A job and the copies for its next one, in any order that the rules allow: what the job has
     not consumed is never overwritten, and at its end all that there is room for can be copied."""
     slots: dict[int, tuple[str, int]] = {}
-    copied = consumed = ahead = 0
-    while consumed < extents or ahead < reach(extents, ring):
+    copied = consumed = 0
+    ahead: set[int] = set()
+    while consumed < extents or len(ahead) < reach(extents, ring):
+        free = [
+            number
+            for number in range(reach(extents, ring))
+            if number not in ahead and consumed >= freed_by(number, extents, ring)
+        ]
         may = {
             "copy": copied < extents and consumed >= consumed_needed(copied, ring),
             "consume": consumed < copied,
-            "go ahead": copied == extents
-            and ahead < reach(extents, ring)
-            and consumed >= freed_by(ahead, extents, ring),
+            "go ahead": copied == extents and bool(free),
         }
         step = data.draw(st.sampled_from([name for name, possible in may.items() if possible]))
         if step == "copy":
@@ -36,9 +40,10 @@ def test_no_slot_is_taken_from_a_job_that_may_still_read_it(
             assert slots[slot_of(consumed, ring)] == ("job", consumed)
             consumed += 1
         else:
-            slots[slot_of(ahead, ring)] = ("next", ahead)
-            ahead += 1
-    assert slots == {slot_of(number, ring): ("next", number) for number in range(ahead)}
+            number = data.draw(st.sampled_from(free))
+            slots[slot_of(number, ring)] = ("next", number)
+            ahead.add(number)
+    assert slots == {slot_of(number, ring): ("next", number) for number in ahead}
 
 
 @pytest.mark.parametrize(

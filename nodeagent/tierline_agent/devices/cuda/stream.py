@@ -26,6 +26,11 @@ A stream that begins ahead of its job enqueues one extent at a time, and for eac
 only when the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for
 a client that runs, and a cancelled one is over with the copy under way. It leaves the link to
 loads. With its job, the count of what has arrived, or is about to, goes in behind that copy.
+An extent whose slot is not free yet is passed over while a later one's is, which then lies there
+*early*: the link would stand still. With the job such extents are published behind the copies of
+those before them, which come after them in the same copy stream; to who asks how much is in place
+they do not count.
+
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
 often.
@@ -134,6 +139,9 @@ class CudaStream:
         self._changed = threading.Condition()
         self._ahead = order.ahead
         self._next = self._looked = order.published
+        """The first extent that was not enqueued."""
+        self._early: set[int] = set()
+        """Those that were before their turn."""
         self._flight: deque[_InFlight] = deque()
         self._prepared: dict[int, _Prepared] = {}
         self._copies: dict[Link, int] = {}
@@ -213,7 +221,7 @@ class CudaStream:
     def in_place(self) -> int:
         """Streamed extents that have arrived."""
         with self._changed:
-            return self._flight[0].number if self._flight else self._next
+            return min([self._next, *(one.number for one in self._flight)])
 
     @property
     def over(self) -> bool:
@@ -272,6 +280,7 @@ class CudaStream:
             if not (self._cancelled or self._failure):
                 self._prepare()
                 self._enqueue()
+                self._enqueue_early()
         except DeviceLost as error:
             self._lose(error)
         except OSError as error:
@@ -394,12 +403,31 @@ class CudaStream:
             ready = self._take_ready(self._next) if self._has_the_link() else None
             if ready is None:
                 return
-            try:
-                self._enqueue_one(self._next, *ready)
-            except BaseException:
-                self._give_back(self._next, ready[-1])
-                raise
-            self._next += 1
+            self._enqueue_one(self._next, *ready)
+            self._next = self._followed_to(self._next)
+            self._looked = max(self._looked, self._next)
+
+    def _enqueue_early(self) -> None:
+        """Without a job, where the next one has to wait for its slot: a later one that has not."""
+        waits = self._ahead is not None and self._next < self._reach
+        if not waits or self._slot_is_free(self._next) or not self._has_the_link():
+            return
+        for number in range(self._next + 1, self._reach):
+            lender = self._order.sources[number].lender
+            if number in self._early or lender is None or not self._slot_is_free(number):
+                continue
+            ready = self._take_ready(number) if _is_ready(lender) else None
+            if ready is not None:
+                self._enqueue_one(number, *ready)
+                self._early.add(number)
+            return
+
+    def _followed_to(self, number: int) -> int:
+        """The first extent behind this one that was not enqueued early."""
+        number += 1
+        while number in self._early:
+            number += 1
+        return number
 
     def _take_ready(self, number: int) -> tuple[int, int, float, Buffer | None] | None:
         """An extent's address and bytes, since when it was asked for, its buffer; None: not yet."""
@@ -423,11 +451,21 @@ class CudaStream:
     def _enqueue_one(
         self, number: int, address: int, size_bytes: int, asked_s: float, buffer: Buffer | None
     ) -> None:
+        try:
+            self._copy(number, address, size_bytes, asked_s, buffer)
+        except BaseException:
+            self._give_back(number, buffer)
+            raise
+
+    def _copy(
+        self, number: int, address: int, size_bytes: int, asked_s: float, buffer: Buffer | None
+    ) -> None:
         lane, slots = self._supplies.lane, len(self._ring)
         needed = consumed_needed(number, slots)
         if needed > 0:
             lane.wait(self.words.consumed_address, needed)
-        publish = (self.words.published_address, number + 1) if self._ahead is None else None
+        count = self._followed_to(number)
+        publish = (self.words.published_address, count) if self._ahead is None else None
         target = self._ring[slot_of(number, slots)].address
         timed = buffer is None and self._times(self._order.sources[number].link)
         copy = lane.copy(target, address, size_bytes, publish=publish, timed=timed)
@@ -461,8 +499,7 @@ class CudaStream:
 
     def _lose(self, error: DeviceLost) -> None:
         """The context is gone, and with it all that was enqueued."""
-        if self._flight:
-            self._next = self._flight[0].number
+        self._next = self.in_place
         while self._flight:
             ended = self._flight.popleft()
             self._give_back(ended.number, ended.buffer)
