@@ -2,10 +2,11 @@
 
     python -m tests.gpu_e2e.carried pack FOLDER
 
-writes one archive, in pieces FOLDER/archive.tar.xz.00, .01, … of at most PIECE: Kubernetes and
-etcd, containerd, runc with the library that it needs, the CNI plugins, Helm, the chart, and the
-images of operator and agent as `make images` built them, their layers without compression, so that
-what they share is stored once. Unpacked it is a `Carried`.
+writes two archives, each in pieces of at most PIECE. FOLDER/programs.tar.xz.00, … has Kubernetes
+and etcd, containerd, runc with the library that it needs, the CNI plugins, and Helm, and is made
+anew only when one of these has changed; FOLDER/images.tar.xz.00, … has the chart, and the images of
+operator and agent as `make images` built them, their layers without compression, so that what they
+share is stored once. Unpacked into one folder they are a `Carried`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -30,10 +32,16 @@ from tests.e2e.busybox import libraries
 from tierline_cluster.build import ProgramFolders, built
 from tierline_cluster.versions import CONTAINERD_BUILD, HELM_BUILD, KUBERNETES_BUILD, REPOSITORY
 
-PIECE: Final = "56M"
+PIECE: Final = "52M"
 """For what carries no large files."""
-_SQUEEZE: Final = "xz --threads=1 --x86 --lzma2=preset=3,dict=256MiB"
-"""A dictionary as large as the images: what they share lies far apart."""
+_ARCHIVES: Final = {
+    "programs": ("kubernetes", "containerd", "networks", "libraries", "helm"),
+    "images": ("chart", "images.tar"),
+}
+_SQUEEZE: Final = "xz --threads=1 --x86 --lzma2=preset=6,dict=256MiB"
+"""A dictionary that reaches from one image to the other: what they share lies far apart."""
+_SAME: Final = "--sort=name --mtime=@0 --owner=0 --group=0"
+"""The same archive of the same files."""
 _NETWORKS: Final = ("bridge", "host-local", "loopback")
 _GZIP: Final = b"\x1f\x8b"
 _BLOBS: Final = "blobs/sha256"
@@ -108,18 +116,38 @@ def lay_out(folder: Path) -> Carried:
 
 
 def pack(folder: Path) -> None:
-    """Write the archive, in place of an earlier one."""
+    """Write the archives that are not there as they are to be."""
     folder.mkdir(parents=True, exist_ok=True)
-    name = folder / "archive.tar.xz"
-    for old in folder.glob(f"{name.name}.*"):
-        old.unlink()
     with tempfile.TemporaryDirectory(dir=folder) as made:
         lay_out(Path(made))
-        command = f"tar -C '{made}' --owner=0 --group=0 -c . | {_SQUEEZE} | "
-        command += f"split --bytes={PIECE} --numeric-suffixes - '{name}.'"
-        subprocess.run(["bash", "-o", "pipefail", "-c", command], check=True)
-    for piece in sorted(folder.glob(f"{name.name}.*")):
+        with ThreadPoolExecutor() as both:
+            packing = [
+                both.submit(pack_one, folder, name, f"tar -C '{made}' {_SAME} -c {' '.join(parts)}")
+                for name, parts in _ARCHIVES.items()
+            ]
+        for one in packing:
+            one.result()
+    for piece in sorted(folder.glob("*.tar.xz.*")):
         print(f"{piece}: {piece.stat().st_size / 2**20:.1f} MiB")
+
+
+def pack_one(folder: Path, name: str, tar: str) -> None:
+    """Write one of them, what `tar` prints, unless the one that is there holds that."""
+    digest, known = folder / f"{name}.sha256", f"{_shell(f'{tar} | sha256sum')}, {_SQUEEZE}\n"
+    if digest.exists() and digest.read_text() == known:
+        return
+    digest.unlink(missing_ok=True)
+    for old in folder.glob(f"{name}.tar.xz.*"):
+        old.unlink()
+    pieces = f"split --bytes={PIECE} --numeric-suffixes - '{folder / name}.tar.xz.'"
+    _shell(f"{tar} | {_SQUEEZE} | {pieces}")
+    digest.write_text(known)
+
+
+def _shell(command: str) -> str:
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.strip()
 
 
 def _found(program: str) -> Path:

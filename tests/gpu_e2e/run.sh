@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh OUT [OPTION...]: unpacks the archive in .cache/gpu-e2e, unless that is done, and runs tests.gpu_e2e. Root.
+# run.sh OUT [OPTION...]: unpacks the archives in .cache/gpu-e2e, unless that is done, and runs tests.gpu_e2e. Root.
 #
 # Needs Python >= 3.11 with PyTorch and transformers (PYTHON; Tierline's development environment is none: pods see no
 # working tree), util-linux, openssl and xz. What it changes on the machine while it runs: a bridge, control groups,
@@ -8,13 +8,15 @@ set -eu
 cd "$(dirname "$0")/../.."
 out=$1
 shift
-archive=.cache/gpu-e2e/archive.tar.xz
+archives=.cache/gpu-e2e
 carried=$PWD/build/gpu-e2e/carried
 mkdir -p "$out"
-if ! [ "$carried/done" -nt "$archive.00" ]; then
+if ! [ "$carried/done" -nt "$archives/images.tar.xz.00" ]; then
     rm -rf "$carried"
     mkdir -p "$carried"
-    cat "$archive".* | xz -dc | tar --directory "$carried" --ignore-zeros -x
+    cat "$archives"/programs.tar.xz.* | xz -dc | tar --directory "$carried" -x &
+    cat "$archives"/images.tar.xz.* | xz -dc | tar --directory "$carried" -x
+    wait $!
     touch "$carried/done"
 fi
 # Of all that is carried, runc's library alone must lie where the system looks.

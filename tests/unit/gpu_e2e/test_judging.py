@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.gpu_e2e import carried
 from tests.gpu_e2e.carried import Carried
 from tests.gpu_e2e.judging import Phase, gaps, hand_over, judge, objections
 from tests.gpu_e2e.machine import programs_image
@@ -100,15 +101,36 @@ def test_the_plugin_for_pods_is_found_in_the_image_that_has_it(tmp_path: Path) -
         "blobs/sha256/1": layer("opt/tierline/bin/python", "opt/tierline/lib/python3.11/os.py"),
         "blobs/sha256/2": layer("opt/tierline/0.1.0/python/tierline/job.py", "etc/passwd"),
     }
-    carried = Carried(tmp_path)
-    with tarfile.open(carried.images, "w") as archive:
+    unpacked = Carried(tmp_path)
+    with tarfile.open(unpacked.images, "w") as archive:
         for name, content in blobs.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
             archive.addfile(entry, BytesIO(content))
-    python = carried.plugin(tmp_path / "into")
+    python = unpacked.plugin(tmp_path / "into")
     assert [str(path.relative_to(python)) for path in python.rglob("*.py")] == ["tierline/job.py"]
     assert not (tmp_path / "into" / "etc").exists()
+
+
+def test_an_archive_is_made_anew_only_when_what_it_holds_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carried, "_SQUEEZE", "cat")
+    monkeypatch.setattr(carried, "PIECE", "4")
+    content, made = tmp_path / "content", tmp_path / "made"
+    made.mkdir()
+
+    def packed() -> dict[str, tuple[bytes, int]]:
+        carried.pack_one(made, "programs", f"cat '{content}'")
+        pieces = sorted(made.glob("programs.tar.xz.*"))
+        return {one.name: (one.read_bytes(), one.stat().st_ino) for one in pieces}
+
+    content.write_text("sixteen letters.")
+    first = packed()
+    assert [written for written, _ in first.values()] == [b"sixt", b"een ", b"lett", b"ers."]
+    assert packed() == first
+    content.write_text("fewer.")
+    assert [written for written, _ in packed().values()] == [b"fewe", b"r."]
 
 
 def test_the_programs_image_holds_nothing_but_the_program() -> None:
