@@ -10,8 +10,8 @@ client it is as if these extents had arrived at once.
 Where the job's stream is allowed to (`StreamOrder.behind`), it begins the one ahead by itself, in
 a thread of the device; here that is found out when something depends on it.
 
-Invariant: at most one stream goes ahead, and no job streams beside it. Whoever stops it has told
-the job's stream before to begin none.
+Invariant: at most one stream goes ahead, and no job streams beside it, but for what the one that
+began it has under way. Whoever stops it has told that one before to begin none.
 """
 
 from __future__ import annotations

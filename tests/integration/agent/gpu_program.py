@@ -44,8 +44,8 @@ class Program:
         verb, _, argument = command.partition(" ")
         if verb in {"job", "granted"}:
             return self.passes(1) if verb == "job" else self.granted()
-        if verb == "passes":
-            return self.passes(int(argument))
+        if verb in {"passes", "early"}:
+            return (self.passes if verb == "passes" else self.early)(int(argument))
         if verb == "half":
             self.job = self.client.begin(0)
             self.seen = self.arena.read_in_job(0, middle)
@@ -54,8 +54,6 @@ class Program:
             self.seen += self.arena.read_in_job(middle)
             self.client.end(self.job)
             return hashlib.sha256(self.seen).hexdigest()
-        if verb == "early":
-            return self.early(int(argument))
         if verb == "stall":
             self.job = self.client.begin(0)
             self.arena.enqueue(0, 1)

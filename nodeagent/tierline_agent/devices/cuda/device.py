@@ -118,7 +118,7 @@ class CudaDevice:
                 buffers[:_STREAM_BUFFERS],
                 self._lose,
                 loader.wanted,
-                self._follow,
+                self._begin,
             ),
         )
 
@@ -225,13 +225,12 @@ class CudaDevice:
         ring = [_extent(extent) for extent in order.ring]
         loop = asyncio.get_running_loop()
         stream = CudaStream(self._parts.supplies, order, ring, words, self._depth(order), loop)
-        self._stream = stream
-        stream.begin()
-        self._runner.start(stream)
+        self._begin(stream)
         return stream
 
-    def _follow(self, stream: CudaStream) -> None:
+    def _begin(self, stream: CudaStream) -> None:
         self._stream = stream
+        stream.begin()
         self._runner.start(stream)
 
     def _closes(self, pinned: CudaWords | CudaBackup) -> None:

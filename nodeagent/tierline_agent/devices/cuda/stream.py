@@ -26,14 +26,14 @@ A stream that begins ahead of its job enqueues one extent at a time, and for eac
 only when the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for
 a client that runs, and a cancelled one is over with the copy under way. It leaves the link to
 loads. With its job, the count of what has arrived, or is about to, goes in behind that copy.
-An extent whose slot is not free yet is passed over while a later one's is, which then lies there
-*early*: the link would stand still. With the job such extents are published behind the copies of
-those before them, which come after them in the same copy stream; to who asks how much is in place
-they do not count.
-
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
-often.
+often. If there is room it begins when the last extent of the job is under way.
+
+So that the link goes on, an extent whose slot is not free yet is passed over for a later one whose
+slot is, which then lies there *early*. Once the link has stood still that would only keep the first
+ones waiting. With the job early extents are published behind the copies of those before them, which
+come after them in the same copy stream; to who asks how much is in place they do not count.
 
 Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
 back only when its copy has ended.
@@ -89,8 +89,9 @@ class Supplies:
     """Told, in the runner's thread, that the device's context is gone."""
     loads: Callable[[], int]
     """How many copies beside streams are wanted or under way."""
-    follow: Callable[[CudaStream], None]
-    """Makes a follower the device's stream, and has it run. For any thread."""
+    begin: Callable[[CudaStream], None]
+    """Makes it the device's stream, begins it and has it run, behind the one that runs. For any
+    thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +143,8 @@ class CudaStream:
         """The first extent that was not enqueued."""
         self._early: set[int] = set()
         """Those that were before their turn."""
+        self._stood_still = False
+        """Nothing was under way at the last look."""
         self._flight: deque[_InFlight] = deque()
         self._prepared: dict[int, _Prepared] = {}
         self._copies: dict[Link, int] = {}
@@ -155,7 +158,10 @@ class CudaStream:
     # -- for the event loop's thread
 
     def begin(self) -> None:
-        """Enqueue the first extents now: waking the runner takes as long as copying a small one."""
+        """Enqueue the first extents now: waking the runner takes as long as copying a small one.
+
+        A follower's is called by the stream before it, in any thread.
+        """
         with self._changed:
             depth, self._depth = self._depth, min(self._depth, _AT_ONCE)
             try:
@@ -270,6 +276,11 @@ class CudaStream:
         needed = consumed_needed(self._flight[0].number, len(self._ring))
         return (self.words.consumed - needed) & 0x80000000 == 0
 
+    @property
+    def _has_room_ahead(self) -> bool:
+        """Whether a follower could copy something now."""
+        return any(map(self._slot_is_free, range(self._reach))) and not self._supplies.loads()
+
     def _advance(self) -> bool:
         """Take what has ended and enqueue what may be; False when it is over. Locked."""
         if self._over:
@@ -281,6 +292,9 @@ class CudaStream:
                 self._prepare()
                 self._enqueue()
                 self._enqueue_early()
+                self._stood_still = not self._flight
+                if self._is_nearly_complete and len(self._flight) == 1 and self._has_room_ahead:
+                    self._begin_follower()
         except DeviceLost as error:
             self._lose(error)
         except OSError as error:
@@ -410,7 +424,9 @@ class CudaStream:
     def _enqueue_early(self) -> None:
         """Without a job, where the next one has to wait for its slot: a later one that has not."""
         waits = self._ahead is not None and self._next < self._reach
-        if not waits or self._slot_is_free(self._next) or not self._has_the_link():
+        if not waits or self._stood_still or not self._has_the_link():
+            return
+        if self._slot_is_free(self._next):  # it is being read, or verified
             return
         for number in range(self._next + 1, self._reach):
             lender = self._order.sources[number].lender
@@ -512,13 +528,19 @@ class CudaStream:
         self._over = True
         for number in list(self._prepared):
             self._forget(number)
-        behind = self._order.behind
-        if behind is not None and not (self._stays or self._cancelled or self._failure):
-            self.follower = CudaStream(
-                self._supplies, behind, self._ring, self.words, self._depth, self._loop
-            )
-            self._supplies.follow(self.follower)
+        if not (self._cancelled or self._failure):
+            self._begin_follower()
         self._loop.call_soon_threadsafe(self._finish)
+
+    def _begin_follower(self) -> None:
+        """Begin it, if it may be."""
+        behind = self._order.behind
+        if behind is None or self._stays or self.follower is not None:
+            return
+        self.follower = CudaStream(
+            self._supplies, behind, self._ring, self.words, self._depth, self._loop
+        )
+        self._supplies.begin(self.follower)
 
     def _finish(self) -> None:
         if self._failure is not None and not self._cancelled:
