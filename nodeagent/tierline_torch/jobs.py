@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tierline_torch.calls import Invoke
 from tierline_torch.contents import Contents, Entry
 from tierline_torch.survey import Survey
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """When a job was released and when it must be over, CLOCK_MONOTONIC nanoseconds."""
 
     release_ns: int
@@ -57,8 +56,7 @@ class Lesson:
     """Runs the same forwards again."""
 
 
-@dataclass(frozen=True)
-class Reportable:
+class Reportable(NamedTuple):
     """A job that is over and whose inputs and outputs may be reported."""
 
     number: int

@@ -70,7 +70,8 @@ class Manager:
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Take the lease; stream the site's arena if it has one."""
-        self._free_retired()
+        if self._retired:
+            self._free_retired()
         arena = site.arena if stream else None
         try:
             self._job = self._client.job_begin(

@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -51,7 +51,8 @@ class Process:
         self._backend: Backend | None = None
         self._absent = not (os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"))
         self._connecting = threading.Lock()
-        self._captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
+        self.captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
+        """Whether outermost modules run as captured graphs."""
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], Site]] = {}
         self._blocks: dict[str, Site] = {}
         self._claimed: dict[int, weakref.ref[torch.nn.Parameter]] = {}
@@ -110,7 +111,7 @@ class Process:
 
     def as_run(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module that runs for an outermost one: itself, or its captured graphs."""
-        if not self._captures or isinstance(module, Captured):
+        if not self.captures or isinstance(module, Captured):
             return module
         # Kept in the module, so that the two go together; no submodule of it.
         known = vars(module).get(_CAPTURED)
@@ -157,7 +158,7 @@ class Job:
         self._seen: list[bytes] = []
         self._given: list[bytes] = []
         self._counted: Reportable | None = None
-        self._recording = ExitStack()
+        self._recording: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> Job:
         self._process.lock.acquire()
@@ -168,7 +169,9 @@ class Job:
             self._inner = backend.begin(site, window, warmup=warmup, stream=site.settled)
             if not site.settled:
                 self._first = FirstRun(backend.survey)
-                self._recording.enter_context(self._first.watching())
+                recording = self._first.watching()
+                recording.__enter__()
+                self._recording = recording
             self._process.running = site.members
             current.invoke = self.outermost
         except BaseException:
@@ -192,8 +195,11 @@ class Job:
     ) -> Any:
         """Run one outermost forward."""
         if self._first is None:
-            with invoking(self._inner):
+            before, current.invoke = current.invoke, self._inner
+            try:
                 return self._inner(module, args, kwargs)
+            finally:
+                current.invoke = before
         if left_alone(module, self._backend.survey.kind) is not None:
             with invoking(plain):
                 return plain(module, args, kwargs)
@@ -225,8 +231,8 @@ class Job:
             self._process.lock.release()
 
     def _end(self, *, failed: bool) -> None:
-        if self._first is not None:
-            self._recording.close()
+        if self._recording is not None:
+            self._recording.__exit__(None, None, None)
         try:
             self._counted = self._backend.end(self._site)
         except Exception as error:
@@ -299,7 +305,7 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     """Run a module call that no other encloses in this thread: a job, if it is one."""
     here = process()
     backend = here.backend
-    if backend is not None:
+    if backend is not None and here.captures:
         module = here.as_run(module)
     if backend is None or id(module) in here.running:
         # A part of the job in progress, called from a thread of the job's making: were it to wait

@@ -1,5 +1,6 @@
 /* What a task on a GPU does with graphs whose weights stream. One scenario, named by the first
  * argument, a process; the second is the agent's socket, the third the number of extents. */
+#include <pthread.h>
 #include <string.h>
 
 #include "gpu_kit.h"
@@ -211,6 +212,38 @@ static void forked(void) {
     run_streamed(exec);
 }
 
+static void *end_of_others_capture(void *unused) {
+    (void)unused;
+    CUgraph graph;
+    HOLDS(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    return NULL;
+}
+
+/* A capture goes on behind calls that neither begin nor end one, and is over behind the one that
+ * does: its launches wait for nothing, and the job after it can end. */
+static void failing_captures(void) {
+    load_all();
+    CUstream side;
+    CUgraph graph;
+    pthread_t other;
+    OK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    HOLDS(cuStreamEndCapture(side, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    HOLDS(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+          CUDA_ERROR_ILLEGAL_STATE);
+    HOLDS(cuStreamEndCapture(side, &graph) == CUDA_ERROR_ILLEGAL_STATE);
+    OK(pthread_create(&other, NULL, end_of_others_capture, NULL));
+    OK(pthread_join(other, NULL));
+    size_t nodes = 0;
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, stream, 0));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &nodes));
+    HOLDS(nodes == task.count); /* no wait of a stream is among them */
+    run_streamed(instantiate(graph));
+}
+
 /* Before its weights were sealed: it has no gates. */
 static void sealed_later(void) {
     extents /= 2;
@@ -294,6 +327,7 @@ int main(int argc, char **argv) {
         {"shuffled", shuffled},
         {"built", built},
         {"forked", forked},
+        {"failing_captures", failing_captures},
         {"sealed_later", sealed_later},
         {"preempted", preempted},
         {"agent_killed", agent_killed},

@@ -3,11 +3,14 @@
     python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N] [--json FILE]
 
 First a program that does nothing but allocate and free device memory, with and without the library
-and a budget. Then each model runs alternately without Tierline, with the library preloaded and
-nothing else, and under an agent with all of its weights resident: eager and as a captured graph, in
-three processes that take turns, so that the clock of the GPU is the same for all; a round's figure
-is the median of its jobs, a row's the median of its rounds. The last column says how many jobs of
-the resident program took the lease where it was left open to them, without asking the agent.
+and a budget, a few times in turn; the least of each counts. Then each model runs alternately
+without Tierline, with the library preloaded and nothing else, and under an agent with all of its
+weights resident: eager and as a captured graph, in processes that take turns, so that the clock of
+the GPU is the same for all. Their launching threads have one and the same core, as cores differ; a
+second process without Tierline (`again`) shows what two equal ones differ by, below which a cost
+says nothing. A round's figure is the median of its jobs, a row's the median of its rounds. The last
+column says how many jobs of the resident program took the lease where it was left open to them,
+without asking the agent.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from tests.gpu.streaming import agent, learned, observed, observer, plan_for, re
 from tierline_client.library import library_path
 
 _GIB = 1 << 30
-_WAYS = ("without", "preloaded", "resident")
+_WAYS = ("without", "again", "preloaded", "resident")
+_ALLOCATION_ROUNDS = 3
 
 _ALLOCATIONS = """
 import ctypes, time
@@ -66,16 +70,18 @@ def allocations(environment: dict[str, str]) -> list[float]:
 
 
 def alternately(processes: dict[str, Paced], rounds: int) -> dict[str, list[float]]:
-    """Median seconds of a job in each round, of each process in turn; ends them."""
+    """Median seconds of a job in each round, of each process in turn, forth and back; ends them."""
+    core = max(os.sched_getaffinity(0))
     times: dict[str, list[float]] = {way: [] for way in processes}
     with ExitStack() as running:
         for process in processes.values():
             running.callback(process.end)
         for process in processes.values():
             process.ready()
-        for _ in range(rounds):
-            for way, process in processes.items():
-                times[way].append(statistics.median(process.round()))
+            os.sched_setaffinity(process.process.pid, {core})
+        for number in range(rounds):
+            for way in list(processes)[:: 1 if number % 2 == 0 else -1]:
+                times[way].append(statistics.median(processes[way].round()))
     return times
 
 
@@ -106,16 +112,22 @@ def main() -> None:
         "with a budget": {**preload, "TIERLINE_BUDGET": str(8 * _GIB)},
     }
     print(f"{'cuMemAlloc + cuMemFree':<24}{'4 KiB':>12}{'1 MiB':>12}{'64 MiB':>12}")
-    allocated = {}
-    for name, environment in kinds.items():
-        allocated[name] = allocations(environment)
+    rounds = [
+        {name: allocations(environment) for name, environment in kinds.items()}
+        for _ in range(_ALLOCATION_ROUNDS)
+    ]
+    allocated = {
+        name: [min(times) for times in zip(*(one[name] for one in rounds), strict=True)]
+        for name in kinds
+    }
+    for name in kinds:
         print(f"{name:<24}" + "".join(f"{value:>9.2f} us" for value in allocated[name]), flush=True)
     about["allocations_us"] = allocated
     rows = []
     print(
         f"\n{'model':<12}{'mode':<7}"
         + "".join(f"{way:>14}" for way in _WAYS)
-        + f"{'cost':>9}  took it"
+        + f"{'noise':>9}{'cost':>9}  took it"
     )
     with agent(extent_bytes, 40 * _GIB, 20 * _GIB) as (local, admin):
         for model in arguments.model:
@@ -125,6 +137,7 @@ def main() -> None:
                 with registered(local, admin, "resident", plan) as resident:
                     ways = {
                         "without": {},
+                        "again": {},
                         "preloaded": preload,
                         "resident": resident | learned(model, mode),
                     }
@@ -138,12 +151,13 @@ def main() -> None:
                     task = task_named(admin, "resident")
                 median = {way: statistics.median(times[way]) for way in _WAYS}
                 cost = median["resident"] / median["without"] - 1
+                noise = median["again"] / median["without"] - 1
                 took = {key: task[key] for key in ("jobs", "uncontended")}
                 rows.append({"model": model, "mode": mode, "rounds_s": times, "cost": cost, **took})
                 print(
                     f"{model:<12}{mode:<7}"
                     + "".join(f"{median[way] * 1e3:>11.3f} ms" for way in _WAYS)
-                    + f"{cost:>9.1%}  {took['uncontended']} of {took['jobs']}",
+                    + f"{noise:>9.1%}{cost:>9.1%}  {took['uncontended']} of {took['jobs']}",
                     flush=True,
                 )
                 keep(arguments.json, about | {"rows": rows})

@@ -38,6 +38,8 @@ _Static_assert((int)ABI_POINTER_MAPPING_BYTES == (int)CU_POINTER_ATTRIBUTE_MAPPI
 _Static_assert((int)ABI_POINTER_MAPPING_BEGIN == (int)CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
                "value");
 _Static_assert((int)ABI_POINTER_BLOCK_ID == (int)CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, "value");
+_Static_assert((int)ABI_ILLEGAL_STATE == (int)CUDA_ERROR_ILLEGAL_STATE, "value");
+_Static_assert((int)ABI_CAPTURE_NONE == (int)CU_STREAM_CAPTURE_STATUS_NONE, "value");
 _Static_assert((int)ABI_CAPTURE_ACTIVE == (int)CU_STREAM_CAPTURE_STATUS_ACTIVE, "value");
 _Static_assert((int)ABI_CAPTURE_RELAXED == (int)CU_STREAM_CAPTURE_MODE_RELAXED, "value");
 _Static_assert((int)ABI_CAPTURE_UNSUPPORTED == (int)CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "value");

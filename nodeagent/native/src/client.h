@@ -27,6 +27,8 @@ enum tl_link { TL_LINK_DOWN, TL_LINK_ATTACHING, TL_LINK_UP };
 
 enum tl_progress { TL_WAITING, TL_DONE, TL_LOST };
 
+#define TL_TAKEN_FRAME 64 /* bytes, at least those of JOB_TAKEN */
+
 /* A request whose reply has not come yet; lives on the requester's stack. */
 struct tl_pending {
     struct tl_pending *next;
@@ -59,11 +61,13 @@ struct tl_job {
     bool ending;       /* JOB_END is under way: no gate opens anything any more */
     bool yielding;     /* YIELD is under way: the device is somebody else's */
     bool taken;        /* by the open lease of this connection, and not given back */
+    bool unsaid;       /* and the agent was not told: whatever is sent next tells it before */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
     uint32_t flags; /* TIERLINE_JOB_ */
     uint64_t release_ns;
     uint64_t deadline_ns;
+    uint64_t taken_ns;     /* when it was taken */
     uint64_t revoke_asked; /* the job that a REVOKE named */
     tierline_job_stats stats;
 };
@@ -105,7 +109,7 @@ struct tierline_client {
     struct tl_pending *pending;
     struct tl_offer offer;
     struct tl_connection connection;
-    uint8_t frame[TLP_MAX_FRAME]; /* where frames are encoded */
+    uint8_t frame[TL_TAKEN_FRAME + TLP_MAX_FRAME]; /* where frames are encoded */
 
     uint8_t *staging;
     int staging_descriptor;
@@ -133,6 +137,8 @@ int tl_request(tierline_client *client, const struct tlp_message *message, uint1
 /* Sends JOB_END and lets its answer come when it may: what is sent next is behind it anyway. */
 int tl_send_unawaited(tierline_client *client, const struct tlp_message *message);
 int tl_send_one_way(tierline_client *client, const struct tlp_message *message);
+/* Tells the agent of a job that was taken, if it was not told yet. */
+void tl_say_taken(tierline_client *client);
 int tl_ensure_connected(tierline_client *client);
 void tl_break_link(tierline_client *client);
 void tl_pump(tierline_client *client, int timeout_ms);

@@ -88,7 +88,7 @@ void tl_drain_after(void) {
     }
     unmarked = false;
     /* What is captured runs later, in a graph, which is launched into some stream. */
-    if (gate_capturing() && driver_capturing(NULL, true)) {
+    if (gate_captures(NULL, true)) {
         return;
     }
     if (own_place != NO_PLACE) {

@@ -82,14 +82,11 @@ static bool take_open_lease(tierline_client *client) {
         !tl_open_lease_take(&client->lease, job->number, job->arena)) {
         return false;
     }
+    /* The agent need not know at once: with the lock the lease is not anybody else's. To wake it
+     * here, and again at the end, would be a good part of what a short job costs. */
     job->taken = true;
-    struct tlp_message message = {.type = TLP_JOB_TAKEN};
-    message.job_taken.job = job->number;
-    message.job_taken.arena = job->arena;
-    message.job_taken.release_ns = job->release_ns;
-    message.job_taken.deadline_ns = job->deadline_ns;
-    message.job_taken.taken_ns = tl_now_ns();
-    tl_send_one_way(client, &message);
+    job->unsaid = true;
+    job->taken_ns = tl_now_ns();
     return true;
 }
 

@@ -26,6 +26,9 @@ static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent
 int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
                   const uint32_t *weights, uint32_t count) {
     struct tl_arena *arena = &client->arenas[index];
+    if (arena->streamed_count == 0) {
+        return ABI_SUCCESS;
+    }
     uint8_t *buffer = NULL;
     int code = tl_cuda_enter(arena->on_device.context)
                    ? 0

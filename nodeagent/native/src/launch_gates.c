@@ -110,9 +110,10 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
                  const struct named *named) {
     const struct tl_arena *arena = &client->arenas[index];
     if (tl_gates_stream(index)) {
-        struct tl_need need;
+        struct tl_need need = {.keeps = tl_gates.cursor.consumed};
         struct tl_cursor cursor = tl_gates.cursor;
-        bool goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
+        bool goes = arena->streamed_count == 0 ||
+                    tl_order_need(arena, named->all, named->open, &cursor, &need);
         if (!goes && worth_rewinding(arena, named) && tl_gates_go_back(client) == 0) {
             cursor = tl_gates.cursor;
             goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
@@ -124,9 +125,20 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
     return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
 }
 
+/* The arena of the first weight that is the library's; TIERLINE_NO_ARENA if none is. */
+static uint32_t first_arena(const tierline_client *client, const struct tierline_call *call) {
+    for (uint32_t i = 0; i < call->weight_count; i++) {
+        const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
+        if (watched != NULL && client->arenas[watched->arena].state == TL_ARENA_SEALED) {
+            return watched->arena;
+        }
+    }
+    return TIERLINE_NO_ARENA;
+}
+
 /* What the call names, arena by arena; a bit an arena. */
 static uint32_t collect(const tierline_client *client, const struct tierline_call *call,
-                        struct named named[TIERLINE_MAX_ARENAS], uint32_t *first) {
+                        struct named named[TIERLINE_MAX_ARENAS]) {
     uint32_t arenas = 0;
     for (uint32_t i = 0; i < call->weight_count; i++) {
         const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
@@ -136,13 +148,13 @@ static uint32_t collect(const tierline_client *client, const struct tierline_cal
         const struct tl_arena *arena = &client->arenas[watched->arena];
         const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
         struct named *of = &named[watched->arena];
-        if (arenas == 0) {
-            *first = watched->arena;
-        }
         if ((arenas & (1U << watched->arena)) == 0) {
             *of = (struct named){0};
         }
         arenas |= 1U << watched->arena;
+        if (arena->streamed_count == 0) {
+            continue;
+        }
         tl_span_add(&of->all, arena, weight, true);
         tl_span_add(&of->open, arena, weight, false);
         for (uint32_t e = weight->first; e <= weight->last; e++) {
@@ -179,19 +191,22 @@ static int pass(struct tierline_call *call) {
     return code == 0 ? (int)ABI_SUCCESS : refuse(code);
 }
 
-/* Under the lock, with `arenas` named. */
-static int begin_named(struct tierline_call *call, struct named named[TIERLINE_MAX_ARENAS],
-                       uint32_t first) {
+/* Under the lock; the call names weights, at first one of this arena. */
+static int begin_named(struct tierline_call *call, uint32_t first) {
     tierline_client *client = tl_gates.client;
     atomic_fetch_add(&tl_gates.begun, 1);
     int code = tl_gates_hold(client, first);
     if (code != 0) {
         return refuse(code);
     }
-    /* Taking the lease may have dropped private copies. */
-    uint32_t arenas = collect(client, call, named, &first);
+    if (call->graph) {
+        return ABI_SUCCESS; /* launch_graphs.c serves it */
+    }
+    /* Only now, as taking the lease drops private copies. */
+    struct named named[TIERLINE_MAX_ARENAS];
+    uint32_t arenas = collect(client, call, named);
     int result = ABI_SUCCESS;
-    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && result == ABI_SUCCESS && !call->graph; a++) {
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && result == ABI_SUCCESS; a++) {
         if ((arenas & (1U << a)) != 0) {
             result = serve(client, call, a, &named[a]);
         }
@@ -213,16 +228,14 @@ static int lease(struct tierline_call *call) {
         tl_gates.at_driver = NULL;
         call->held = LOCKED;
     }
-    struct named named[TIERLINE_MAX_ARENAS];
-    uint32_t first = TIERLINE_NO_ARENA;
-    int result = ABI_SUCCESS;
-    if (tl_gates.client != NULL && collect(tl_gates.client, call, named, &first) != 0) {
-        result = begin_named(call, named, first);
-    } else { /* the program's own weights, of which nothing is known here */
+    const tierline_client *client = tl_gates.client;
+    uint32_t first = client != NULL ? first_arena(client, call) : TIERLINE_NO_ARENA;
+    if (first == TIERLINE_NO_ARENA) { /* the program's own weights: nothing is known of them here */
         tl_lock_release(&tl_gates.lock);
         call->held = 0;
         return pass(call);
     }
+    int result = begin_named(call, first);
     if (result != ABI_SUCCESS) {
         call->held = 0;
         tl_lock_release(&tl_gates.lock);

@@ -72,7 +72,11 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_drain_restart();
     tl_yields_begin(client, number);
     atomic_store(&tl_gates.leased, true);
-    tl_monitor_wake();
+    if (tl_yields_may(client)) {
+        tl_monitor_wake(); /* the agent may ask at any moment */
+    } else {
+        tl_monitor_stir();
+    }
     return code;
 }
 
@@ -146,8 +150,12 @@ void tl_gates_end_if_idle(tierline_client *client) {
     end_job(client, tl_gates.job, 0, tl_drain_sees_all());
 }
 
-/* Whose job runs: 0 with its state taken, TL_BUSY if none does, or a code. */
+/* Whose job runs: 0 with its state taken, TL_BUSY if none does, or a code. Only who has the gates'
+ * lock ends a job, so within one there is nothing to look at, unless it gives the device away. */
 static int look_at_job(tierline_client *client) {
+    if (atomic_load(&tl_gates.leased) && !tl_yields_standing()) {
+        return 0;
+    }
     tl_lock_acquire(&client->lock);
     while (client->job.active && (!client->job.granted || client->job.yielding)) {
         tl_event_wait(&client->changed, &client->lock, TL_FOREVER);

@@ -28,6 +28,8 @@
 #include <time.h>
 
 #define PERIOD_NS 5000000U
+/* Behind a job: the next one need not wake it then, which would cost it as much as the rest. */
+#define STAYS_AWAKE_NS 20000000U
 #define LOOK_NS 200000000U
 /* What the agent had under way when it gave up may still arrive for so long. */
 #define SETTLE_NS 100000000U
@@ -38,8 +40,16 @@ static void pause_ns(uint64_t time_ns) {
 }
 
 void tl_monitor_wake(void) {
-    __atomic_add_fetch(&tl_gates.wake, 1, __ATOMIC_RELEASE);
+    __atomic_add_fetch(&tl_gates.wake, 1, __ATOMIC_SEQ_CST);
     tl_futex_wake_all(&tl_gates.wake, false);
+}
+
+/* Either it sees the count before it sleeps, or it is seen to doze. */
+void tl_monitor_stir(void) {
+    __atomic_add_fetch(&tl_gates.wake, 1, __ATOMIC_SEQ_CST);
+    if (atomic_load(&tl_gates.dozing)) {
+        tl_futex_wake_all(&tl_gates.wake, false);
+    }
 }
 
 /* Nothing can put right bytes where the GPU waits for them. */
@@ -117,6 +127,7 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
     uint64_t number = job->granted ? job->number : 0;
     if (number != 0 || client->workspace.lent) {
         tl_look(client);
+        tl_say_taken(client);
         int code = tl_ensure_connected(client);
         number = job->granted ? job->number : 0;
         if (code == 0) {
@@ -157,6 +168,7 @@ static uint64_t idle_ns(tierline_client *client) {
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
+    uint64_t awake_ns = 0; /* until then it looks at short intervals, whether a job runs or not */
     prctl(PR_SET_TIMERSLACK, 1UL); /* it is waited for when it sleeps for microseconds */
     for (;;) {
         /* Before everything it looks at: whoever changes that wakes after this, or was seen. */
@@ -179,8 +191,14 @@ static void *watch(void *context) {
         uint64_t report_ns = tl_holdings_report(client);
         uint64_t look_ns = idle_ns(client);
         uint64_t idle = report_ns < look_ns ? report_ns : look_ns;
+        uint64_t now_ns = tl_now_ns();
+        awake_ns = job != 0 ? now_ns + STAYS_AWAKE_NS : awake_ns;
+        bool dozes = job == 0 && now_ns >= awake_ns;
         if (!stopping && (job == 0 || !tl_yields_listen(client, PERIOD_NS))) {
-            tl_futex_wait(&tl_gates.wake, seen, job != 0 ? PERIOD_NS : idle, false);
+            atomic_store(&tl_gates.dozing, dozes);
+            tl_futex_wait(&tl_gates.wake, seen, dozes || idle < PERIOD_NS ? idle : PERIOD_NS,
+                          false);
+            atomic_store(&tl_gates.dozing, false);
         }
     }
 }

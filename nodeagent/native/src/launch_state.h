@@ -39,7 +39,8 @@ struct tl_gates {
     /* The monitor's. */
     bool watching;
     atomic_bool stopping;
-    uint32_t wake; /* futex */
+    atomic_bool dozing; /* it sleeps for longer than its period */
+    uint32_t wake;      /* futex */
     pthread_t monitor;
 };
 extern struct tl_gates tl_gates;
@@ -82,6 +83,8 @@ extern const struct tl_graph_gates tl_launch_graphs; /* launch_graphs.c */
 int tl_monitor_start(void);
 void tl_monitor_stop(void);
 void tl_monitor_wake(void);
+/* A job began: it is to look within its period. */
+void tl_monitor_stir(void);
 /* Lets what waits for the arena's stream go on, and answers all later calls with an error. */
 void tl_monitor_give_up(struct tl_arena *arena);
 

@@ -36,8 +36,9 @@ bool tl_order_need(const struct tl_arena *arena, struct tl_span all, struct tl_s
                    struct tl_cursor *cursor, struct tl_need *out) {
     uint32_t next = cursor->layer;
     while (next < arena->layer_count && arena->gates[next].lowest == arena->gates[next].needs) {
-        next++; /* resident layers */
+        next++; /* resident layers, never to be looked at again in this pass */
     }
+    cursor->layer = next;
     const struct tl_gate *gate = NULL;
     uint32_t keeps = cursor->consumed;
     bool waits = open.lowest != open.needs;

@@ -189,6 +189,7 @@ int tl_ensure_connected(tierline_client *client) {
         if (code == 0) {
             tl_open_lease_replace(&client->lease, client->offer.lease);
             client->job.taken = false; /* the agent knows the job by what it was offered */
+            client->job.unsaid = false;
             client->generation++;
             if (client->device == TIERLINE_DEVICE_CUDA) {
                 tl_gates_connected();
@@ -208,17 +209,44 @@ int tl_ensure_connected(tierline_client *client) {
     return 0;
 }
 
-static int send_frame(tierline_client *client, const struct tlp_message *message,
-                      uint32_t sequence) {
-    size_t length = tlp_encode(message, sequence, client->frame, sizeof client->frame);
-    if (length == 0) {
-        return tl_fail(TIERLINE_E_ARGUMENT, "message %u does not fit a frame of %u bytes",
-                       message->type, TLP_MAX_FRAME);
+/* JOB_TAKEN, if that is still to be said, at the head of `frame`. Returns its bytes. */
+static size_t put_taken(tierline_client *client) {
+    struct tl_job *job = &client->job;
+    if (!job->unsaid) {
+        return 0;
     }
+    job->unsaid = false;
+    struct tlp_message message = {.type = TLP_JOB_TAKEN};
+    message.job_taken.job = job->number;
+    message.job_taken.arena = job->arena;
+    message.job_taken.release_ns = job->release_ns;
+    message.job_taken.deadline_ns = job->deadline_ns;
+    message.job_taken.taken_ns = job->taken_ns;
+    return tlp_encode(&message, 0, client->frame, TL_TAKEN_FRAME);
+}
+
+static void send_bytes(tierline_client *client, size_t length) {
     if (tl_connection_send(&client->connection, client->frame, length, NULL, 0) != 0) {
         tl_break_link(client);
     }
-    return 0;
+}
+
+static int send_frame(tierline_client *client, const struct tlp_message *message,
+                      uint32_t sequence) {
+    size_t before = put_taken(client);
+    size_t length = tlp_encode(message, sequence, client->frame + before, TLP_MAX_FRAME);
+    if (before + length > 0) {
+        send_bytes(client, before + length);
+    }
+    return length != 0 ? 0
+                       : tl_fail(TIERLINE_E_ARGUMENT, "message %u does not fit a frame of %u bytes",
+                                 message->type, TLP_MAX_FRAME);
+}
+
+void tl_say_taken(tierline_client *client) {
+    if (client->job.unsaid && client->link == TL_LINK_UP) {
+        send_bytes(client, put_taken(client));
+    }
 }
 
 /* 0 is what unasked messages carry. */

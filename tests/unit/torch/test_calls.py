@@ -31,3 +31,19 @@ def test_a_class_with_a_call_of_its_own_is_compiled_once() -> None:
             with calls.invoking(invoke):
                 compiled(given)
     assert compiler.frame_count == 1
+
+
+def test_a_module_of_a_job_is_called_as_without_it() -> None:
+    """With its hooks, and compiled if it was."""
+    calls.install()
+    compiler = CompileCounter()
+    hooked: list[nn.Module] = []
+    compiled, plain = nn.Linear(4, 4).eval(), nn.Linear(4, 4).eval()
+    compiled.compile(backend=compiler)
+    plain.register_forward_hook(lambda module, *_: hooked.append(module))
+    with torch.inference_mode(), calls.invoking(calls.plain):
+        given = torch.randn(2, 4)
+        assert torch.equal(compiled(given), compiled.forward(given))
+        assert torch.equal(plain(given), plain.forward(given))
+    assert compiler.frame_count == 1
+    assert hooked == [plain]

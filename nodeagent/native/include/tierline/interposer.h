@@ -94,8 +94,9 @@ typedef struct {
 
 /* Watches these ranges from now on, instead of earlier ones, and restarts. They are neither empty
  * nor overlapping, also not with sealed arenas on a GPU, whose weights the library watches by
- * itself. 0 weights end the watching: then what is read of arenas is what the functions below show,
- * weights numbered arena by arena as tierline_weights named them. Returns 0, -EINVAL or -ENOMEM. */
+ * itself. 0 weights end the watching: then the functions below show nothing, but while launches are
+ * timed what is read of arenas, weights numbered arena by arena as tierline_weights named them.
+ * Returns 0, -EINVAL or -ENOMEM. */
 int tierline_observer_watch(const tierline_weight *weights, uint32_t count);
 
 /* Forgets what was read, keeps what is watched: a job begins. */

@@ -455,7 +455,8 @@ struct tlp_resumed {
  * this client's jobs up to some number. The descriptor of kind LEASE is a file of 16 bytes that
  * the agent writes: u64 last_job (0: closed), u32 arena, u32 for the agent alone. The client
  * takes the lease by flock(LOCK_SH) on that file and then reads it: if last_job is less than
- * its job's number, or arena another one, it unlocks and sends JOB_BEGIN. */
+ * its job's number, or arena another one, it unlocks and sends JOB_BEGIN. It may say that it
+ * took it as late as with its next message, or after some milliseconds if it sends none. */
 struct tlp_job_taken {
     uint64_t job;
     uint32_t arena;

@@ -151,7 +151,8 @@ def stream_of(symbol: Symbol, call: Call) -> str:
 def through(symbol: Symbol, call: Call) -> str:
     """The call of the next function, or what takes its place."""
     per_thread = "true" if symbol.per_thread else "false"
-    return call.instead.replace("per_thread", per_thread) or f"next({arguments(symbol)})"
+    real = f"next({arguments(symbol)})"
+    return call.instead.replace("per_thread", per_thread).replace("{next}", real) or real
 
 
 def around(table: Table, symbol: Symbol, call: Call) -> tuple[str, list[str], list[str], list[str]]:

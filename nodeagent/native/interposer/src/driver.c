@@ -109,11 +109,11 @@ bool driver_active(void) {
     return atomic_load_explicit(&active, memory_order_acquire);
 }
 
-bool driver_capturing(void *stream, bool per_thread) {
+int driver_capture_status(void *stream, bool per_thread) {
     cuStreamIsCapturing_function *ask = (cuStreamIsCapturing_function *)driver_next(
         per_thread ? USED_cuStreamIsCapturing_ptsz : USED_cuStreamIsCapturing);
-    int status = 0;
-    return ask != NULL && ask(stream, &status) == ABI_SUCCESS && status == ABI_CAPTURE_ACTIVE;
+    int status = ABI_CAPTURE_NONE;
+    return ask != NULL && ask(stream, &status) == ABI_SUCCESS ? status : (int)ABI_CAPTURE_NONE;
 }
 
 uint64_t driver_range_bytes(uint64_t address) {

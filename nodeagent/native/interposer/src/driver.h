@@ -32,8 +32,8 @@ void driver_leave(void);
 
 bool driver_active(void);
 
-/* Questions to the driver; 0 or false when it does not answer. */
-bool driver_capturing(void *stream, bool per_thread);
+/* Questions to the driver; 0 when it does not answer. */
+int driver_capture_status(void *stream, bool per_thread); /* ABI_CAPTURE_NONE is 0 */
 const void *driver_context(void);
 uint64_t driver_range_bytes(uint64_t address);
 

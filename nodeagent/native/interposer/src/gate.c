@@ -60,19 +60,37 @@ int gate_stream_leaves(void *stream, bool per_thread) {
     return ABI_SUCCESS;
 }
 
-void gate_capture_began(void) {
+int gate_capture_begins(void *stream, bool per_thread) {
     atomic_fetch_add(&captures, 1);
+    return gate_stream_leaves(stream, per_thread);
 }
 
-int gate_capture_ends(void) {
-    int before = atomic_load(&captures);
-    while (before > 0 && !atomic_compare_exchange_weak(&captures, &before, before - 1)) {
+int gate_capture_begun(int result) {
+    if (result != ABI_SUCCESS) {
+        atomic_fetch_sub(&captures, 1);
     }
-    return ABI_SUCCESS;
+    return result;
+}
+
+bool gate_capture_ends(void *stream, bool per_thread) {
+    return driver_capture_status(stream, per_thread) != ABI_CAPTURE_NONE;
+}
+
+int gate_capture_ended(int result, void *stream, bool per_thread) {
+    /* An error may mean that it goes on, or that another thread has just ended it. */
+    if (result != ABI_ILLEGAL_STATE &&
+        driver_capture_status(stream, per_thread) == ABI_CAPTURE_NONE) {
+        atomic_fetch_sub(&captures, 1);
+    }
+    return result;
 }
 
 bool gate_capturing(void) {
     return atomic_load(&captures) > 0;
+}
+
+bool gate_captures(void *stream, bool per_thread) {
+    return gate_capturing() && driver_capture_status(stream, per_thread) == ABI_CAPTURE_ACTIVE;
 }
 
 TIERLINE_EXPORT int tierline_gate_set(tierline_gate *function, void *context) {

@@ -11,6 +11,27 @@ enum { NO_ARENA = UINT32_MAX };
 
 /* ---- names */
 
+static int ascending(const void *one, const void *other) {
+    uint32_t a = *(const uint32_t *)one;
+    uint32_t b = *(const uint32_t *)other;
+    return (a > b) - (a < b);
+}
+
+static bool find_distinct(struct graph_names *names, uint32_t count) {
+    names->distinct = calloc((size_t)count + 1, sizeof *names->distinct);
+    if (names->distinct == NULL) {
+        return false;
+    }
+    memcpy(names->distinct, names->weights, count * sizeof *names->distinct);
+    qsort(names->distinct, count, sizeof *names->distinct, ascending);
+    for (uint32_t i = 0; i < count; i++) {
+        if (i == 0 || names->distinct[i] != names->distinct[names->distinct_count - 1]) {
+            names->distinct[names->distinct_count++] = names->distinct[i];
+        }
+    }
+    return true;
+}
+
 bool graph_names_find(const struct graph_reader *readers, uint64_t generation,
                       struct graph_names *out) {
     uint32_t count = 0;
@@ -38,13 +59,15 @@ bool graph_names_find(const struct graph_reader *readers, uint64_t generation,
             out->ends[i++] = filled;
         }
     }
-    if (!whole) {
+    if (!whole || !find_distinct(out, filled)) {
         graph_names_free(out);
+        return false;
     }
-    return whole;
+    return true;
 }
 
 void graph_names_free(struct graph_names *names) {
+    free(names->distinct);
     free(names->ends);
     free(names->tops);
     free(names->weights);

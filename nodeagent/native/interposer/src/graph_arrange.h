@@ -16,6 +16,7 @@ struct graph_names {
     uint32_t *ends; /* where reader r's weights end */
     uint32_t *tops; /* of each reader */
     uint32_t *weights;
+    uint32_t distinct_count, *distinct; /* each of them once, ascending */
 };
 
 /* False when memory is short. */

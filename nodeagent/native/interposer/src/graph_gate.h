@@ -71,7 +71,8 @@ struct tl_graph_gates {
     void (*start)(uint32_t arena, uint64_t generation, const uint32_t *weights, uint32_t count,
                   struct tl_cursor *cursor);
     /* What a call that names these weights needs from the cursor on, and moves the cursor behind
-     * it. False: it cannot go with the stream from there; the cursor stays. */
+     * it. False: it cannot go with the stream from there; the cursor stays, or skips resident
+     * layers. */
     bool (*need)(uint32_t arena, uint64_t generation, const uint32_t *weights, uint32_t count,
                  struct tl_cursor *cursor, struct tl_need *out);
     /* Before the real cuGraphLaunch of a graph that names weights, inside the gate of the call

@@ -437,8 +437,15 @@ static int launch(struct tierline_call *call, struct graph *graph, const struct 
     const struct graph_names *names = &said->names;
     bool *first = timing_on() ? calloc((size_t)names->reader_count + 1, sizeof *first) : NULL;
     uint64_t ordinal = 0;
-    int verdict = observer_replay(call, names->generation, names->weights, names->ends,
-                                  names->reader_count, first, &ordinal);
+    call->weights = names->distinct;
+    call->weight_count = names->generation == observer_generation() ? names->distinct_count : 0;
+    call->generation = names->generation;
+    call->graph = true;
+    int verdict = gate_ask(call);
+    if (verdict == ABI_SUCCESS) {
+        ordinal = observer_replayed(names->generation, names->weights, names->ends,
+                                    names->reader_count, first);
+    }
     if (verdict == ABI_SUCCESS && said->plans.count > 0) {
         verdict = said->gates->launch(said->plans.plans, said->plans.count, call->stream,
                                       call->per_thread);
@@ -465,7 +472,7 @@ int graphs_launch(struct tierline_call *call, void **exec) {
     struct said *said = NULL;
     pthread_mutex_lock(&graph->lock);
     int verdict = ABI_SUCCESS;
-    if (graph->extension != NULL && driver_capturing(call->stream, call->per_thread)) {
+    if (graph->extension != NULL && gate_captures(call->stream, call->per_thread)) {
         verdict = capture(call, graph, *exec);
     } else {
         verdict = prepare(graph, *exec);

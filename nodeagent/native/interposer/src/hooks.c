@@ -1026,7 +1026,7 @@ TIERLINE_EXPORT int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStre
     if (!driver_enter()) {
         return next(dptr, bytesize, hStream);
     }
-    const bool captured = driver_capturing(hStream, false);
+    const bool captured = gate_captures(hStream, false);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1055,7 +1055,7 @@ TIERLINE_EXPORT int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *
     if (!driver_enter()) {
         return next(dptr, bytesize, hStream);
     }
-    const bool captured = driver_capturing(hStream, true);
+    const bool captured = gate_captures(hStream, true);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1084,7 +1084,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync(uint64_t *dptr, size_t bytesize, voi
     if (!driver_enter()) {
         return next(dptr, bytesize, pool, hStream);
     }
-    const bool captured = driver_capturing(hStream, false);
+    const bool captured = gate_captures(hStream, false);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1111,7 +1111,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, size_t bytesize
     if (!driver_enter()) {
         return next(dptr, bytesize, pool, hStream);
     }
-    const bool captured = driver_capturing(hStream, true);
+    const bool captured = gate_captures(hStream, true);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -4149,12 +4149,41 @@ TIERLINE_EXPORT int cuStreamBeginCapture(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_stream_leaves(hStream, false);
+    int result = gate_capture_begins(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = next(hStream);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream));
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCaptureToCig(void *hStream, void *streamCigCaptureParams) {
+    cuStreamBeginCaptureToCig_function *next = (cuStreamBeginCaptureToCig_function *)driver_next(HOOK_cuStreamBeginCaptureToCig);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, streamCigCaptureParams);
+    }
+    int result = gate_capture_begins(hStream, false);
+    if (result == ABI_SUCCESS) {
+        result = gate_capture_begun(next(hStream, streamCigCaptureParams));
+    }
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamBeginCaptureToCig_ptsz(void *hStream, void *streamCigCaptureParams) {
+    cuStreamBeginCaptureToCig_ptsz_function *next = (cuStreamBeginCaptureToCig_ptsz_function *)driver_next(HOOK_cuStreamBeginCaptureToCig_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream, streamCigCaptureParams);
+    }
+    int result = gate_capture_begins(hStream, true);
+    if (result == ABI_SUCCESS) {
+        result = gate_capture_begun(next(hStream, streamCigCaptureParams));
     }
     driver_leave();
     return result;
@@ -4168,12 +4197,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, con
     if (!driver_enter()) {
         return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
     }
-    int result = gate_stream_leaves(hStream, false);
+    int result = gate_capture_begins(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode));
     }
     driver_leave();
     return result;
@@ -4187,12 +4213,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph
     if (!driver_enter()) {
         return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
     }
-    int result = gate_stream_leaves(hStream, true);
+    int result = gate_capture_begins(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode));
     }
     driver_leave();
     return result;
@@ -4206,12 +4229,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_ptsz(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_stream_leaves(hStream, true);
+    int result = gate_capture_begins(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = next(hStream);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream));
     }
     driver_leave();
     return result;
@@ -4225,12 +4245,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_v2(void *hStream, int mode) {
     if (!driver_enter()) {
         return next(hStream, mode);
     }
-    int result = gate_stream_leaves(hStream, false);
+    int result = gate_capture_begins(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = next(hStream, mode);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream, mode));
     }
     driver_leave();
     return result;
@@ -4244,12 +4261,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_v2_ptsz(void *hStream, int mode) {
     if (!driver_enter()) {
         return next(hStream, mode);
     }
-    int result = gate_stream_leaves(hStream, true);
+    int result = gate_capture_begins(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = next(hStream, mode);
-        if (result == ABI_SUCCESS) {
-            gate_capture_began();
-        }
+        result = gate_capture_begun(next(hStream, mode));
     }
     driver_leave();
     return result;
@@ -4295,10 +4309,33 @@ TIERLINE_EXPORT int cuStreamEndCapture(void *hStream, void **phGraph) {
     if (!driver_enter()) {
         return next(hStream, phGraph);
     }
-    int result = gate_capture_ends();
-    if (result == ABI_SUCCESS) {
-        result = next(hStream, phGraph);
+    int result = gate_capture_ends(hStream, false) ? gate_capture_ended(next(hStream, phGraph), hStream, false) : next(hStream, phGraph);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamEndCaptureToCig(void *hStream) {
+    cuStreamEndCaptureToCig_function *next = (cuStreamEndCaptureToCig_function *)driver_next(HOOK_cuStreamEndCaptureToCig);
+    if (next == NULL) {
+        return driver_missing();
     }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_capture_ends(hStream, false) ? gate_capture_ended(next(hStream), hStream, false) : next(hStream);
+    driver_leave();
+    return result;
+}
+
+TIERLINE_EXPORT int cuStreamEndCaptureToCig_ptsz(void *hStream) {
+    cuStreamEndCaptureToCig_ptsz_function *next = (cuStreamEndCaptureToCig_ptsz_function *)driver_next(HOOK_cuStreamEndCaptureToCig_ptsz);
+    if (next == NULL) {
+        return driver_missing();
+    }
+    if (!driver_enter()) {
+        return next(hStream);
+    }
+    int result = gate_capture_ends(hStream, true) ? gate_capture_ended(next(hStream), hStream, true) : next(hStream);
     driver_leave();
     return result;
 }
@@ -4311,10 +4348,7 @@ TIERLINE_EXPORT int cuStreamEndCapture_ptsz(void *hStream, void **phGraph) {
     if (!driver_enter()) {
         return next(hStream, phGraph);
     }
-    int result = gate_capture_ends();
-    if (result == ABI_SUCCESS) {
-        result = next(hStream, phGraph);
-    }
+    int result = gate_capture_ends(hStream, true) ? gate_capture_ended(next(hStream, phGraph), hStream, true) : next(hStream, phGraph);
     driver_leave();
     return result;
 }
@@ -4920,6 +4954,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuStreamBatchMemOp_v2",
     "cuStreamBatchMemOp_v2_ptsz",
     "cuStreamBeginCapture",
+    "cuStreamBeginCaptureToCig",
+    "cuStreamBeginCaptureToCig_ptsz",
     "cuStreamBeginCaptureToGraph",
     "cuStreamBeginCaptureToGraph_ptsz",
     "cuStreamBeginCapture_ptsz",
@@ -4928,6 +4964,8 @@ const char *const hook_names[FUNCTION_COUNT] = {
     "cuStreamDestroy",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamEndCaptureToCig",
+    "cuStreamEndCaptureToCig_ptsz",
     "cuStreamEndCapture_ptsz",
     "cuStreamWaitValue32",
     "cuStreamWaitValue32_ptsz",
@@ -5014,6 +5052,10 @@ const unsigned char hook_owners[FUNCTION_COUNT] = {
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUFILE,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
+    LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
     LIBRARY_CUDA,
@@ -5550,6 +5592,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuStreamBatchMemOp_v2,
     (hook_function *)cuStreamBatchMemOp_v2_ptsz,
     (hook_function *)cuStreamBeginCapture,
+    (hook_function *)cuStreamBeginCaptureToCig,
+    (hook_function *)cuStreamBeginCaptureToCig_ptsz,
     (hook_function *)cuStreamBeginCaptureToGraph,
     (hook_function *)cuStreamBeginCaptureToGraph_ptsz,
     (hook_function *)cuStreamBeginCapture_ptsz,
@@ -5558,6 +5602,8 @@ hook_function *const hook_functions[HOOK_COUNT] = {
     (hook_function *)cuStreamDestroy,
     (hook_function *)cuStreamDestroy_v2,
     (hook_function *)cuStreamEndCapture,
+    (hook_function *)cuStreamEndCaptureToCig,
+    (hook_function *)cuStreamEndCaptureToCig_ptsz,
     (hook_function *)cuStreamEndCapture_ptsz,
     (hook_function *)cuStreamWaitValue32,
     (hook_function *)cuStreamWaitValue32_ptsz,
@@ -5821,12 +5867,16 @@ const struct hook_version hook_versions[HOOK_VERSION_COUNT] = {
     {"cuStreamBeginCapture", false, 10010, HOOK_cuStreamBeginCapture_v2},
     {"cuStreamBeginCapture", true, 10000, HOOK_cuStreamBeginCapture_ptsz},
     {"cuStreamBeginCapture", true, 10010, HOOK_cuStreamBeginCapture_v2_ptsz},
+    {"cuStreamBeginCaptureToCig", false, 13010, HOOK_cuStreamBeginCaptureToCig},
+    {"cuStreamBeginCaptureToCig", true, 13010, HOOK_cuStreamBeginCaptureToCig_ptsz},
     {"cuStreamBeginCaptureToGraph", false, 12030, HOOK_cuStreamBeginCaptureToGraph},
     {"cuStreamBeginCaptureToGraph", true, 12030, HOOK_cuStreamBeginCaptureToGraph_ptsz},
     {"cuStreamDestroy", false, 2000, HOOK_cuStreamDestroy},
     {"cuStreamDestroy", false, 4000, HOOK_cuStreamDestroy_v2},
     {"cuStreamEndCapture", false, 10000, HOOK_cuStreamEndCapture},
     {"cuStreamEndCapture", true, 10000, HOOK_cuStreamEndCapture_ptsz},
+    {"cuStreamEndCaptureToCig", false, 13010, HOOK_cuStreamEndCaptureToCig},
+    {"cuStreamEndCaptureToCig", true, 13010, HOOK_cuStreamEndCaptureToCig_ptsz},
     {"cuStreamWaitValue32", false, 8000, HOOK_cuStreamWaitValue32},
     {"cuStreamWaitValue32", false, 11070, HOOK_cuStreamWaitValue32_v2},
     {"cuStreamWaitValue32", true, 8000, HOOK_cuStreamWaitValue32_ptsz},

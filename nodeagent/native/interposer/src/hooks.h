@@ -250,6 +250,8 @@ enum hook {
     HOOK_cuStreamBatchMemOp_v2,
     HOOK_cuStreamBatchMemOp_v2_ptsz,
     HOOK_cuStreamBeginCapture,
+    HOOK_cuStreamBeginCaptureToCig,
+    HOOK_cuStreamBeginCaptureToCig_ptsz,
     HOOK_cuStreamBeginCaptureToGraph,
     HOOK_cuStreamBeginCaptureToGraph_ptsz,
     HOOK_cuStreamBeginCapture_ptsz,
@@ -258,6 +260,8 @@ enum hook {
     HOOK_cuStreamDestroy,
     HOOK_cuStreamDestroy_v2,
     HOOK_cuStreamEndCapture,
+    HOOK_cuStreamEndCaptureToCig,
+    HOOK_cuStreamEndCaptureToCig_ptsz,
     HOOK_cuStreamEndCapture_ptsz,
     HOOK_cuStreamWaitValue32,
     HOOK_cuStreamWaitValue32_ptsz,
@@ -566,6 +570,8 @@ typedef int cuStreamBatchMemOp_ptsz_function(void *stream, unsigned int count, v
 typedef int cuStreamBatchMemOp_v2_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 typedef int cuStreamBatchMemOp_v2_ptsz_function(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 typedef int cuStreamBeginCapture_function(void *hStream);
+typedef int cuStreamBeginCaptureToCig_function(void *hStream, void *streamCigCaptureParams);
+typedef int cuStreamBeginCaptureToCig_ptsz_function(void *hStream, void *streamCigCaptureParams);
 typedef int cuStreamBeginCaptureToGraph_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 typedef int cuStreamBeginCaptureToGraph_ptsz_function(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 typedef int cuStreamBeginCapture_ptsz_function(void *hStream);
@@ -574,6 +580,8 @@ typedef int cuStreamBeginCapture_v2_ptsz_function(void *hStream, int mode);
 typedef int cuStreamDestroy_function(void *hStream);
 typedef int cuStreamDestroy_v2_function(void *hStream);
 typedef int cuStreamEndCapture_function(void *hStream, void **phGraph);
+typedef int cuStreamEndCaptureToCig_function(void *hStream);
+typedef int cuStreamEndCaptureToCig_ptsz_function(void *hStream);
 typedef int cuStreamEndCapture_ptsz_function(void *hStream, void **phGraph);
 typedef int cuStreamWaitValue32_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
 typedef int cuStreamWaitValue32_ptsz_function(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
@@ -665,7 +673,7 @@ extern const char *const hook_libraries[LIBRARY_COUNT]; /* sonames */
 extern const char *const hook_names[FUNCTION_COUNT]; /* hooks first, sorted */
 extern const unsigned char hook_owners[FUNCTION_COUNT]; /* enum hook_library */
 extern hook_function *const hook_functions[HOOK_COUNT];
-enum { HOOK_VERSION_COUNT = 263 };
+enum { HOOK_VERSION_COUNT = 267 };
 extern const struct hook_version hook_versions[HOOK_VERSION_COUNT]; /* sorted by name */
 
 int cuArray3DCreate(void **pHandle, const void *pAllocateArray);
@@ -905,6 +913,8 @@ int cuStreamBatchMemOp_ptsz(void *stream, unsigned int count, void *paramArray, 
 int cuStreamBatchMemOp_v2(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 int cuStreamBatchMemOp_v2_ptsz(void *stream, unsigned int count, void *paramArray, unsigned int flags);
 int cuStreamBeginCapture(void *hStream);
+int cuStreamBeginCaptureToCig(void *hStream, void *streamCigCaptureParams);
+int cuStreamBeginCaptureToCig_ptsz(void *hStream, void *streamCigCaptureParams);
 int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph, const void **dependencies, const void *dependencyData, size_t numDependencies, int mode);
 int cuStreamBeginCapture_ptsz(void *hStream);
@@ -913,6 +923,8 @@ int cuStreamBeginCapture_v2_ptsz(void *hStream, int mode);
 int cuStreamDestroy(void *hStream);
 int cuStreamDestroy_v2(void *hStream);
 int cuStreamEndCapture(void *hStream, void **phGraph);
+int cuStreamEndCaptureToCig(void *hStream);
+int cuStreamEndCaptureToCig_ptsz(void *hStream);
 int cuStreamEndCapture_ptsz(void *hStream, void **phGraph);
 int cuStreamWaitValue32(void *stream, uint64_t addr, uint32_t value, unsigned int flags);
 int cuStreamWaitValue32_ptsz(void *stream, uint64_t addr, uint32_t value, unsigned int flags);

@@ -23,7 +23,7 @@ enum { MOST_READS = 1 << 20 };
 enum { EXTRA_END = 0, EXTRA_BUFFER = 1, EXTRA_SIZE = 2 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool watching;
+static atomic_bool watching, recording;
 static _Atomic uint64_t generation;
 
 /* All under the lock. */
@@ -48,6 +48,12 @@ bool observer_watching(void) {
     return atomic_load_explicit(&watching, memory_order_acquire);
 }
 
+/* Whether anybody wants to know what was read. Jobs of which only the library watches the weights
+ * would else fill memory with it, launch by launch. */
+static bool is_recorded(void) {
+    return atomic_load_explicit(&recording, memory_order_relaxed) || timing_on();
+}
+
 uint64_t observer_generation(void) {
     return atomic_load_explicit(&generation, memory_order_acquire);
 }
@@ -59,25 +65,44 @@ struct sink {
     uint32_t count;
 };
 
-static void look_at(uint64_t word, struct sink *sink) {
-    if (sink->weights == NULL) {
-        if (sink->ranges != NULL && word >= LEAST_ADDRESS && word < MOST_ADDRESS &&
-            sink->count < OBSERVER_MOST) {
+static uint64_t word_at(const unsigned char *bytes) {
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+    return word;
+}
+
+/* Each launch comes here with some tens of words, of which a few are addresses. */
+static void find_weights(const unsigned char *bytes, size_t words, struct sink *sink) {
+    const struct watched_bounds bounds = watched_bounds;
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word = word_at(bytes + 8 * i);
+        if (watched_may_hold(bounds, word)) {
+            sink->count = watched_find(word, 1, sink->weights, sink->count);
+        }
+    }
+}
+
+static void find_addresses(const unsigned char *bytes, size_t words, struct sink *sink) {
+    for (size_t i = 0; i < words && sink->count < OBSERVER_MOST; i++) {
+        uint64_t word = word_at(bytes + 8 * i);
+        if (word >= LEAST_ADDRESS && word < MOST_ADDRESS) {
             sink->ranges[sink->count++] = (struct observer_range){word, 1};
         }
-    } else if (watched_may_hold(word)) {
-        sink->count = watched_find(word, 1, sink->weights, sink->count);
     }
 }
 
 /* Looks at the aligned words of one piece of parameters that begins at an offset of the whole. */
 static void scan(const unsigned char *bytes, size_t offset, size_t size, struct sink *sink) {
     size_t skip = (8 - offset % 8) % 8;
-    for (size_t i = skip; i + 8 <= size; i += 8) {
-        uint64_t word;
-        memcpy(&word, bytes + i, sizeof word);
-        look_at(word, sink);
-        totals.words++;
+    if (size < skip + 8) {
+        return;
+    }
+    size_t words = (size - skip) / 8;
+    totals.words += words;
+    if (sink->weights != NULL) {
+        find_weights(bytes + skip, words, sink);
+    } else {
+        find_addresses(bytes + skip, words, sink);
     }
 }
 
@@ -250,9 +275,9 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
     call->generation = found_in;
     call->weights = weights;
     call->weight_count = sink.count;
-    call->captured = sink.count > 0 && driver_capturing(call->stream, call->per_thread);
+    call->captured = sink.count > 0 && gate_captures(call->stream, call->per_thread);
     int verdict = gate_ask(call);
-    if (verdict != ABI_SUCCESS) {
+    if (verdict != ABI_SUCCESS || !is_recorded()) {
         return verdict;
     }
     time_first_read(call, found_in);
@@ -293,9 +318,9 @@ static int copy_pieces(struct tierline_call *call, const uint64_t *sources, cons
     call->weights = weights;
     call->weight_count = found;
     call->generation = found_in;
-    call->captured = found > 0 && driver_capturing(call->stream, call->per_thread);
+    call->captured = found > 0 && gate_captures(call->stream, call->per_thread);
     int verdict = gate_ask(call);
-    if (verdict == ABI_SUCCESS && found > 0 && !call->captured) {
+    if (verdict == ABI_SUCCESS && found > 0 && !call->captured && is_recorded()) {
         time_first_read(call, found_in);
         pthread_mutex_lock(&lock);
         if (found_in == observer_generation()) {
@@ -320,27 +345,13 @@ int observer_copies(struct tierline_call *call, const uint64_t *sources, const s
     return look ? copy_pieces(call, sources, bytes, count) : gate_ask(call);
 }
 
-int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
-                    const uint32_t *ends, uint32_t kernels, bool *first, uint64_t *launch) {
-    uint32_t all[OBSERVER_MOST];
-    uint32_t found = 0;
-    pthread_mutex_lock(&lock);
-    watched_begin();
-    uint32_t count = kernels == 0 || found_in != observer_generation() ? 0 : ends[kernels - 1];
-    for (uint32_t i = 0; i < count; i++) {
-        found = watched_add(weights[i], all, found);
-    }
-    pthread_mutex_unlock(&lock);
-    call->weights = all;
-    call->weight_count = found;
-    call->generation = found_in;
-    call->graph = true;
-    int verdict = gate_ask(call);
-    if (verdict != ABI_SUCCESS) {
-        return verdict;
+uint64_t observer_replayed(uint64_t found_in, const uint32_t *weights, const uint32_t *ends,
+                           uint32_t kernels, bool *first) {
+    if (!is_recorded()) {
+        return 0;
     }
     pthread_mutex_lock(&lock);
-    *launch = ordinal();
+    uint64_t launch = ordinal();
     if (found_in == observer_generation()) {
         for (uint32_t k = 0, i = 0; k < kernels; k++) {
             for (; i < ends[k]; i++) {
@@ -353,7 +364,7 @@ int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_
         }
     }
     pthread_mutex_unlock(&lock);
-    return verdict;
+    return launch;
 }
 
 /* ---- the API */
@@ -410,6 +421,7 @@ static int watch(const tierline_weight *weights, uint32_t count, bool by_library
     seen = new_seen;
     order = new_order;
     atomic_fetch_add(&generation, 1);
+    atomic_store_explicit(&recording, shown_count > 0, memory_order_relaxed);
     atomic_store_explicit(&watching, all > 0, memory_order_release);
     return 0;
 }
@@ -478,6 +490,7 @@ void observer_fork_after(bool in_child) {
         shown_count = 0;
         layouts_clear();
         atomic_fetch_add(&generation, 1);
+        atomic_store(&recording, false);
         atomic_store(&watching, false);
         gate_forget();
         timing_forget();

@@ -49,11 +49,11 @@ uint32_t observer_ranges(const void *function, void *const *parameters, void *co
                          struct observer_range *named);
 /* Which of the watched weights lie there, each once. Writes at most OBSERVER_MOST. */
 uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights);
-/* Asks the gate about what a graph's kernels name, then records it. `ends[k]` is where kernel k's
+/* Records what a graph's kernels read, after the gate let it through. `ends[k]` is where kernel k's
  * weights end, `found_in` the generation in which they were found. `first`, all false or NULL, is
- * told which kernels were the first to read some weight, and `launch` the ordinal of kernel 0. */
-int observer_replay(struct tierline_call *call, uint64_t found_in, const uint32_t *weights,
-                    const uint32_t *ends, uint32_t kernels, bool *first, uint64_t *launch);
+ * told which kernels were the first to read some weight. Returns the ordinal of kernel 0. */
+uint64_t observer_replayed(uint64_t found_in, const uint32_t *weights, const uint32_t *ends,
+                           uint32_t kernels, bool *first);
 /* Grows whenever other weights are watched. */
 uint64_t observer_generation(void);
 

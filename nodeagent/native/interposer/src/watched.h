@@ -22,8 +22,8 @@ void watched_use(struct watched_set *fresh);
 
 extern struct watched_bounds { uint64_t lowest, span; } watched_bounds;
 
-static inline bool watched_may_hold(uint64_t word) {
-    return word - watched_bounds.lowest < watched_bounds.span;
+static inline bool watched_may_hold(struct watched_bounds bounds, uint64_t word) {
+    return word - bounds.lowest < bounds.span;
 }
 
 /* A new search: it finds each range once. What it has found stands in `found`, of which it fills at

@@ -45,7 +45,9 @@
  *   sim_gemm_struct(struct simcuda_gemm) out = hash(hash(*in, a), b)
  *   sim_gemm_array(const u64 *addresses, u64 count, u64 bytes, const u64 *in, u64 *out)
  *                                                                         hash over arrays found in
- * device memory sim_trap() CUDA_ERROR_LAUNCH_FAILED
+ * device memory
+ *   sim_wide(struct simcuda_wide, u64 x 8)                                nothing
+ *   sim_trap()                                                            CUDA_ERROR_LAUNCH_FAILED
  *
  * With SIMCUDA_CALLS_WAIT=1 the process's calls that map, allocate or page-lock memory, make
  * streams or load modules wait while one of its streams stands at a flag, as they may on a GPU.
@@ -72,6 +74,11 @@ struct simcuda_gemm {
     uint64_t a, a_bytes, b, b_bytes;
     uint64_t in, out;
     uint64_t duration_ns;
+};
+
+/* The first parameter of sim_wide: as large as what libraries pass by value. */
+struct simcuda_wide {
+    uint64_t words[64];
 };
 
 /* What the kernels compute from bytes; also hash(hash(seed, x), y) == hash(seed, x then y) when x

@@ -185,6 +185,12 @@ static CUresult run_trap(CUcontext ctx, const unsigned char *parameters) {
     return CUDA_ERROR_LAUNCH_FAILED;
 }
 
+static CUresult run_wide(CUcontext ctx, const unsigned char *parameters) {
+    (void)ctx;
+    (void)parameters;
+    return CUDA_SUCCESS;
+}
+
 const struct builtin builtins[BUILTIN_COUNT] = {
     {"sim_spin", 8, 1, {{0, 8}}, run_spin},
     {"sim_axpy", 24, 4, {{0, 8}, {8, 8}, {16, 4}, {20, 4}}, run_axpy},
@@ -202,6 +208,11 @@ const struct builtin builtins[BUILTIN_COUNT] = {
      {{0, sizeof(struct simcuda_gemm)}},
      run_gemm_struct},
     {"sim_gemm_array", 40, 5, {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}}, run_gemm_array},
+    {"sim_wide",
+     sizeof(struct simcuda_wide) + 64,
+     9,
+     {{0, 512}, {512, 8}, {520, 8}, {528, 8}, {536, 8}, {544, 8}, {552, 8}, {560, 8}, {568, 8}},
+     run_wide},
     {"sim_trap", 0, 0, {{0, 0}}, run_trap},
 };
 

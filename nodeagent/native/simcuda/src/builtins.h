@@ -4,7 +4,7 @@
 #include <cuda.h>
 #include <stddef.h>
 
-enum { BUILTIN_COUNT = 9, BUILTIN_MOST_PARAMETERS = 6 };
+enum { BUILTIN_COUNT = 10, BUILTIN_MOST_PARAMETERS = 9 };
 
 struct builtin {
     const char *name;
