@@ -136,11 +136,15 @@ def pack_one(folder: Path, name: str, tar: str) -> None:
     digest, known = folder / f"{name}.sha256", f"{_shell(f'{tar} | sha256sum')}, {_SQUEEZE}\n"
     if digest.exists() and digest.read_text() == known:
         return
-    digest.unlink(missing_ok=True)
-    for old in folder.glob(f"{name}.tar.xz.*"):
-        old.unlink()
-    pieces = f"split --bytes={PIECE} --numeric-suffixes - '{folder / name}.tar.xz.'"
-    _shell(f"{tar} | {_SQUEEZE} | {pieces}")
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        pieces = f"split --bytes={PIECE} --numeric-suffixes - '{made}/{name}.tar.xz.'"
+        _shell(f"{tar} | {_SQUEEZE} | {pieces}")
+        # The one that was there can be carried away until then.
+        digest.unlink(missing_ok=True)
+        for old in folder.glob(f"{name}.tar.xz.*"):
+            old.unlink()
+        for piece in Path(made).iterdir():
+            piece.rename(folder / piece.name)
     digest.write_text(known)
 
 
