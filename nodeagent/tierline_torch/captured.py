@@ -70,7 +70,11 @@ class Captured(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module gives."""
-        leaves, structure = pytree.tree_flatten((args, kwargs))
+        leaves: Sequence[Any] = args
+        structure = None
+        if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
+            # Not for a mere list of tensors: it takes longer than the launch of the graph.
+            leaves, structure = pytree.tree_flatten((args, kwargs))
         tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
         if self._graphs.refused or torch.is_grad_enabled() or not _on_gpu(tensors):
             return self.module(*args, **kwargs)
@@ -94,7 +98,7 @@ class Captured(torch.nn.Module):
 
     def _capture(self, leaves: Sequence[Any], structure: Any) -> _Captured | None:
         own = [one.clone() if isinstance(one, torch.Tensor) else one for one in leaves]
-        args, kwargs = pytree.tree_unflatten(own, structure)
+        args, kwargs = (own, {}) if structure is None else pytree.tree_unflatten(own, structure)
 
         def call() -> Any:
             return self.module(*args, **kwargs)
