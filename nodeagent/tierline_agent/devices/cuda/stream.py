@@ -174,8 +174,8 @@ class CudaStream:
         with self._changed:
             if self._cancelled or self._over:
                 return
-            if not resumable and not self._advance():
-                return  # its job ends as a rule because all has arrived, which was not seen yet
+            if self._is_all_enqueued and not resumable and not self._advance():
+                return  # as a rule all has arrived when a job ends, and that was not seen yet
             self._cancelled, self._resumable = True, resumable
             for number, prepared in list(self._prepared.items()):
                 link = self._order.sources[number].link
@@ -270,8 +270,8 @@ class CudaStream:
     @property
     def _is_nearly_complete(self) -> bool:
         """Whether its last extents are on their way, and wait for nobody."""
-        complete = self._next == len(self._order.sources)
-        if not complete or not 0 < len(self._flight) <= _LAST or self._order.behind is None:
+        few = 0 < len(self._flight) <= _LAST
+        if not (few and self._is_all_enqueued) or self._order.behind is None:
             return False
         needed = consumed_needed(self._flight[0].number, len(self._ring))
         return (self.words.consumed - needed) & 0x80000000 == 0
@@ -319,7 +319,11 @@ class CudaStream:
     @property
     def _has_nothing_to_do(self) -> bool:
         ended = self._cancelled or self._failure is not None
-        return ended or (self._ahead is None and self._next == len(self._order.sources))
+        return ended or self._is_all_enqueued
+
+    @property
+    def _is_all_enqueued(self) -> bool:
+        return self._ahead is None and self._next == len(self._order.sources)
 
     def _take_ended(self) -> None:
         lane, order = self._supplies.lane, self._order
