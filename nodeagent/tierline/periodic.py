@@ -4,12 +4,19 @@ Under an agent the loop first runs warm-up iterations one after another, so that
 learned, sealed and checked; then it says READY, waits for START, and sleeps to each release on
 CLOCK_MONOTONIC. A release that comes while its predecessor still runs begins as soon as that ends:
 none is left out, so that a late job shows as late. An observed run has no pauses.
+
+From READY to its end the loop has Python's garbage collector pass over what is there by then,
+unless the program has seen to that itself: to look at all objects of a program with PyTorch takes
+tens to hundreds of milliseconds, in the middle of a job. What of it lies in cycles that are let go
+of meanwhile is collected after the loop.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -100,14 +107,28 @@ def _managed(jobs: int | None) -> Iterator[Release]:
             if done + 1 >= _LEAST_WARMUPS and here.lessons == lessons:
                 break
         here.window = None
-        epoch_ns, until_ns = backend.ready()
-        here.warming = False
-        limits = [limit for limit in (jobs, backend.releases) if limit is not None]
-        most = min(limits, default=None)
-        for release in _releases(epoch_ns, backend.period_ns, backend.deadline_ns, until_ns, most):
-            here.window = Window(release.release_ns, release.deadline_ns)
-            yield release
+        with _long_lived_passed_over():
+            epoch_ns, until_ns = backend.ready()
+            here.warming = False
+            limits = [limit for limit in (jobs, backend.releases) if limit is not None]
+            times = (epoch_ns, backend.period_ns, backend.deadline_ns, until_ns)
+            for release in _releases(*times, min(limits, default=None)):
+                here.window = Window(release.release_ns, release.deadline_ns)
+                yield release
     finally:
         here.window = None
         here.warming = False
         backend.finish()
+
+
+@contextmanager
+def _long_lived_passed_over() -> Iterator[None]:
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -11,7 +11,6 @@ its output, and whether that was after its deadline, by the program's own clock.
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import os
@@ -67,10 +66,6 @@ def main() -> None:
             if about:
                 print(json.dumps({**about, "driver": driver()}), flush=True)
                 about = {}
-                # PyTorch's objects live as long as this. To look at all of them takes 0.2 s and
-                # more, in which a job holds the device and others wait.
-                gc.collect()
-                gc.freeze()
             if not release.warmup:
                 took_ms = (ended_ns - release.release_ns) / 1e6
                 late = " late" if ended_ns > release.deadline_ns else ""

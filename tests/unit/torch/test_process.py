@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -292,6 +293,28 @@ def test_warm_up_ends_when_nothing_more_is_learned(diary: Diary) -> None:
     assert after == ["ready", *["job Linear streamed", "end Linear"] * 4, "finish"]
     last = Window(seen[5].release_ns, seen[5].deadline_ns)
     assert diary.windows[-2:] == [last, last]
+
+
+def test_the_garbage_collector_passes_over_what_lives_as_long_as_the_loop(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    passed_over = {}
+    for release in tierline.periodic():
+        passed_over[release.warmup] = gc.get_freeze_count() > 0
+        model(torch.ones(2))
+    assert passed_over == {True: False, False: True}
+    assert gc.get_freeze_count() == 0
+    assert diary.lines[-1] == "finish"
+
+
+def test_a_program_that_has_seen_to_the_garbage_collector_is_left_alone(diary: Diary) -> None:
+    gc.freeze()
+    try:
+        for _ in tierline.periodic():
+            assert gc.get_freeze_count()
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+    assert diary.lines[-1] == "finish"
 
 
 def test_a_loop_that_is_left_ends(diary: Diary) -> None:
