@@ -444,6 +444,7 @@ class Executor:
             on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
             on_placed=self._on_placed,
             behind=self._ahead.order(execution, words) if self._may_go_ahead(execution) else None,
+            yields=job.yielding is not None,
         )
         stream = self._ahead.becomes(execution, order)
         if stream is None:

@@ -162,6 +162,7 @@ class GoingAhead:
             on_failure=lambda _stream, _failure: self.forget(execution),
             on_placed=self._on_placed,
             ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.BEHIND_A_JOB,
+            yields=job.yielding is not None,
         )
 
     def begin(self, execution: Execution, words: Words) -> None:

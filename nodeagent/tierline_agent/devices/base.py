@@ -263,6 +263,9 @@ class StreamOrder:
     behind: StreamOrder | None = None
     """What may be copied ahead as soon as all of this has arrived, without asking the event loop:
     its link would stand still meanwhile. A device may leave that to `Device.open_stream`."""
+    yields: bool = False
+    """Its job may give the device away: then who comes waits for what is under way, for which its
+    plan has `policy.transfers.IN_FLIGHT` extents (P3)."""
     measures: bool = False
     """The time of each copy is wanted; else that of some is enough."""
 

@@ -244,7 +244,12 @@ class CudaDevice:
                 self._closed.pop().unpin()
 
     def _depth(self, order: StreamOrder) -> int:
-        """Extents to keep enqueued, from the fastest link that the stream has."""
+        """Extents to keep enqueued, from the fastest link that the stream has.
+
+        What is enqueued cannot be taken back, and who displaces the stream waits for it.
+        """
+        if order.yields:
+            return IN_FLIGHT
         links = {source.link for source in order.sources}
         rates = [rate for link in links if (rate := link.rate()) is not None]
         fastest = max((rate.bandwidth_bytes_per_s for rate in rates), default=_ASSUMED_BYTES_PER_S)

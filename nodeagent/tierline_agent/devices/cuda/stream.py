@@ -4,7 +4,8 @@ For each streamed extent, in order, three operations go into the device's copy s
 the ring slot is consumed, copy, publish. No CPU is between two copies. The runner's thread keeps
 `depth` extents enqueued, some milliseconds of copying, so that the device stays busy while another
 thread has the interpreter's lock; it looks at the copies' events a thousand times a second, takes
-what has ended, and enqueues more.
+what has ended, and enqueues more. For a job that may give the device away it is no more than its
+plan has others wait for, two, and the runner looks the more often.
 
 Where the bytes are:
 
@@ -67,6 +68,7 @@ from tierline_agent.tiers import TierError
 _LOOK_S = 0.001
 _LOOK_WHILE_ENDING_S = 0.0001
 _LOOK_TOWARDS_END_S = 0.0001
+_LOOK_AT_FEW_S = 0.0002
 _LOOK_AHEAD_S = 0.0002
 _LAST = 2
 """How many extents before the end the runner begins to look often."""
@@ -259,7 +261,9 @@ class CudaStream:
         if self._cancelled:
             return _LOOK_WHILE_ENDING_S
         if self._ahead is None:
-            return _LOOK_TOWARDS_END_S if self._is_nearly_complete else _LOOK_S
+            if self._is_nearly_complete:
+                return _LOOK_TOWARDS_END_S
+            return _LOOK_AT_FEW_S if self._order.yields else _LOOK_S
         if self._flight:
             return _LOOK_TOWARDS_END_S
         if self._reading or self._next >= self._reach:
