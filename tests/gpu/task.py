@@ -13,6 +13,7 @@ what takes long, says so, and waits for a line before it touches the GPU or the 
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import json
@@ -73,6 +74,8 @@ def main() -> None:
     with torch.inference_mode():
         digests = {digest(model(*shape.inputs)) for _ in range(_WARM_UPS)}
         ready_s = time.perf_counter() - begin
+        gc.collect()
+        gc.freeze()  # as tierline.periodic does
 
         def jobs() -> tuple[list[float], object]:
             times_s = []
