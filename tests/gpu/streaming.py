@@ -9,7 +9,8 @@ spread. Its job time (as the program sees it, from the call to the end of the GP
 against max(compute alone, streamed bytes / bare pinned copy), both measured in the same run: the
 compute by the same program without Tierline just before, the copy before and after each model.
 The row in which all is resident shows what Tierline costs a program that needs nothing streamed.
-With `--breakdown` each row is followed by what the steps of its jobs took (tests/gpu/breakdown.py).
+With `--breakdown` each row is followed by what the steps of its jobs took (tests/gpu/breakdown.py):
+in the median, and of the slowest hundredth.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tests.bench.machine import describe, keep, print_head
 from tests.gpu.breakdown import WordWatch, break_down
@@ -76,8 +78,12 @@ class Row:
     fetched_bytes: int
     """What launches read out of turn, in all jobs."""
     identical: bool
+    stolen_s: float
+    """What the machine's processors were kept from by its host meanwhile, all of them together."""
     steps_us: dict[str, float] | None
     """What the steps of a job took, if that was asked for."""
+    slow_steps_us: dict[str, float] | None
+    """The same of the hundredth of the jobs that took longest."""
     bare_steps_us: dict[str, float] | None
     """The same of the program without Tierline."""
 
@@ -320,8 +326,10 @@ def rows(
         tell(f"{share:.0%} resident")
         rate = copy_rate(extent_bytes)
         plan = plan_for(layers, extent_bytes, share, alone["workspace_bytes"], spare)
+        stolen_s = psutil.cpu_times().steal
         with WordWatch(local.pid) if breakdown else nullcontext() as watch:
             report = managed(local, admin, name, plan, program)
+        stolen_s = psutil.cpu_times().steal - stolen_s
         rate = max(rate, copy_rate(extent_bytes))
         lengths = [sizes[extent] for extent in plan.streamed_extents]
         streamed = sum(lengths)
@@ -330,6 +338,9 @@ def rows(
             raise SystemExit("\n".join([f"{name} did not stream:", *said]))
         times_s = report["times_s"]
         median = statistics.median(times_s)
+        slowest = sorted(range(len(times_s)), key=times_s.__getitem__, reverse=True)
+        stamps = report["stamps"]
+        slow = [stamps[job] for job in slowest[: max(_SLOWEST, len(times_s) // 100)] if stamps]
         yield Row(
             model=model,
             mode=mode,
@@ -345,13 +356,26 @@ def rows(
             job_median_s=median,
             job_p99_s=statistics.quantiles(times_s, n=100, method="inclusive")[-1],
             job_worst_s=max(times_s),
-            slowest=sorted(enumerate(times_s), key=lambda one: one[1], reverse=True)[:_SLOWEST],
+            slowest=[(job, times_s[job]) for job in slowest[:_SLOWEST]],
             ratio=median / max(compute_s, streamed / rate),
             fetched_bytes=report["snapshot"]["fetched_bytes"],
             identical=report["digests"] == bare["digests"],
-            steps_us=break_down(report["stamps"], watch.seen, lengths, rate) if watch else None,
+            stolen_s=stolen_s,
+            steps_us=break_down(stamps, watch.seen, lengths, rate) if watch else None,
+            slow_steps_us=break_down(slow, watch.seen, lengths, rate) if watch else None,
             bare_steps_us=bare_steps,
         )
+
+
+def print_steps(row: Row) -> None:
+    """What the steps of its jobs took, if that is known."""
+    parts = {"slow": row.slow_steps_us or {}, "alone": row.bare_steps_us or {}}
+    median = row.steps_us or {}
+    for step in median | parts["slow"]:
+        line = f"    {step:<34}" + (f"{median[step]:>8.0f} us" if step in median else " " * 11)
+        for name, steps in parts.items():
+            line += f"{steps[step]:>10.0f} us {name}" if step in steps else " " * 18
+        print(line.rstrip(), flush=True)
 
 
 def main() -> None:
@@ -397,10 +421,7 @@ def main() -> None:
                     + (f", fetched {row.fetched_bytes >> 20} MiB" if row.fetched_bytes else ""),
                     flush=True,
                 )
-                alone_us = row.bare_steps_us or {}
-                for step, taken_us in (row.steps_us or {}).items():
-                    alone = f"{alone_us[step]:>10.0f} us alone" if step in alone_us else ""
-                    print(f"    {step:<32}{taken_us:>10.0f} us{alone}", flush=True)
+                print_steps(row)
                 keep(arguments.json, {**about, "rows": [asdict(one) for one in kept]})
 
 
