@@ -118,11 +118,29 @@ def _task(admin: Any, name: str) -> dict[str, Any]:
     return next(one for one in tasks if one["name"] == name)
 
 
-def _jobs(admin: Any) -> Iterator[dict[str, Any]]:
-    answer = {"cursor": 0, "more": True}
-    while answer["more"]:
-        answer = admin.call("jobs", since=answer["cursor"])
-        yield from answer["jobs"]
+class _Records:
+    """The agent's records of jobs, from where this was made on."""
+
+    def __init__(self, admin: Any) -> None:
+        self._admin = admin
+        self._cursor = 0
+        for _ in self._read():
+            pass
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        more = True
+        while more:
+            answer = self._admin.call("jobs", since=self._cursor)
+            self._cursor, more = answer["cursor"], answer["more"]
+            yield from answer["jobs"]
+
+    def held(self, task: str) -> list[tuple[int, int]]:
+        """How long each job of a task had the device since, nanoseconds, and its preemptions."""
+        return [
+            (job["end_ns"] - job["granted_ns"] - job["parked_ns"], job["preemptions"])
+            for job in self._read()
+            if job["task"] == task and not job["warmup"]
+        ]
 
 
 def _interrupt(
@@ -147,9 +165,19 @@ def _interrupt(
 
 
 def _preempted(
-    local: Any, admin: Any, row: Row, program: Program, expected: Sequence[str], hold_s: float
+    local: Any,
+    admin: Any,
+    row: Row,
+    program: Program,
+    expected: Sequence[str],
+    hold_s: float,
+    undisturbed_ns: float,
 ) -> None:
-    """Run it while others take the device; fills in what was seen."""
+    """Run it while others take the device; fills in what was seen.
+
+    `undisturbed_ns`: for how long a job has the device that nobody asks for it.
+    """
+    records = _Records(admin)
     over, waited = threading.Event(), list[float]()
     socket = local.task_socket("other")
 
@@ -164,17 +192,13 @@ def _preempted(
         finally:
             over.set()
     seen = _task(admin, "long")
-    held_ns: dict[bool, list[float]] = {True: [], False: []}
-    for job in _jobs(admin):
-        had_ns = job["end_ns"] - job["granted_ns"] - job["parked_ns"]
-        if job["task"] == "long" and not job["warmup"]:
-            held_ns[job["preemptions"] > 0].append(had_ns)
+    disturbed_ns = [had_ns for had_ns, preemptions in records.held("long") if preemptions]
     row.identical = report["digests"] == list(expected)
     row.stops, row.rings_lost = seen["preemptions"], seen["rings_lost"]
     row.stop_median_s, row.stop_p99_s, row.stop_worst_s = _tail(waited)
-    if held_ns[True] and held_ns[False]:
-        extra_ns = statistics.mean(held_ns[True]) - statistics.median(held_ns[False])
-        row.lost_s = extra_ns / 1e9 * len(held_ns[True]) / row.stops
+    if disturbed_ns:
+        lost_ns = sum(had_ns - undisturbed_ns for had_ns in disturbed_ns)
+        row.lost_s = lost_ns / 1e9 / row.stops
 
 
 def _responses(short: Paced, long: Paced, count: int, every_s: float) -> list[float]:
@@ -251,7 +275,9 @@ def _measure(
         ):
             for process in waiting.takers.values():
                 process.load()
+            records = _Records(admin)
             times = alternately(waiting.takers, arguments.rounds)
+            undisturbed_ns = statistics.median(had_ns for had_ns, _ in records.held("gated"))
         kept_s, gated_s = (statistics.median(times[name]) for name in ("kept", "gated"))
         layer_s = _longest_layer_s(alone["profile"])
         row = Row(model, mode, waiting.share, kept_s, gated_s, layer_s, yields_s)
@@ -259,7 +285,10 @@ def _measure(
             registered(local, admin, "long", plan, preemption=terms),
             registered(local, admin, "other", short_plan, deadline_s=_EARLY_S),
         ):
-            _preempted(local, admin, row, waiting.long, expected, arguments.hold_ms / 1e3)
+            _preempted(
+                *(local, admin, row, waiting.long, expected),
+                *(arguments.hold_ms / 1e3, undisturbed_ns),
+            )
         for way, (asking, running) in waiting.beside.items():
             asked = terms if way == "preempted" else None
             with (

@@ -175,7 +175,7 @@ class Backup(Protocol):
 class Stream(Protocol):
     """The streamed extents of one job, on their way.
 
-    It may begin *ahead* of its job (`StreamOrder.ahead`). Then it copies the first extents, one at
+    It may begin *ahead* of its job (`StreamOrder.ahead`). Then it copies the first extents, few at
     a time, each as soon as its slot is free (`policy.ahead`); it changes no flag word, and never
     finishes by itself unless it fails, until `go` makes it the stream of a job.
 

@@ -6,8 +6,9 @@ advance, each as soon as the slot where it belongs is free. They are for latency
 admission credit. So that no proof is touched by them (rule P4 of the realtime theory notes),
 
 * they begin only while nobody else has the device, wants it, or has parked a job on it,
-* one extent is on its way at a time: whoever comes waits for no more than that; it may be any of
-  those whose slots are free, but counts only when those before it are there,
+* no more extents are on their way at a time than a link may have in flight (`transfers.IN_FLIGHT`):
+  whoever comes waits for no more than that, which is in its plan (P3); they may be any of those
+  whose slots are free, but each counts only when those before it are there,
 * they end as soon as anybody else asks for the device.
 
 What has arrived stays good until another arena's job takes the ring of the domain, whoever else had

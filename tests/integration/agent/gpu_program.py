@@ -7,6 +7,7 @@ rest           read the rest, end it    -> digest of all bytes read in both
 granted        wait until the ring holds the first extents, run a job -> how many were published
 early N        a job that reads its last extent when the next one's extent N lies there, which it
                runs at once     -> its digest
+counts         a job, and at once another one -> what was published of that, until its ring is full
 stall          begin a job and wait for its first extent -> "stalled"
 reattach       connect again after the agent was restarted, offer the arena -> "back"
 """
@@ -42,8 +43,10 @@ class Program:
     def obey(self, command: str) -> str:
         middle = self.extents // 2
         verb, _, argument = command.partition(" ")
-        if verb in {"job", "granted"}:
-            return self.passes(1) if verb == "job" else self.granted()
+        if verb == "job":
+            verb, argument = "passes", "1"
+        if verb in {"granted", "counts"}:
+            return (self.granted if verb == "granted" else self.counts)()
         if verb in {"passes", "early"}:
             return (self.passes if verb == "passes" else self.early)(int(argument))
         if verb == "half":
@@ -82,6 +85,16 @@ class Program:
         assert self.arena.read_in_job() == self.content
         self.client.end(job)
         return str(published)
+
+    def counts(self) -> str:
+        self.passes(1)
+        job = self.client.begin(0)
+        seen = [self.arena.published]
+        while seen[-1] < len(self.arena.ring):
+            seen += [now for now in [self.arena.published] if now != seen[-1]]
+        assert self.arena.read_in_job() == self.content
+        self.client.end(job)
+        return " ".join(map(str, seen))
 
     def ring_is_filled(self) -> bool:
         return all(map(self.lies, self.arena.streamed[: len(self.arena.ring)]))

@@ -27,6 +27,7 @@ from tierline_agent.leases import LeaseManager
 from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
+from tierline_agent.policy.transfers import IN_FLIGHT
 from tierline_agent.sources import Source
 from tierline_agent.state import LeaseMark
 from tierline_agent.work import Execution, Job, Yielding
@@ -167,7 +168,7 @@ class VirtualStream:
         if self.ahead is None:
             return self._asked - self.words.consumed < slots
         free = self.ahead is Ahead.BETWEEN_JOBS
-        if not self.goes_ahead or self._open or self._asked >= reach(extents, slots):
+        if not self.goes_ahead or self._open >= IN_FLIGHT or self._asked >= reach(extents, slots):
             return False
         return free or self.words.consumed >= freed_by(self._asked, extents, slots)
 

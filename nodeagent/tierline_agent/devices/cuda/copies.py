@@ -1,4 +1,4 @@
-"""One CUDA stream of copies: enqueued without blocking, completion and time learned by events.
+"""A CUDA stream of copies: enqueued without blocking, completion and time learned by events.
 
 A copy whose time is wanted has an event before and one behind it which keep the time; that costs
 the link 3 to 4 us more than one event that does not (an H200, `tests.gpu.lanes`).
@@ -40,10 +40,12 @@ class CopyLane:
         self._kept = kept
         self._keep: list[Any] = []
         self._idle: dict[int, list[int]] = {_TIMED: [], _UNTIMED: []}
+        self._last: Copy | None = None
+        """The last one that was enqueued."""
         attempt = f"make a copy stream on GPU {context.ordinal}"
-        stream = call(attempt, driver.cuStreamCreate, _NON_BLOCKING)
-        self._keep.append(stream)
-        self.stream = int(stream)
+        streams = [call(attempt, driver.cuStreamCreate, _NON_BLOCKING) for _ in range(2)]
+        self._keep += streams
+        self.stream, self._beside = (int(stream) for stream in streams)
 
     def wait(self, word: int, at_least: int) -> None:
         """Let what follows wait for a flag word. Raises CudaFailed."""
@@ -70,15 +72,27 @@ class CopyLane:
         if publish is not None:
             self._kept.write(self.stream, *publish)
         self._kept.record(copy.end, self.stream)
+        self._last = copy
         return copy
 
     def publish(self, copy: Copy, word: int, value: int) -> None:
-        """Publish behind the last copy that was enqueued, as if that was asked for with it.
+        """Publish as soon as a copy has ended that was enqueued without that.
 
-        Raises CudaFailed.
+        Copies behind it go on meanwhile; what is enqueued from now on, and the end of the last one
+        of them, come after it. Raises CudaFailed.
         """
-        self._kept.write(self.stream, word, value)
-        self._kept.record(copy.end, self.stream)
+        last = self._last
+        if last is None or copy is last:
+            self._kept.write(self.stream, word, value)
+            self._kept.record(copy.end, self.stream)
+            return
+        self._kept.wait_for(self._beside, copy.end)
+        self._kept.write(self._beside, word, value)
+        published = self._event(_UNTIMED)
+        self._kept.record(published, self._beside)
+        self._kept.wait_for(self.stream, published)
+        self._kept.record(last.end, self.stream)
+        self._idle[_UNTIMED].append(published)
 
     def is_done(self, copy: Copy) -> bool:
         """Whether a copy has ended. Raises CudaFailed: it, or something before it, failed."""

@@ -20,6 +20,7 @@ _INTERFACE_VERSION = 12000  # the driver answers with the symbol that CUDA 12 pr
 _HANDLE, _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
 _WORD, _FLAGS = ctypes.c_uint32, ctypes.c_uint
 _WAIT_GEQ = 0
+_NO_FLAGS = 0
 _WRITE_DEFAULT = 0  # with a barrier: earlier work is visible to whoever sees the value
 
 
@@ -33,6 +34,7 @@ class KeptCalls:
         self._wait = _find("cuStreamWaitValue32", _HANDLE, _ADDRESS, _WORD, _FLAGS)
         self._write = _find("cuStreamWriteValue32", _HANDLE, _ADDRESS, _WORD, _FLAGS)
         self._record = _find("cuEventRecord", _HANDLE, _HANDLE)
+        self._wait_for = _find("cuStreamWaitEvent", _HANDLE, _HANDLE, _FLAGS)
         self._query = _find("cuEventQuery", _HANDLE)
         self._elapsed = _find(
             "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), _HANDLE, _HANDLE
@@ -57,6 +59,13 @@ class KeptCalls:
     def record(self, event: int, stream: int) -> None:
         """Note a moment of the stream. Raises CudaFailed."""
         _check("record an event", self._record(event, stream))
+
+    def wait_for(self, stream: int, event: int) -> None:
+        """Let the stream wait until the event's stream has come to where it was recorded last.
+
+        Raises CudaFailed.
+        """
+        _check("wait for an event", self._wait_for(stream, event, _NO_FLAGS))
 
     def has_passed(self, event: int) -> bool:
         """Whether the stream has come to the event.

@@ -23,10 +23,11 @@ A failure is told when what was enqueued before has run out, which needs nothing
 that it goes on: from then on the client fills its ring itself, and no late copy of the agent's may
 land there, no late count go back behind the client's own.
 
-A stream that begins ahead of its job enqueues one extent at a time, and for each the copy alone:
-only when the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for
-a client that runs, and a cancelled one is over with the copy under way. It leaves the link to
-loads. With its job, the count of what has arrived, or is about to, goes in behind that copy.
+A stream that begins ahead of its job enqueues as many extents as plans have others wait for, two,
+or one while the stream before it has its last one under way, and for each the copy alone: only when
+the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for a client
+that runs, and a cancelled one is over with the copies under way. It leaves the link to loads. With
+its job, the count of what is about to arrive goes in behind each of them.
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
 often. If there is room it begins when the last extent of the job is under way.
@@ -151,6 +152,8 @@ class CudaStream:
         self._prepared: dict[int, _Prepared] = {}
         self._copies: dict[Link, int] = {}
         """How many each link has made."""
+        self._is_first = False
+        """The streams before it are over."""
         self._stays = False
         self._cancelled = False
         self._resumable = False
@@ -202,8 +205,7 @@ class CudaStream:
             if self._ahead is None or self._cancelled or self._failure or self._over:
                 return False
             self._ahead, self._order = None, order
-            if self._next > order.published:
-                self._publish_all()
+            self._publish_all()
             for number, prepared in list(self._prepared.items()):  # to queue by its deadline
                 link = order.sources[number].link
                 if prepared.transfer is not None and link.cancel(prepared.transfer):
@@ -253,6 +255,7 @@ class CudaStream:
     def run(self) -> None:
         """Keep the device supplied until all has arrived."""
         with self._changed:
+            self._is_first = True
             while self._advance():
                 self._changed.wait(self._pause_s())
 
@@ -265,7 +268,7 @@ class CudaStream:
                 return _LOOK_TOWARDS_END_S
             return _LOOK_AT_FEW_S if self._order.yields else _LOOK_S
         if self._flight:
-            return _LOOK_TOWARDS_END_S
+            return _LOOK_TOWARDS_END_S if len(self._flight) == 1 else _LOOK_AHEAD_S
         if self._reading or self._next >= self._reach:
             return None
         behind = self._ahead is Ahead.BEHIND_A_JOB
@@ -374,8 +377,11 @@ class CudaStream:
         return self._next + (may and self._has_the_link())
 
     def _has_the_link(self) -> bool:
-        """Whether an extent may be on its way: without a job one at a time, and behind loads."""
-        return self._ahead is None or not (self._flight or self._supplies.loads())
+        """Whether an extent may be on its way: without a job few at a time, and behind loads."""
+        if self._ahead is None:
+            return True
+        most = IN_FLIGHT if self._is_first else 1
+        return len(self._flight) < most and not self._supplies.loads()
 
     @property
     def _reach(self) -> int:
@@ -502,14 +508,19 @@ class CudaStream:
         return self._order.measures or before % _TIMED_EACH == 0
 
     def _publish_all(self) -> None:
-        """Publish what was copied without a job: behind the copy that may be under way."""
-        if not self._flight:
-            self.words.publish(self._next)
-            return
+        """Publish what was copied without a job, and what is under way as it arrives."""
+        published = self._order.published
+        if self.in_place > published:
+            published = self.in_place
+            self.words.publish(published)
+        under_way = [one.number for one in self._flight]
         try:
             self._supplies.context.enter()
-            copy = self._flight[-1].copy
-            self._supplies.lane.publish(copy, self.words.published_address, self._next)
+            for place, one in enumerate(self._flight):
+                count = min([self._next, *under_way[place + 1 :]])
+                if count > published:
+                    published = count
+                    self._supplies.lane.publish(one.copy, self.words.published_address, count)
         except DeviceLost as error:
             self._lose(error)
         except OSError as error:
