@@ -63,6 +63,8 @@ class Executor:
         self._on_placed = on_placed
         self._clock_ns = clock_ns
         self._streams: set[Stream] = set()
+        self._served: dict[Stream, Execution] = {}
+        """The jobs of those that are not ahead of one."""
         self._draining: set[Stream] = set()
         """Those of jobs that are over."""
         self._rings = Rings()
@@ -441,7 +443,7 @@ class Executor:
             deadline_ns=job.deadline_ns,
             published=execution.first,
             on_finished=self._stream_finished,
-            on_failure=lambda _stream, failure: self._stream_failed(execution, failure),
+            on_failure=self._stream_failed,
             on_placed=self._on_placed,
             behind=self._ahead.order(execution, words) if self._may_go_ahead(execution) else None,
             yields=job.yielding is not None,
@@ -453,9 +455,11 @@ class Executor:
             stream = self._device.open_stream(order)
             self._streams.add(stream)
         self._opening, execution.stream = None, stream
+        self._served[stream] = execution
         self._ahead.streams(execution, stream, order)
 
-    def _stream_failed(self, execution: Execution, failure: StreamFailed) -> None:
+    def _stream_failed(self, stream: Stream, failure: StreamFailed) -> None:
+        execution = self._served[stream]
         self._ahead.failed(execution)
         if not execution.ended:
             execution.failed(failure)
@@ -463,6 +467,7 @@ class Executor:
     def _stream_finished(self, stream: Stream) -> None:
         self._ahead.ended(stream)
         self._streams.discard(stream)
+        self._served.pop(stream, None)
         self._draining.discard(stream)
         if self._promised is not None and self._promised.stream is stream:
             self._release_links(self._promised)

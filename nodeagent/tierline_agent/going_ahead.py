@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tierline_agent.devices.base import Ahead, Device, Stream, StreamOrder, Words
+from tierline_agent.errors import StreamFailed
 from tierline_agent.policy.ahead import Aheads, Lying, reach
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.work import Execution, Job
@@ -159,11 +160,16 @@ class GoingAhead:
             deadline_ns=BACKGROUND_NS,
             published=self._lying.reaches(job.domain, words),
             on_finished=self._on_finished,
-            on_failure=lambda _stream, _failure: self.forget(execution),
+            on_failure=self._stream_failed,
             on_placed=self._on_placed,
             ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.BEHIND_A_JOB,
             yields=job.yielding is not None,
         )
+
+    def _stream_failed(self, stream: Stream, _failure: StreamFailed) -> None:
+        current = self._current
+        if current is not None and current.stream is stream:
+            self.forget(current.behind)
 
     def begin(self, execution: Execution, words: Words) -> None:
         """Begin."""

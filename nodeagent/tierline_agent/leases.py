@@ -151,6 +151,7 @@ class LeaseManager:
             self._advance()
         else:
             self._waiting.pop(ticket.claim.key, None)
+        ticket.granted = None
 
     # -- left open
 
@@ -233,5 +234,6 @@ class LeaseManager:
             ticket.granted_ns = now_ns
             if self._observe_wait_s is not None:
                 self._observe_wait_s((now_ns - ticket.requested_ns) / 1e9)
-        if ticket.granted is not None:
-            ticket.granted(now_ns)
+        granted, ticket.granted = ticket.granted, None
+        if granted is not None:
+            granted(now_ns)

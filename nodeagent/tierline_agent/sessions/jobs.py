@@ -162,11 +162,15 @@ class Jobs:
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
         execution = job.execution = self._client.unit.executor.prepare(
-            self._demand(job, prepare), lambda failure: self._revoke(job, failure)
+            self._demand(job, prepare), self._stream_failed
         )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.deadline_ns
         return execution
+
+    def _stream_failed(self, failure: StreamFailed) -> None:
+        if self._job is not None:
+            self._revoke(self._job, failure)
 
     def _demand(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> Demand:
         client, task = self._client, self._client.task

@@ -11,6 +11,7 @@ that is under way, and that job itself is the sooner done.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.unit.agent.virtual_device import VirtualNode
 from tests.unit.planning.shapes import device, task
 
 from tierline_agent.policy import preemption
+from tierline_agent.work import Execution
 from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
@@ -152,6 +154,26 @@ def test_a_job_that_follows_its_task_finds_its_first_extents(tmp_path: Path) -> 
     assert len(others_s) == 3
     for response_s in others_s:
         assert response_s < first_s - (slots - 1) * NVME.link.copy_s(10**6)
+
+
+def test_jobs_leave_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
+    """Its passes stop the event loop: 22 ms for what 1,900 jobs on a GPU had left."""
+    where = device(14, tiers=BOTH)
+    demands = [replace(urgent(300), period_s=2.0, deadline_s=1.5), copies("nvme")]
+    answer = plan(demands, where, scheduling=Scheduling.NON_PREEMPTIVE)
+    assert isinstance(answer, Admitted)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        jobs = sum(map(len, played(tmp_path, demands, answer, where, Pattern([1.0, 1.0], 9.0))))
+        gc.collect()
+        left = [one for one in gc.garbage if isinstance(one, Execution)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert jobs > 4
+    # The executor itself is part of a cycle, with what it served last.
+    assert len(left) <= len(demands)
 
 
 def test_a_job_that_asks_as_a_stream_ends_finds_none_ahead_behind_it(tmp_path: Path) -> None:
