@@ -75,9 +75,7 @@ async def run(config: AgentConfig) -> None:
             Descriptions(Path(config.kubernetes.cdi_dir)).check()
         undo.enter_context(await sole_agent(config))
         _raise_descriptor_limit()
-        devices = open_devices(config.all_devices)
-        tiers, notes = _fit_tiers(config)
-        storage = Storage.open(tiers, devices, config.extent_bytes, config.limits.queued_transfers)
+        devices, storage, notes = _open(config)
         undo.callback(storage.close)
 
         node = await _assemble(config, devices, storage, undo)
@@ -134,6 +132,21 @@ def _leave_to_the_end() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def _open(config: AgentConfig) -> tuple[dict[str, Device], Storage, tuple[str, ...]]:
+    """Open devices and tiers; and what is not as it was configured.
+
+    Raises ConfigError, TierError, OSError.
+    """
+    began_s = time.monotonic()
+    devices = open_devices(config.all_devices)
+    devices_s = time.monotonic() - began_s
+    tiers, notes = _fit_tiers(config)
+    storage = Storage.open(tiers, devices, config.extent_bytes, config.limits.queued_transfers)
+    tiers_s = time.monotonic() - began_s - devices_s
+    _log.info("opened the devices in %.2f s, the tiers in %.2f s", devices_s, tiers_s)
+    return devices, storage, notes
 
 
 def _fit_tiers(config: AgentConfig) -> tuple[list[TierSettings], tuple[str, ...]]:
