@@ -26,9 +26,9 @@ from typing import Any
 
 from tests.bench.machine import describe, keep, print_head
 from tests.gpu.models import kind
-from tests.gpu.overhead import alternately
+from tests.gpu.overhead import alternately, task_named
 from tests.gpu.paced import Paced
-from tests.gpu.shapes import Predictor, as_observed
+from tests.gpu.shapes import Predictor, as_observed, held_s, next_record, records
 from tests.gpu.streaming import (
     Program,
     agent,
@@ -63,6 +63,8 @@ class Row:
     """A job of a task that keeps the device to its end."""
     gated_s: float
     """A job with gates that nobody asks."""
+    held_s: float
+    """For how long such a job has the device, as the agent records it."""
     layer_s: float
     """Its longest layer, as it was profiled."""
     yields_s: float
@@ -113,36 +115,6 @@ def _tail(values: Sequence[float]) -> list[float]:
     return [statistics.median(ordered), ordered[int(len(ordered) * 0.99)], ordered[-1]]
 
 
-def _task(admin: Any, name: str) -> dict[str, Any]:
-    tasks = admin.call("snapshot")["snapshot"]["tasks"]
-    return next(one for one in tasks if one["name"] == name)
-
-
-class _Records:
-    """The agent's records of jobs, from where this was made on."""
-
-    def __init__(self, admin: Any) -> None:
-        self._admin = admin
-        self._cursor = 0
-        for _ in self._read():
-            pass
-
-    def _read(self) -> Iterator[dict[str, Any]]:
-        more = True
-        while more:
-            answer = self._admin.call("jobs", since=self._cursor)
-            self._cursor, more = answer["cursor"], answer["more"]
-            yield from answer["jobs"]
-
-    def held(self, task: str) -> list[tuple[int, int]]:
-        """How long each job of a task had the device since, nanoseconds, and its preemptions."""
-        return [
-            (job["end_ns"] - job["granted_ns"] - job["parked_ns"], job["preemptions"])
-            for job in self._read()
-            if job["task"] == task and not job["warmup"]
-        ]
-
-
 def _interrupt(
     admin: Any, socket: Path, hold_s: float, every_s: float, over: threading.Event
 ) -> list[float]:
@@ -165,24 +137,15 @@ def _interrupt(
 
 
 def _preempted(
-    local: Any,
-    admin: Any,
-    row: Row,
-    program: Program,
-    expected: Sequence[str],
-    hold_s: float,
-    undisturbed_ns: float,
+    local: Any, admin: Any, row: Row, program: Program, expected: Sequence[str], hold_s: float
 ) -> None:
-    """Run it while others take the device; fills in what was seen.
-
-    `undisturbed_ns`: for how long a job has the device that nobody asks for it.
-    """
-    records = _Records(admin)
+    """Run it while others take the device; fills in what was seen."""
+    cursor = next_record(admin)
     over, waited = threading.Event(), list[float]()
     socket = local.task_socket("other")
 
     def interrupt() -> None:
-        while not over.is_set() and _task(admin, "long")["jobs"] == 0:
+        while not over.is_set() and task_named(admin, "long")["jobs"] == 0:
             time.sleep(0.1)
         waited.extend(_interrupt(admin, socket, hold_s, row.alone_s + hold_s, over))
 
@@ -191,14 +154,15 @@ def _preempted(
             report = program.run()
         finally:
             over.set()
-    seen = _task(admin, "long")
-    disturbed_ns = [had_ns for had_ns, preemptions in records.held("long") if preemptions]
+    seen = task_named(admin, "long")
+    jobs = records(admin, cursor, "long", program.jobs)
+    disturbed = [job for job in jobs if job["preemptions"]]
     row.identical = report["digests"] == list(expected)
     row.stops, row.rings_lost = seen["preemptions"], seen["rings_lost"]
     row.stop_median_s, row.stop_p99_s, row.stop_worst_s = _tail(waited)
-    if disturbed_ns:
-        lost_ns = sum(had_ns - undisturbed_ns for had_ns in disturbed_ns)
-        row.lost_s = lost_ns / 1e9 / row.stops
+    if disturbed:
+        lost_s = sum(held_s(job) - row.held_s for job in disturbed)
+        row.lost_s = lost_s / sum(job["preemptions"] for job in disturbed)
 
 
 def _responses(short: Paced, long: Paced, count: int, every_s: float) -> list[float]:
@@ -275,20 +239,18 @@ def _measure(
         ):
             for process in waiting.takers.values():
                 process.load()
-            records = _Records(admin)
+            cursor = next_record(admin)
             times = alternately(waiting.takers, arguments.rounds)
-            undisturbed_ns = statistics.median(had_ns for had_ns, _ in records.held("gated"))
+            gated = records(admin, cursor, "gated", arguments.rounds * arguments.round)
         kept_s, gated_s = (statistics.median(times[name]) for name in ("kept", "gated"))
         layer_s = _longest_layer_s(alone["profile"])
-        row = Row(model, mode, waiting.share, kept_s, gated_s, layer_s, yields_s)
+        undisturbed_s = statistics.median(map(held_s, gated))
+        row = Row(model, mode, waiting.share, kept_s, gated_s, undisturbed_s, layer_s, yields_s)
         with (
             registered(local, admin, "long", plan, preemption=terms),
             registered(local, admin, "other", short_plan, deadline_s=_EARLY_S),
         ):
-            _preempted(
-                *(local, admin, row, waiting.long, expected),
-                *(arguments.hold_ms / 1e3, undisturbed_ns),
-            )
+            _preempted(local, admin, row, waiting.long, expected, arguments.hold_ms / 1e3)
         for way, (asking, running) in waiting.beside.items():
             asked = terms if way == "preempted" else None
             with (

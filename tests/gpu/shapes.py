@@ -271,12 +271,10 @@ def compared(
             for *_, process in loaded:
                 process.ready()
         for share, name, plan, process in loaded:
-            cursor = admin.call("jobs", since=_NO_JOB_YET)["cursor"]
+            cursor = next_record(admin)
             by_program = run_for(process, seconds)
             jobs = records(admin, cursor, name, len(by_program))
-            times = sorted(
-                (job["end_ns"] - job["granted_ns"] - job["parked_ns"]) / 1e9 for job in jobs
-            )
+            times = sorted(map(held_s, jobs))
             recursion_s, planned_s = at.of(plan)
             rows.append(
                 Row(
@@ -295,6 +293,17 @@ def compared(
             )
             show(at.name, rows[-1])
     return rows
+
+
+def next_record(admin: AdminClient) -> int:
+    """The cursor of the next job's record."""
+    cursor: int = admin.call("jobs", since=_NO_JOB_YET)["cursor"]
+    return cursor
+
+
+def held_s(job: dict[str, Any]) -> float:
+    """How long a job had the device, by its record; seconds."""
+    return float(job["end_ns"] - job["granted_ns"] - job["parked_ns"]) / 1e9
 
 
 def records(admin: AdminClient, cursor: int, name: str, count: int) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ executor in virtual time: no response is above its bound, and no job has the dev
 may. One that had would lose its rank for what others did. Tasks without a deadline fill what the
 others leave, and cost them no more than the section that was proved with.
 
-So it is with what is copied ahead of a next job: nobody waits longer than planned for the extent
-that is under way, and that job itself is the sooner done.
+So it is with what is copied ahead of a next job: nobody waits longer than planned for the extents
+that are under way, and that job itself is the sooner done.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_a_stream_waits_for_all_that_the_displaced_one_has_in_flight(
     hold(answer, seen.responses_s)
 
 
-def test_a_job_waits_for_one_extent_that_was_copied_ahead_and_it_is_planned(
+def test_a_job_waits_for_what_is_copied_ahead_and_it_is_planned(
     tmp_path: Path,
 ) -> None:
     where = device(14, tiers=BOTH)

@@ -48,7 +48,7 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tierline_agent.devices.base import Ahead, StreamOrder
@@ -231,7 +231,11 @@ class CudaStream:
     def in_place(self) -> int:
         """Streamed extents that have arrived."""
         with self._changed:
-            return min([self._next, *(one.number for one in self._flight)])
+            return self._in_place_before(self._flight)
+
+    def _in_place_before(self, missing: Iterable[_InFlight]) -> int:
+        """Extents that have arrived, without a gap, when of those enqueued these have not."""
+        return min([self._next, *(one.number for one in missing)])
 
     @property
     def over(self) -> bool:
@@ -513,11 +517,11 @@ class CudaStream:
         if self.in_place > published:
             published = self.in_place
             self.words.publish(published)
-        under_way = [one.number for one in self._flight]
+        under_way = list(self._flight)
         try:
             self._supplies.context.enter()
-            for place, one in enumerate(self._flight):
-                count = min([self._next, *under_way[place + 1 :]])
+            for place, one in enumerate(under_way):
+                count = self._in_place_before(under_way[place + 1 :])
                 if count > published:
                     published = count
                     self._supplies.lane.publish(one.copy, self.words.published_address, count)
