@@ -3,6 +3,9 @@
 It knows how to move messages, not what they mean. Reading can be paused, which is how a session
 bounds the requests it works on. A client that does not read is closed when `outgoing_bytes` wait.
 
+What a client sends next is often there by the time that its last message has been worked with: it
+is looked for once more before `on_quiet`, in which the session does what nobody waits for.
+
 Descriptors arrive beside the bytes of their frame, never later; they wait in a queue until the
 session takes those that an FDS message announces. Invariant: every descriptor that was received is
 owned by this object until `take_descriptors`, and closed with it; every descriptor given to `send`
@@ -32,6 +35,10 @@ class Handler(Protocol):
 
     def on_message(self, sequence: int, message: Message, /) -> None:
         """A message arrived."""
+        ...
+
+    def on_quiet(self) -> None:
+        """What had arrived was delivered, by one or more `on_message`."""
         ...
 
     def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation, /) -> None:
@@ -117,7 +124,7 @@ class Connection:
         self._reading = True
         self._readiness.set_reader(self._descriptor, self._readable)
         if self._decoder.buffered_bytes and not self._delivering:
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(self._catch_up)
 
     def close(self) -> None:
         """Close now; what has not been sent is lost."""
@@ -136,24 +143,37 @@ class Connection:
         self._handler.on_closed()
 
     def _readable(self) -> None:
+        if self._receive() and self._open_for_reading():
+            self._receive()
+        if not self.closed:
+            self._handler.on_quiet()
+
+    def _receive(self) -> bool:
+        """Read once, and deliver; returns whether there was anything."""
         try:
             data, descriptors, flags, _ = socket.recv_fds(
                 self._socket, _READ_BYTES, _DESCRIPTORS_PER_READ, socket.MSG_CMSG_CLOEXEC
             )
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             self.close()
-            return
+            return False
         self._received.extend(descriptors)
         if flags & socket.MSG_CTRUNC or len(self._received) > _DESCRIPTORS_QUEUED:
             self._violation(ConnectionViolation("too many descriptors were sent"))
-            return
+            return False
         if not data:
             self.close()
-            return
+            return False
         self._decoder.feed(data)
         self._deliver()
+        return True
+
+    def _catch_up(self) -> None:
+        self._deliver()
+        if not self.closed:
+            self._handler.on_quiet()
 
     def _deliver(self) -> None:
         if self._delivering or not self._open_for_reading():

@@ -7,10 +7,15 @@ RESUMED. One that never does so runs to its end and is counted; one that does so
 A job that took the lease where it was left open (`open_jobs`) is told of when it has begun, by
 JOB_TAKEN, and ends by JOB_RETURNED.
 
+A program that runs job after job begins the next one as soon as it has ended one. What nobody waits
+for then is done behind that: the device is given away at once, and granted again if its client has
+asked, and the job is counted after that (`settle`). JOB_BEGIN is the only message that overtakes it.
+
 Times come from the client and are clamped to what is possible; a client can lie only about itself.
 
 Invariant: a granted job is counted exactly once: by a record if its client lived to end it, else
-as broken.
+as broken; before the client is told that it ended, if it waits for that, and before anybody else's
+message is read.
 """
 
 from __future__ import annotations
@@ -76,6 +81,10 @@ class Jobs:
         self._job: Job | None = None
         self._ready: int | None = None
         self._revoked: int | None = None
+        self._uncounted: Callable[[], None] | None = None
+        """Counts the job that is over."""
+        self._unanswered: tuple[int, Ended] | None = None
+        """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
         self._bound: asyncio.TimerHandle | None = None
         """Ends a job that may have the device for so long only."""
@@ -103,6 +112,9 @@ class Jobs:
     def begin(self, sequence: int, message: JobBegin) -> None:
         """Ask for the device; the answer is sent when the job has it."""
         client = self._client
+        self._answer_end()
+        if client.connection.closed:  # found out by telling it
+            return
         job = self._new(message, warmup=bool(message.flags & JobFlags.WARMUP))
         self._open_jobs.asked()
 
@@ -313,7 +325,6 @@ class Jobs:
 
     def end(self, sequence: int, message: JobEnd) -> None:
         """The job is over."""
-        client = self._client
         job = self._job
         if job is None or job.number != message.job or job.granted_ns is None:
             self._end_unknown(sequence, message)
@@ -323,7 +334,7 @@ class Jobs:
         if job.execution is not None and job.execution.took is not None:
             raise ConnectionViolation(f"job {message.job} was taken, and is to be returned")
         self._end(job, job.granted_ns, message)
-        client.reply(sequence, Ended(message.job))
+        self._unanswered = sequence, Ended(message.job)
         self._open_jobs.over(job, alone=not self._workspace.lent)
 
     def give_back(self, _sequence: int, message: JobReturned) -> None:
@@ -393,13 +404,26 @@ class Jobs:
             unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         self._ended_ns = end_ns
-        self.records.count(
+        self._uncounted = partial(
+            self.records.count,
             job,
             end_ns=end_ns,
             stall_ns=stall_ns,
             fetched_bytes=fetched_bytes,
             workspace_bytes=workspace_bytes,
         )
+
+    def settle(self) -> None:
+        """Count the job that is over, and answer its JOB_END, if that is still to be done."""
+        if self._uncounted is not None:
+            count, self._uncounted = self._uncounted, None
+            count()
+        self._answer_end()
+
+    def _answer_end(self) -> None:
+        if self._unanswered is not None:
+            (sequence, ended), self._unanswered = self._unanswered, None
+            self._client.reply(sequence, ended)
 
     def _leave(self, job: Job) -> None:
         client = self._client

@@ -89,6 +89,7 @@ class Records:
             self._unclaimed = message
 
     def _hold(self, record: JobRecord) -> None:
+        self.publish()
         early, self._unclaimed = self._unclaimed, None
         if early is not None and early.job == record.job:
             record.input_digest = early.input_digest.hex()

@@ -120,11 +120,21 @@ class Session:
     def on_message(self, sequence: int, message: Message) -> None:
         """Work with a message."""
         try:
+            if not isinstance(message, JobBegin):
+                self.jobs.settle()
             self._handler_of(message)(sequence, message)
         except (ConnectionViolation, ProtocolError) as error:
             self.on_violation(sequence, error)
         except Exception as failure:  # a fault here must cost this connection only
             self.client.reply(sequence, internal_error(failure))
+            self.client.connection.close()
+
+    def on_quiet(self) -> None:
+        """Do what nobody waited for."""
+        try:
+            self.jobs.settle()
+        except Exception as failure:  # as above
+            self.client.reply(0, internal_error(failure))
             self.client.connection.close()
 
     def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation) -> None:
@@ -144,6 +154,7 @@ class Session:
         """Let the lease go on; give up the rest when it is quiet."""
         client, node = self.client, self.client.node
         node.watch.forget(client.process, self._death)
+        self.jobs.settle()
         if node.stopping:
             return
         self._reattach.close()

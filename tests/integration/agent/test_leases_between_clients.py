@@ -43,6 +43,44 @@ def test_the_earliest_deadline_gets_the_lease_next(shared_agent: AgentProcess, a
     assert order == sorted(order)
 
 
+def test_jobs_in_a_row_are_answered_in_order_and_each_is_counted_once(
+    shared_agent: AgentProcess,
+) -> None:
+    shared_agent.register("hurried", plan(4))
+    client = shared_agent.client("hurried")
+    client.load(content(1, 4))
+    first = client.begin(0)
+    answers: list[p.Message] = []
+    for job in range(first, first + 5):  # the end of one and the begin of the next in one piece
+        client.send_bytes(
+            p.encode(p.JobEnd(job, 1, 0, 0, 0), 1000 + job)
+            + p.encode(p.JobBegin(job + 1, 0, p.JobFlags(0), 1, 1 << 60), 2000 + job)
+        )
+        answers += [client.receive()[1], client.receive()[1]]
+    assert [type(answer) for answer in answers] == 5 * [p.Ended, p.Grant]
+    assert client.ask(p.Stats(), p.Statistics).jobs == 5
+    last = first + 5
+    client.send_bytes(p.encode(p.JobEnd(last, 1, 0, 0, 0), 3000) + p.encode(p.Stats(), 3001))
+    assert client.expect(p.Ended).job == last
+    assert client.expect(p.Statistics).jobs == 6
+    records = shared_agent.call("jobs", cursor=0)["jobs"]
+    counted = [one["job"] for one in records if one["task"] == "hurried"]
+    assert counted == list(range(first, last + 1))
+
+
+def test_the_last_job_of_a_client_that_leaves_at_once_is_counted(
+    shared_agent: AgentProcess,
+) -> None:
+    shared_agent.register("leaver", plan(2))
+    leaver = shared_agent.client("leaver")
+    job = leaver.begin(p.NO_ARENA)
+    leaver.send(p.JobEnd(job, 1, 0, 0, 0))
+    leaver.close()
+    wait_until(lambda: not shared_agent.task("leaver")["clients"], "the leaver is gone")
+    assert shared_agent.task("leaver")["jobs"] == 1
+    assert shared_agent.task("leaver")["broken"] == 0
+
+
 def test_warm_up_jobs_let_others_pass(shared_agent: AgentProcess) -> None:
     for name in ("holder", "loading", "running"):
         shared_agent.register(name, plan(2))

@@ -25,6 +25,10 @@ class Peer:
     violations: list[Exception] = field(default_factory=list)
     closed: int = 0
     pauses: bool = False
+    sends_on: bool = False
+    """The client sends the next message while one is worked with."""
+    quiet: list[int] = field(default_factory=list)
+    """How many messages there were at each `on_quiet`."""
 
     def __post_init__(self) -> None:
         self.client, ours = socket.socketpair()
@@ -39,7 +43,13 @@ class Peer:
         self.messages.append(message)
         if self.pauses:
             self.connection.pause()
+        if self.sends_on:
+            self.sends_on = False
+            self.client.sendall(p.encode(p.Ended(2), 2))
         self.changed.set()
+
+    def on_quiet(self) -> None:
+        self.quiet.append(len(self.messages))
 
     def on_violation(self, _sequence: int, error: p.ProtocolError | ConnectionViolation) -> None:
         self.violations.append(error)
@@ -84,6 +94,26 @@ async def test_a_paused_connection_delivers_nothing_until_it_is_resumed() -> Non
     assert peer.messages == [p.Ended(1)]
     peer.connection.resume()
     await peer.until(lambda: len(peer.messages) == 2)
+    peer.end()
+
+
+@in_loop
+async def test_what_arrives_meanwhile_is_delivered_before_it_is_quiet() -> None:
+    peer = Peer(sends_on=True)
+    peer.client.sendall(p.encode(p.Ended(1), 1))
+    await peer.until(lambda: len(peer.messages) == 2)
+    assert peer.quiet == [2]
+    peer.end()
+
+
+@in_loop
+async def test_it_is_quiet_after_what_was_delivered_late() -> None:
+    peer = Peer(pauses=True)
+    peer.client.sendall(p.encode(p.Ended(1), 1) + p.encode(p.Ended(2), 2))
+    await peer.until(lambda: peer.messages)
+    peer.connection.resume()
+    await peer.until(lambda: len(peer.messages) == 2)
+    assert peer.quiet == [1, 2]
     peer.end()
 
 
