@@ -9,7 +9,7 @@ JOB_TAKEN, and ends by JOB_RETURNED.
 
 A program that runs job after job begins the next one as soon as it has ended one. What nobody waits
 for then is done behind that: the device is given away at once, and granted again if its client has
-asked, and the job is counted after that (`settle`). JOB_BEGIN is the only message that overtakes it.
+asked, and the job is counted after that (`settle`). Only JOB_BEGIN overtakes it.
 
 Times come from the client and are clamped to what is possible; a client can lie only about itself.
 
