@@ -314,7 +314,10 @@ class Executor:
     # -- the end
 
     def end(self, execution: Execution) -> None:
-        """The job is over, or gives up waiting; does nothing the second time."""
+        """The job is over, or gives up waiting; does nothing the second time.
+
+        `is_over` is called behind it, when nobody waits for the interpreter.
+        """
         if execution.ended:
             return
         execution.ended = True
@@ -340,9 +343,13 @@ class Executor:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
                 stream.cancel()
-            self._ahead.job_is_over(execution)
+            self._ahead.job_ends(execution)
         self._leases.release(ticket)
         self._go_ahead()
+
+    def is_over(self, execution: Execution) -> None:
+        """A job that has ended needs nothing of its ring any more."""
+        self._ahead.job_is_over(execution)
 
     def forget(self, words: Words) -> None:
         """The arena of these flag words has no next job."""

@@ -114,8 +114,14 @@ class GoingAhead:
             current.lost = current.lost or current.behind.job.domain == job.domain
             self.stop()
 
+    def job_ends(self, execution: Execution) -> None:
+        """A job gives the device back, and begins no stream any more; see `job_is_over`."""
+        current = self._current
+        if current is not None and current.behind is execution:
+            current.stream.hold()
+
     def job_is_over(self, execution: Execution) -> None:
-        """A job has given the device back, and begins no stream any more."""
+        """Its ring is free; nothing is left to do if the next job has taken what goes ahead."""
         current = self._current
         if current is not None and current.behind is execution:
             current.stream.ring_is_free()

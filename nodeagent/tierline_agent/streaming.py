@@ -134,6 +134,9 @@ class Stream:
         for _ in self._withdraw():
             self._close_one()
 
+    def hold(self) -> None:
+        """Nothing to leave: links' workers copy, without the interpreter."""
+
     def ring_is_free(self) -> None:
         """All slots may be used: the job before is over. For the event loop's thread."""
         with self._lock:

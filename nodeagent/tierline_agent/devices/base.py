@@ -214,6 +214,14 @@ class Stream(Protocol):
         """
         ...
 
+    def hold(self) -> None:
+        """Without a job, leave the interpreter to the event loop for the moment.
+
+        It works with the end of a job, and with the begin of the next one. Over with the next call,
+        whichever that is.
+        """
+        ...
+
     def ring_is_free(self) -> None:
         """A stream without a job may use all slots from now on."""
         ...

@@ -81,7 +81,7 @@ class Jobs:
         self._job: Job | None = None
         self._ready: int | None = None
         self._revoked: int | None = None
-        self._uncounted: Callable[[], None] | None = None
+        self._unsettled: Callable[[], None] | None = None
         """Counts the job that is over."""
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
@@ -387,6 +387,7 @@ class Jobs:
                 self._client.task.counters.broken += 1
                 self._workspace.left_inside()
                 self._leave(job)
+                self._give_ring_back(job)
         self.records.publish()
 
     def _finish(
@@ -404,8 +405,8 @@ class Jobs:
             unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         self._ended_ns = end_ns
-        self._uncounted = partial(
-            self.records.count,
+        self._unsettled = partial(
+            self._count,
             job,
             end_ns=end_ns,
             stall_ns=stall_ns,
@@ -415,10 +416,26 @@ class Jobs:
 
     def settle(self) -> None:
         """Count the job that is over, and answer its JOB_END, if that is still to be done."""
-        if self._uncounted is not None:
-            count, self._uncounted = self._uncounted, None
+        if self._unsettled is not None:
+            count, self._unsettled = self._unsettled, None
             count()
         self._answer_end()
+
+    def _count(
+        self, job: Job, *, end_ns: int, stall_ns: int, fetched_bytes: int, workspace_bytes: int
+    ) -> None:
+        self._give_ring_back(job)
+        self.records.count(
+            job,
+            end_ns=end_ns,
+            stall_ns=stall_ns,
+            fetched_bytes=fetched_bytes,
+            workspace_bytes=workspace_bytes,
+        )
+
+    def _give_ring_back(self, job: Job) -> None:
+        if job.execution is not None:
+            self._client.unit.executor.is_over(job.execution)
 
     def _answer_end(self) -> None:
         if self._unanswered is not None:

@@ -93,6 +93,7 @@ async def stalled(folder: Path, planned_ns: int) -> AsyncIterator[Stalled]:
         yield job
     finally:
         executor.end(execution)
+        executor.is_over(execution)
         await executor.quiet(flags)
         executor.close()
         link.close()

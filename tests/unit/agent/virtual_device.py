@@ -139,6 +139,9 @@ class VirtualStream:
             link.waiting = [copy for copy in link.waiting if copy.stream is not self]
             self._open -= len(withdrawn)
 
+    def hold(self) -> None:
+        pass
+
     def ring_is_free(self) -> None:
         if self.ahead is not None:
             self.ahead = Ahead.BETWEEN_JOBS
@@ -391,6 +394,7 @@ class VirtualNode:
         self.preemptions += execution.preemptions
         self.rings_lost += execution.rings_lost
         self._executor.end(execution)
+        self._executor.is_over(execution)
         self.held_s[client.task].append((execution.held_ns / 1e9, execution.rings_lost))
 
     def _copy(self) -> None:

@@ -31,6 +31,8 @@ its job, the count of what is about to arrive goes in behind each of them.
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
 often. If there is room it begins when the last extent of the job is under way.
+Towards the event loop, which has the interpreter to itself from a job's end to the next one's grant
+(`hold`), it does not look at all: what is under way suffices for that long.
 
 So that the link goes on, an extent whose slot is not free yet is passed over for a later one whose
 slot is, which then lies there *early*. Once the link has stood still that would only keep the first
@@ -77,6 +79,8 @@ _TIMED_EACH = 8
 """One in so many of a link's copies in a stream is timed, from the first one on."""
 _VERIFIED_AHEAD = 2 * IN_FLIGHT
 _AT_ONCE = 2
+_HOLD_S = 0.0005
+"""Longest time that the event loop takes to work with the end of a job and the begin of another."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,8 @@ class CudaStream:
         """How many each link has made."""
         self._is_first = False
         """The streams before it are over."""
+        self._held_until_s = 0.0
+        """Until when the runner leaves the interpreter to the event loop."""
         self._stays = False
         self._cancelled = False
         self._resumable = False
@@ -176,6 +182,7 @@ class CudaStream:
 
     def cancel(self, *, resumable: bool = False) -> None:
         """Stop: enqueue nothing more, and let what is enqueued run out."""
+        self._held_until_s = 0.0
         with self._changed:
             if self._cancelled or self._over:
                 return
@@ -191,8 +198,16 @@ class CudaStream:
                 self._advance()
             self._changed.notify()
 
+    def hold(self) -> None:
+        """Leave the interpreter to the event loop, until another call and for a bounded time.
+
+        Without the lock: to wait for the runner is what this avoids.
+        """
+        self._held_until_s = time.monotonic() + _HOLD_S
+
     def ring_is_free(self) -> None:
         """All slots may be used: the job before is over."""
+        self._held_until_s = 0.0
         with self._changed:
             if self._ahead is not None:
                 self._ahead = Ahead.BETWEEN_JOBS
@@ -201,6 +216,7 @@ class CudaStream:
 
     def go(self, order: StreamOrder) -> bool:
         """Become the stream of a job."""
+        self._held_until_s = 0.0
         with self._changed:
             if self._ahead is None or self._cancelled or self._failure or self._over:
                 return False
@@ -260,8 +276,8 @@ class CudaStream:
         """Keep the device supplied until all has arrived."""
         with self._changed:
             self._is_first = True
-            while self._advance():
-                self._changed.wait(self._pause_s())
+            while (held_s := self._held_until_s - time.monotonic()) > 0 or self._advance():
+                self._changed.wait(held_s if held_s > 0 else self._pause_s())
 
     def _pause_s(self) -> float | None:
         """How long to wait until the next look; None: until something changes."""
