@@ -181,11 +181,11 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
             {
                 "pid": session.client.process.pid,
                 "name": session.client.process_name,
-                "ready": session.jobs.ready,
+                "ready": session.standing.ready,
             }
             for session in sessions
         ],
-        "ready": any(session.jobs.ready for session in sessions),
+        "ready": any(session.standing.ready for session in sessions),
         "arenas": len(arenas),
         "sealed_arenas": sum(arena.sealed for arena in arenas),
         "weight_bytes": sum(arena.weight_bytes for arena in arenas),

@@ -1,4 +1,4 @@
-"""Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK, READY, NOTICE, STATS.
+"""Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK.
 
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
 because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
@@ -44,16 +44,10 @@ from tierline_agent.protocol import (
     JobFlags,
     JobReturned,
     JobTaken,
-    Notice,
-    NoticeKind,
-    Ready,
     Resumed,
     Revoke,
     Rewind,
     Rewound,
-    Start,
-    Statistics,
-    Stats,
     Yield,
 )
 from tierline_agent.sessions.client import Client
@@ -61,13 +55,11 @@ from tierline_agent.sessions.job import Job
 from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.records import Records
 from tierline_agent.sessions.workspace import ClientWorkspace
-from tierline_agent.tasks import Start as Releases
 from tierline_agent.work import Execution, Yielding
 from tierline_agent.work import Job as Demand
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
-_STATES_THAT_HOLD_MEMORY = (NoticeKind.STAYS_RESIDENT, NoticeKind.LEFT_MANAGEMENT)
 
 
 class Jobs:
@@ -79,7 +71,6 @@ class Jobs:
         self._open_jobs = open_jobs
         self.records = Records(client)
         self._job: Job | None = None
-        self._ready: int | None = None
         self._revoked: int | None = None
         self._unsettled: Callable[[], None] | None = None
         """Counts the job that is over."""
@@ -96,11 +87,6 @@ class Jobs:
         """Whether that was before the end of the jobs for the one before it."""
         self.returned = False
         """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether the client waits for its first release."""
-        return self._ready is not None
 
     @property
     def in_progress(self) -> bool:
@@ -503,52 +489,4 @@ class Jobs:
         )
         client.node.kills.kill(
             client.task.name, client.process, KillReason.REVOCATION_IGNORED, sentence
-        )
-
-    # -- the rest
-
-    def wait_for_start(self, sequence: int, _message: Ready) -> None:
-        """The task is warm: tell it when its releases begin, now or when somebody says so."""
-        if self._ready is not None:
-            raise ConnectionViolation("READY was sent already", out_of_order=True)
-        self._ready = sequence
-        self.start()
-
-    def start(self) -> None:
-        """Answer READY, if releases have been started."""
-        node, task = self._client.node, self._client.task
-        start = node.registry.start
-        if start is None and node.config.kubernetes is not None:
-            # Pods come and go by themselves: the releases of each begin when it is ready.
-            start = Releases(time.monotonic_ns(), 0)
-        if self._ready is None or start is None:
-            return
-        sequence, self._ready = self._ready, None
-        epoch_ns = start.epoch_ns + task.registration.phase_ns
-        self._client.reply(sequence, Start(epoch_ns, start.until_ns))
-
-    def notice(self, _sequence: int, message: Notice) -> None:
-        """Something that the administrator should see."""
-        client = self._client
-        kind = NoticeKind(message.kind)
-        _log.warning("%s reports %s: %s", client, kind.name.lower(), message.text)
-        size_bytes = min(message.size_bytes, _LATEST_NS)
-        client.task.add_notice(kind.name.lower(), size_bytes, message.text)
-        memory, whose = client.unit.memory, (client.task.name, client.token)
-        if kind in _STATES_THAT_HOLD_MEMORY:
-            memory.add_unmanaged(*whose, size_bytes)
-        elif kind is NoticeKind.UNSWAPPABLE:
-            memory.set_unswappable(*whose, size_bytes)
-
-    def stats(self, sequence: int, _message: Stats) -> None:
-        """The task's counters."""
-        counters = self._client.task.counters
-        self._client.reply(
-            sequence,
-            Statistics(
-                jobs=counters.jobs,
-                misses=counters.misses,
-                streamed_bytes=counters.streamed_bytes,
-                response_worst_ns=counters.response_worst_ns,
-            ),
         )

@@ -57,6 +57,7 @@ from tierline_agent.sessions.loading import Loading
 from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
+from tierline_agent.sessions.standing import Standing
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.tasks import Task
 
@@ -80,6 +81,7 @@ class Session:
         self._workspace = ClientWorkspace(self.client)
         self._open_jobs = OpenJobs(self.client)
         self.jobs = Jobs(self.client, self._workspace, self._open_jobs)
+        self.standing = Standing(self.client)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
         self._workspace.on_running = self._resume_with_workspace
@@ -103,9 +105,9 @@ class Session:
             JobEnd: self.jobs.end,
             Ack: self.jobs.acknowledge,
             Output: self.jobs.records.output,
-            Ready: self.jobs.wait_for_start,
-            Notice: self.jobs.notice,
-            Stats: self.jobs.stats,
+            Ready: self.standing.wait_for_start,
+            Notice: self.standing.notice,
+            Stats: self.standing.stats,
             Digests: self._reattach.digests,
             Attach: self._reattach.attach,
             Fds: self._descriptors,
