@@ -24,13 +24,14 @@ that it goes on: from then on the client fills its ring itself, and no late copy
 land there, no late count go back behind the client's own.
 
 A stream that begins ahead of its job enqueues as many extents as plans have others wait for, two,
-or one while the stream before it has its last one under way, and for each the copy alone: only when
-the CPU has seen that its slot is free, so that nothing ever stands in the copy stream for a client
-that runs, and a cancelled one is over with the copies under way. It leaves the link to loads. With
-its job, the count of what is about to arrive goes in behind each of them.
+or one while the stream before it is not over, and for each the copy alone: only when the CPU has
+seen that its slot is free, so that nothing ever stands in the copy stream for a client that runs,
+and a cancelled one is over with the copies under way. It leaves the link to loads. With its job,
+the count of what is about to arrive goes in behind each of them.
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
-often. If there is room it begins when the last extent of the job is under way.
+often. If there is room it begins when the last two extents of the job are under way, or, behind a
+job that may give the device away, the last one.
 Towards the event loop, which has the interpreter to itself from a job's end to the next one's grant
 (`hold`), it does not look at all: what is under way suffices for that long.
 
@@ -74,7 +75,7 @@ _LOOK_TOWARDS_END_S = 0.0001
 _LOOK_AT_FEW_S = 0.0002
 _LOOK_AHEAD_S = 0.0002
 _LAST = 2
-"""How many extents before the end the runner begins to look often."""
+"""How many extents before the end the runner looks most often."""
 _TIMED_EACH = 8
 """One in so many of a link's copies in a stream is timed, from the first one on."""
 _VERIFIED_AHEAD = 2 * IN_FLIGHT
@@ -284,8 +285,9 @@ class CudaStream:
         if self._cancelled:
             return _LOOK_WHILE_ENDING_S
         if self._ahead is None:
-            if self._is_nearly_complete:
-                return _LOOK_TOWARDS_END_S
+            # Seen once a millisecond, the last one could be over before the next stream is begun.
+            if self._is_ending:
+                return _LOOK_TOWARDS_END_S if len(self._flight) <= _LAST else _LOOK_AT_FEW_S
             return _LOOK_AT_FEW_S if self._order.yields else _LOOK_S
         if self._flight:
             return _LOOK_TOWARDS_END_S if len(self._flight) == 1 else _LOOK_AHEAD_S
@@ -295,10 +297,9 @@ class CudaStream:
         return _LOOK_AHEAD_S if behind else _LOOK_S  # then loads have the link
 
     @property
-    def _is_nearly_complete(self) -> bool:
-        """Whether its last extents are on their way, and wait for nobody."""
-        few = 0 < len(self._flight) <= _LAST
-        if not (few and self._is_all_enqueued) or self._order.behind is None:
+    def _is_ending(self) -> bool:
+        """Whether a stream may begin behind it, and its last extents wait for nobody."""
+        if not (self._flight and self._is_all_enqueued) or self._order.behind is None:
             return False
         needed = consumed_needed(self._flight[0].number, len(self._ring))
         return (self.words.consumed - needed) & 0x80000000 == 0
@@ -320,7 +321,9 @@ class CudaStream:
                 self._enqueue()
                 self._enqueue_early()
                 self._stood_still = not self._flight
-                if self._is_nearly_complete and len(self._flight) == 1 and self._has_room_ahead:
+                # Of one that yields, others wait for what is under way: two extents in all.
+                last = 1 if self._order.yields else _LAST
+                if self._is_ending and len(self._flight) <= last and self._has_room_ahead:
                     self._begin_follower()
         except DeviceLost as error:
             self._lose(error)
