@@ -40,6 +40,7 @@ from tierline_agent.losses import Losses
 from tierline_agent.metrics import Metrics
 from tierline_agent.node import Node
 from tierline_agent.open_lease import close_all, open_leases
+from tierline_agent.preparation import Prepared
 from tierline_agent.readiness import Readiness
 from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
@@ -73,9 +74,10 @@ async def run(config: AgentConfig) -> None:
         state_dir, run_dir = Path(config.state_dir), Path(config.run_dir)
         if config.kubernetes is not None:
             Descriptions(Path(config.kubernetes.cdi_dir)).check()
-        undo.enter_context(await sole_agent(config))
+        lock, prepared = await sole_agent(config)
+        undo.enter_context(lock)
         _raise_descriptor_limit()
-        devices, storage, notes = _open(config)
+        devices, storage, notes = _open(config, prepared)
         undo.callback(storage.close)
 
         node = await _assemble(config, devices, storage, undo)
@@ -134,16 +136,20 @@ def _leave_to_the_end() -> None:
     gc.freeze()
 
 
-def _open(config: AgentConfig) -> tuple[dict[str, Device], Storage, tuple[str, ...]]:
+def _open(
+    config: AgentConfig, prepared: Prepared
+) -> tuple[dict[str, Device], Storage, tuple[str, ...]]:
     """Open devices and tiers; and what is not as it was configured.
 
     Raises ConfigError, TierError, OSError.
     """
     began_s = time.monotonic()
-    devices = open_devices(config.all_devices)
+    devices = open_devices(config.all_devices, prepared.devices)
     devices_s = time.monotonic() - began_s
     tiers, notes = _fit_tiers(config)
-    storage = Storage.open(tiers, devices, config.extent_bytes, config.limits.queued_transfers)
+    storage = Storage.open(
+        *(tiers, devices, config.extent_bytes, config.limits.queued_transfers), prepared.media
+    )
     tiers_s = time.monotonic() - began_s - devices_s
     _log.info("opened the devices in %.2f s, the tiers in %.2f s", devices_s, tiers_s)
     return devices, storage, notes

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from tierline_agent.config import TierSettings
 from tierline_agent.devices.base import Device, Extent
@@ -34,6 +36,7 @@ from tierline_agent.tiers.memory import Warm, address_of, copy_out
 from tierline_api.memnode import READ_LINK, LinkName
 from tierline_api.plan import Tier as TierName
 
+_NOTHING: Final[Mapping[MappedMedium, int]] = MappingProxyType({})
 _WRITE_LINK = {
     TierName.DRAM: LinkName.D2H,
     TierName.PMEM: LinkName.PMEM_WRITE,
@@ -99,17 +102,27 @@ class Storage:
         devices: Mapping[str, Device],
         extent_bytes: int,
         queue_limit: int,
+        mapped: Mapping[MappedMedium, int] = _NOTHING,
     ) -> Storage:
         """Open every tier of the configuration, for devices with extents of `extent_bytes`.
+
+        What was mapped early (and where on it the content begins, bytes), and maybe attached to
+        devices, is taken over where it is what a tier is made of, and else let go before anything
+        is allocated.
 
         Raises:
             TierError: a medium cannot be used.
             OSError: a device cannot pin a medium that is memory.
         """
         storage = cls(devices, extent_bytes)
+        early = _in_place(devices, mapped)
         try:
             for tier in settings:
-                storage.tiers[tier.name] = _open_tier(tier, devices, extent_bytes, queue_limit)
+                medium = early.pop(tier.name, None)
+                opened = _open_tier(tier, devices, extent_bytes, queue_limit, medium)
+                storage.tiers[tier.name] = opened
+                if medium is not None and medium is not opened.store.mapped:
+                    medium.close()
             media = storage.mapped_media()
             for device in devices.values():
                 device.attach_media(media)
@@ -254,10 +267,31 @@ class Storage:
         return key
 
 
+def _in_place(
+    devices: Mapping[str, Device], mapped: Mapping[MappedMedium, int]
+) -> dict[str, MappedMedium]:
+    """Of the media, those that their tiers can still be made of, by tier; others are let go.
+
+    A file that is not in its place any more takes memory as long as it is mapped.
+    """
+    kept = {medium: offset for medium, offset in mapped.items() if medium.is_in_place()}
+    for device in devices.values() if kept.keys() != mapped.keys() else ():
+        device.attach_media(kept)
+    for medium in mapped.keys() - kept.keys():
+        medium.close()
+    return {medium.kind: medium for medium in kept}
+
+
 def _open_tier(
-    settings: TierSettings, devices: Mapping[str, Device], extent_bytes: int, queue_limit: int
+    settings: TierSettings,
+    devices: Mapping[str, Device],
+    extent_bytes: int,
+    queue_limit: int,
+    early: MappedMedium | None,
 ) -> Tier:
-    medium = open_medium(settings.name, settings.path, settings.size_bytes)
+    medium = open_medium(
+        settings.name, settings.path, settings.size_bytes, populate=True, early=early
+    )
     store = Store.open(medium, extent_bytes)
     name = TierName(settings.name)
     reads: dict[str, Link] = {}

@@ -378,9 +378,10 @@ class Device(Protocol):
         ...
 
     def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
-        """Prepare to copy from media that are memory, before any load or stream.
+        """Prepare to copy from these media that are memory, and from no others.
 
-        Given is where on each the content begins, bytes.
+        Given is where on each the content begins, bytes. Before any load or stream; it may be a
+        medium that was not claimed yet.
         """
         ...
 
@@ -390,6 +391,10 @@ class Device(Protocol):
 
     def close(self) -> None:
         """End the device's threads; cancel its stream before. Memory stays, with its clients."""
+        ...
+
+    def give_back(self) -> None:
+        """End a device that was never used, and give back the memory that its context takes."""
         ...
 
     def create_words(self) -> Words:

@@ -132,6 +132,9 @@ class CpuDevice:
     def recover(self) -> None:
         """The host is never lost."""
 
+    def give_back(self) -> None:
+        """There is nothing to give back."""
+
     def create_extent(self) -> Extent:
         """Make an extent of zeros; its pages come as they are first written."""
         return SharedMemory.create("tierline-extent", self.extent_bytes)

@@ -6,39 +6,65 @@ NVIDIA's packages.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from tierline_agent.config import DeviceSettings
 from tierline_agent.devices.base import Device
 from tierline_agent.devices.cpu import CpuDevice
 from tierline_agent.errors import ConfigError
 
+if TYPE_CHECKING:
+    from tierline_agent.devices.cuda.inventory import Gpu
 
-def prepare(settings: Sequence[DeviceSettings]) -> None:
-    """Do what `open_devices` can do before a device is free: load modules, start the driver.
+_log = logging.getLogger(__name__)
 
-    It takes no memory of a device, and makes no context. Raises OSError: the driver does not start.
+Named = tuple[str, Device]
+"""A device, and its name on this node: cpu, gpu-0 for the driver's first GPU."""
+
+
+def prepare_devices(
+    settings: Sequence[DeviceSettings], room: Mapping[str, int] | None = None
+) -> dict[DeviceSettings, Named]:
+    """Make devices, for `open_devices`; they have contexts, and no extents.
+
+    Where another process uses GPUs, `room` has those on which a context may be made, by uuid, and
+    what one costs, bytes (0: to be measured). A device that cannot be made is left out.
+
+    Raises:
+        ConfigError: there is no such device, or it has less memory.
+        OSError: a driver does not start.
     """
-    if any(one.kind == "cuda" for one in settings):
-        import_module("tierline_agent.devices.cuda.device")
-        from tierline_agent.devices.cuda.inventory import list_gpus  # noqa: PLC0415 - see above
+    prepared: dict[DeviceSettings, Named] = {}
+    for one, gpu in _found(settings):
+        if gpu is not None and room is not None and gpu.uuid not in room:
+            _log.info("gpu-%d has no room for another context; it is opened later", gpu.ordinal)
+            continue
+        known = room.get(gpu.uuid) if gpu is not None and room is not None else None
+        try:
+            prepared[one] = _make(one, gpu, known or None)
+        except OSError as error:
+            _log.warning("a device is opened later: %s", error)
+    return prepared
 
-        list_gpus()
 
-
-def open_devices(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
-    """Open devices; by their names on this node: cpu, gpu-0 for the driver's first GPU.
+def open_devices(
+    settings: Sequence[DeviceSettings], prepared: Mapping[DeviceSettings, Named]
+) -> dict[str, Device]:
+    """Open devices, by their names; those that are prepared are taken over.
 
     Raises:
         ConfigError: there is no such device, or it has less memory.
         OSError: one cannot be used.
     """
-    gpus = [one for one in settings if one.kind == "cuda"]
-    opened = _open_gpus(gpus) if gpus else {}
-    for one in settings:
-        if one.kind == "cpu":
-            opened["cpu"] = CpuDevice(one.extent_bytes, one.fast_bytes)
+    missing = [one for one in settings if one not in prepared]
+    made = {**prepared, **{one: _make(one, gpu) for one, gpu in _found(missing)}}
+    opened = dict(made[one] for one in sorted(settings, key=lambda one: one.kind == "cpu"))
+    for device in opened.values():
+        device.check()
+        if device.lost:  # since it was prepared
+            device.recover()
     return opened
 
 
@@ -57,18 +83,29 @@ def watch_errors(
     return XidWatch(uuids, on_error).close
 
 
-def _open_gpus(settings: Sequence[DeviceSettings]) -> dict[str, Device]:
-    from tierline_agent.devices.cuda.device import CudaDevice  # noqa: PLC0415 - see above
+def _found(settings: Sequence[DeviceSettings]) -> list[tuple[DeviceSettings, Gpu | None]]:
+    """Each with its GPU, if it is one. Raises ConfigError, and OSError: no driver."""
+    if not any(one.kind == "cuda" for one in settings):
+        return [(one, None) for one in settings]
     from tierline_agent.devices.cuda.inventory import find_gpu, list_gpus  # noqa: PLC0415
 
     known = list_gpus()
-    opened: dict[str, Device] = {}
+    found: list[tuple[DeviceSettings, Gpu | None]] = []
     for one in settings:
-        gpu = find_gpu(known, one.index, one.uuid)
-        if one.fast_bytes > gpu.memory_bytes:
+        gpu = find_gpu(known, one.index, one.uuid) if one.kind == "cuda" else None
+        if gpu is not None and one.fast_bytes > gpu.memory_bytes:
             raise ConfigError(
                 f"cannot use {one.fast_bytes} bytes of {gpu.product} {gpu.uuid}: it has "
                 f"{gpu.memory_bytes}; configure less as device.fast_bytes"
             )
-        opened[f"gpu-{gpu.ordinal}"] = CudaDevice(gpu, one.extent_bytes, one.fast_bytes)
-    return opened
+        found.append((one, gpu))
+    return found
+
+
+def _make(settings: DeviceSettings, gpu: Gpu | None, context_bytes: int | None = None) -> Named:
+    if gpu is None:
+        return "cpu", CpuDevice(settings.extent_bytes, settings.fast_bytes)
+    from tierline_agent.devices.cuda.device import CudaDevice  # noqa: PLC0415 - see above
+
+    made = CudaDevice(gpu, settings.extent_bytes, settings.fast_bytes, context_bytes)
+    return f"gpu-{gpu.ordinal}", made

@@ -20,8 +20,9 @@ from tierline_agent.tiers.errors import (
     TierError,
     UnknownExtent,
 )
+from tierline_agent.tiers.format import content_offset
 from tierline_agent.tiers.mapped import MappedMedium
-from tierline_agent.tiers.media import Kind, open_medium
+from tierline_agent.tiers.media import Kind, map_early, open_medium
 from tierline_agent.tiers.medium import Durability, Medium
 from tierline_agent.tiers.store import Store, StoreStatistics
 
@@ -43,7 +44,9 @@ __all__ = [
     "StoreStatistics",
     "TierError",
     "UnknownExtent",
+    "content_offset",
     "digest_of",
     "domain_key",
+    "map_early",
     "open_medium",
 ]

@@ -102,6 +102,12 @@ def lay_out(extent_bytes: int, medium_bytes: int) -> Geometry | None:
     return None
 
 
+def content_offset(extent_bytes: int, medium_bytes: int) -> int | None:
+    """Where the content of a store of that geometry begins, bytes; None as for `lay_out`."""
+    geometry = lay_out(extent_bytes, medium_bytes)
+    return geometry.data_offset if geometry else None
+
+
 def smallest_medium(extent_bytes: int, slots: int = 1) -> int:
     """Bytes a medium needs to hold so many slots."""
     alignment = min(extent_bytes, _MAX_ALIGNMENT)

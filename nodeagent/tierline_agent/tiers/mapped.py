@@ -14,6 +14,11 @@ bytes) that writes the lines back, from native code. Without it the medium says 
 (eADR), when there is nothing to flush. A write that did not reach the medium is found like any
 torn one: the record's checksum or the content's digest does not match.
 
+To map takes seconds for hundreds of gigabytes, and so does what devices do with a mapping. So a
+medium may be mapped before it is free (`media.map_early`), and is *claimed* when it was opened.
+
+Invariant: a medium that was not claimed is another's: nobody reads or writes it through this one.
+
 What it cannot do: a memory error under a mapping (a bad line of a DIMM) arrives as SIGBUS too, and
 ends the agent.
 """
@@ -36,7 +41,10 @@ _SYSFS_CHARACTER_DEVICES: Final = Path("/sys/dev/char")
 
 
 class MappedMedium(Medium):
-    """A shared mapping of `size_bytes` bytes of `descriptor`, which it owns from here on."""
+    """A shared mapping of `size_bytes` bytes of `descriptor`, which it owns from here on.
+
+    `populate`: all of it is mapped at once, page by page, else as it is touched.
+    """
 
     def __init__(
         self,
@@ -62,6 +70,21 @@ class MappedMedium(Medium):
         self._descriptor = descriptor
         self._view = memoryview(self._map)
         self._address = memory.address_of(self._view)
+
+    def claim(self, descriptor: int, size_bytes: int) -> bool:
+        """Be opened as `descriptor`, which it owns then, if this is of the same file and size."""
+        if size_bytes != self.size_bytes or not _same(os.fstat(descriptor), self._descriptor):
+            return False
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        return True
+
+    def is_in_place(self) -> bool:
+        """Whether its path still leads to what is mapped."""
+        try:
+            return _same(Path(self.path).stat(), self._descriptor)
+        except OSError:
+            return False
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """The bytes where they lie, not to be written to."""
@@ -109,7 +132,9 @@ class MappedMedium(Medium):
             self._descriptor = -1
 
 
-def map_tmpfs(kind: str, path: str, descriptor: int, size_bytes: int) -> MappedMedium:
+def map_tmpfs(
+    kind: str, path: str, descriptor: int, size_bytes: int, *, populate: bool
+) -> MappedMedium:
     """Map a preallocated tmpfs file: memory that outlives the agent, not the machine."""
     return MappedMedium(
         kind,
@@ -119,14 +144,22 @@ def map_tmpfs(kind: str, path: str, descriptor: int, size_bytes: int) -> MappedM
         mode="mapped tmpfs",
         durability=Durability.PROCESS,
         persist=None,
-        populate=True,
+        populate=populate,
     )
 
 
 def map_devdax(
-    kind: str, path: str, descriptor: int, size_bytes: int, persist: Persist | None
+    kind: str,
+    path: str,
+    descriptor: int,
+    size_bytes: int,
+    persist: Persist | None,
+    early: MappedMedium | None = None,
 ) -> MappedMedium:
-    """Map `size_bytes` bytes (0: all) of a devdax character device. Raises MediumUnusable."""
+    """Map `size_bytes` bytes (0: all) of a devdax character device, or claim an early mapping.
+
+    Raises MediumUnusable.
+    """
     sysfs = _sysfs_folder(descriptor)
     if (sysfs / "subsystem").resolve().name != "dax":
         raise MediumUnusable(
@@ -153,6 +186,8 @@ def map_devdax(
             f"cannot use {wanted} bytes of the {kind} tier {path}: "
             f"it is mapped in units of {align} bytes; configure at least that"
         )
+    if early is not None and persist is None and early.claim(descriptor, usable):
+        return early
     mode, durability = _persistence(sysfs.resolve(), persist is not None)
     return MappedMedium(
         kind,
@@ -164,6 +199,10 @@ def map_devdax(
         persist=persist,
         populate=False,
     )
+
+
+def _same(found: os.stat_result, descriptor: int) -> bool:
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def _sysfs_folder(descriptor: int) -> Path:

@@ -9,9 +9,10 @@
 
 It does not look at what the medium holds (`volume.py`).
 
-Invariant: one process at a time has a medium. The lock is the kernel's (flock on the open file,
-O_EXCL on a block device), so it ends with the process however that ends. All blocks of a file are
-allocated here, so that a write cannot run out of space later, nor a mapping end in SIGBUS.
+Invariant: one process at a time has a medium; others may have it mapped early. The lock is the
+kernel's (flock on the open file, O_EXCL on a block device), so it ends with the process however
+that ends. All blocks of a file are allocated here, so that a write cannot run out of space later,
+nor a mapping end in SIGBUS.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Final, Literal, get_args
 from tierline_agent.tiers import memory
 from tierline_agent.tiers.errors import MediumUnusable, unusable
 from tierline_agent.tiers.files import FileMedium
-from tierline_agent.tiers.mapped import Persist, map_devdax, map_tmpfs
+from tierline_agent.tiers.mapped import MappedMedium, Persist, map_devdax, map_tmpfs
 from tierline_agent.tiers.medium import BLOCK_BYTES, Durability, Medium
 
 Kind = Literal["dram", "pmem", "nvme"]
@@ -35,13 +36,21 @@ _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 
 def open_medium(
-    kind: Kind, path: str | Path, size_bytes: int = 0, *, persist: Persist | None = None
+    kind: Kind,
+    path: str | Path,
+    size_bytes: int = 0,
+    *,
+    persist: Persist | None = None,
+    populate: bool = False,
+    early: MappedMedium | None = None,
 ) -> Medium:
     """Open, lock and allocate the medium of a tier.
 
     `size_bytes` 0 means all there is: the existing file's size, the device's size. A file that
-    does not exist is created (mode 0600). `persist` writes cache lines back on a devdax, see
-    `mapped.py`. Raises MediumUnusable or NoSpace.
+    does not exist is created (mode 0600). `persist` writes cache lines back on a devdax, and
+    `populate` maps all of a file on a tmpfs at once, see `mapped.py`. What was mapped `early` is
+    claimed and returned if it is of this medium, and else left alone.
+    Raises MediumUnusable or NoSpace.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"a tier is one of {', '.join(get_args(Kind))}, not {kind!r}")
@@ -51,14 +60,57 @@ def open_medium(
         _lock(kind, path, descriptor)
         file_type = os.fstat(descriptor).st_mode
         if stat.S_ISREG(file_type):
-            return _open_file(kind, path, descriptor, size_bytes)
-        return _open_device(kind, path, descriptor, size_bytes, persist)
+            return _open_file(kind, path, descriptor, size_bytes, early, populate=populate)
+        return _open_device(kind, path, descriptor, size_bytes, persist, early)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _open_file(kind: Kind, path: str, descriptor: int, size_bytes: int) -> Medium:
+def map_early(kind: Kind, path: str | Path, size_bytes: int = 0) -> MappedMedium | None:
+    """Map the medium of a tier that another process may have, to be claimed by `open_medium`.
+
+    Nothing is made, allocated, written or read. None if there is none yet that is memory and has
+    the size that is asked for: what happens to it then, opening it says.
+    """
+    path = str(path)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        mapped = _map_early(kind, path, descriptor, size_bytes)
+    except MediumUnusable:
+        mapped = None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if mapped is None:
+        os.close(descriptor)
+    return mapped
+
+
+def _map_early(kind: Kind, path: str, descriptor: int, size_bytes: int) -> MappedMedium | None:
+    status = os.fstat(descriptor)
+    if stat.S_ISCHR(status.st_mode) and kind == "pmem":
+        return map_devdax(kind, path, descriptor, size_bytes, None)
+    if not stat.S_ISREG(status.st_mode) or kind == "nvme" or status.st_uid != os.geteuid():
+        return None
+    usable = _usable(status, size_bytes)
+    if usable != _usable(status, 0) or not usable or not _is_allocated(descriptor, usable):
+        return None
+    return map_tmpfs(kind, path, descriptor, usable, populate=True)
+
+
+def _open_file(
+    kind: Kind,
+    path: str,
+    descriptor: int,
+    size_bytes: int,
+    early: MappedMedium | None,
+    *,
+    populate: bool,
+) -> Medium:
     in_memory = _file_system(descriptor) in _IN_MEMORY
     if kind == "dram" and not in_memory:
         raise MediumUnusable(
@@ -67,16 +119,23 @@ def _open_file(kind: Kind, path: str, descriptor: int, size_bytes: int) -> Mediu
         )
     size_bytes = _allocate(kind, path, descriptor, size_bytes)
     if in_memory and kind != "nvme":
-        return map_tmpfs(kind, path, descriptor, size_bytes)
+        if early is not None and early.claim(descriptor, size_bytes):
+            return early
+        return map_tmpfs(kind, path, descriptor, size_bytes, populate=populate)
     return _as_file(kind, path, descriptor, size_bytes, may_be_direct=not in_memory)
 
 
 def _open_device(
-    kind: Kind, path: str, descriptor: int, size_bytes: int, persist: Persist | None
+    kind: Kind,
+    path: str,
+    descriptor: int,
+    size_bytes: int,
+    persist: Persist | None,
+    early: MappedMedium | None,
 ) -> Medium:
     file_type = os.fstat(descriptor).st_mode
     if stat.S_ISCHR(file_type) and kind == "pmem":
-        return map_devdax(kind, path, descriptor, size_bytes, persist)
+        return map_devdax(kind, path, descriptor, size_bytes, persist, early)
     if stat.S_ISBLK(file_type) and kind == "nvme":
         size_bytes = _block_device_size(kind, path, descriptor, size_bytes)
         return _as_file(kind, path, descriptor, size_bytes)
@@ -137,12 +196,13 @@ def _allocate(kind: str, path: str, descriptor: int, size_bytes: int) -> int:
             f"cannot use {path} as the {kind} tier of {size_bytes} bytes: it has "
             f"{status.st_size} bytes; configure that size or remove the file"
         )
-    usable = size_bytes or status.st_size
-    usable -= usable % BLOCK_BYTES
+    usable = _usable(status, size_bytes)
     if usable == 0:
         raise MediumUnusable(
             f"cannot use {path} as the {kind} tier: it is empty; configure a size for it"
         )
+    if _is_allocated(descriptor, usable):
+        return usable
     try:
         os.posix_fallocate(descriptor, 0, usable)
     except OSError as error:
@@ -150,6 +210,22 @@ def _allocate(kind: str, path: str, descriptor: int, size_bytes: int) -> int:
             os.ftruncate(descriptor, 0)  # what was allocated so far would only be in the way
         raise unusable(f"allocate {usable} bytes for the {kind} tier", path, error) from error
     return usable
+
+
+def _usable(status: os.stat_result, size_bytes: int) -> int:
+    """Whole blocks of a file, in bytes."""
+    usable = size_bytes or status.st_size
+    return usable - usable % BLOCK_BYTES
+
+
+def _is_allocated(descriptor: int, size_bytes: int) -> bool:
+    """Whether a file in memory has all its blocks: asking for them looks at each page again.
+
+    A file system on a disk counts blocks of its own, too.
+    """
+    status = os.fstat(descriptor)
+    allocated = min(status.st_size, status.st_blocks * 512)
+    return allocated >= size_bytes and _file_system(descriptor) in _IN_MEMORY
 
 
 def _block_device_size(kind: str, path: str, descriptor: int, size_bytes: int) -> int:

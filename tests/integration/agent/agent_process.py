@@ -74,17 +74,45 @@ class AgentProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self._clients: list[RawClient] = []
         self._programs: list[TaskProcess] = []
+        self._following: list[NextAgent] = []
 
     def start(self) -> None:
         """Start the agent and wait until it answers."""
+        self.process = self._launch(self.config, self.environment)
+        wait_until(self._answers, "the agent answers")
+
+    def stand_by(self, environment: Mapping[str, str] | None = None, **settings: Any) -> NextAgent:
+        """Start the next agent, with other settings; it has prepared what it could."""
+        folder = self.folder / "next"
+        folder.mkdir(exist_ok=True)
+        kubernetes = {
+            "hand_over": True,
+            "pods_dir": str(self.run_dir / "tasks"),
+            **{name: str(folder) for name in ("cdi_dir", "plugin_dir", "registry_dir")},
+            "library_dir": str(folder / "lib"),
+        }
+        config = folder / "agent.json"
+        config.write_text(json.dumps({**self._values, "kubernetes": kubernetes, **settings}))
+        begin = self.log.stat().st_size
+        process = self._launch(config, {**self.environment, **(environment or {})})
+        following = NextAgent(process, self.log, begin)
+        self._following.append(following)
+        following.await_words("ready for the end")
+        return following
+
+    def take_over(self, following: NextAgent) -> None:
+        """Have the next agent be this one; the one before has ended."""
+        self.process = following.process
+        following.await_words("ready in")
+
+    def _launch(self, config: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tierline_agent", "--config", str(self.config)],
+            return subprocess.Popen(
+                [sys.executable, "-m", "tierline_agent", "--config", str(config)],
                 stderr=log,
                 stdout=log,
-                env=self.environment,
+                env=environment,
             )
-        wait_until(self._answers, "the agent answers")
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -206,11 +234,47 @@ class AgentProcess:
         """Stop the agent as an administrator does; returns its exit status."""
         assert self.process is not None
         self._end_clients()
+        for following in self._following:
+            if following.process is not self.process:
+                following.kill()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(TIMEOUT_S)
         self.store.unlink(missing_ok=True)
         return status
+
+
+@dataclass(frozen=True)
+class NextAgent:
+    """An agent that stands by; it writes to the log of the one that serves."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    begin: int
+    """Where in the log it begins."""
+
+    def said(self) -> str:
+        """What was said since it began."""
+        return self.log.read_bytes()[self.begin :].decode()
+
+    def await_words(self, words: str) -> None:
+        """Wait until it was said."""
+
+        def says() -> bool:
+            assert self.process.poll() is None, self.said()
+            return words in self.said()
+
+        wait_until(says, f"the next agent says {words!r}")
+
+    def maps(self, path: Path) -> set[str]:
+        """The address ranges at which it has a file mapped."""
+        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        return {line.split()[0] for line in lines if line.endswith(f" {path}")}
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self.process.kill()
+        self.process.wait()
 
 
 @dataclass(frozen=True)

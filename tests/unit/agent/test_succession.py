@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.agent.loops import in_loop
 
+from tierline_agent import succession
+from tierline_agent.config import AgentConfig, parse_config
 from tierline_agent.errors import AlreadyRunning
-from tierline_agent.succession import AgentLock
+from tierline_agent.preparation import Prepared, prepare
+from tierline_agent.succession import AgentLock, sole_agent
 
 pytestmark = pytest.mark.timeout(60)
 HOLDS = """
@@ -69,7 +78,11 @@ async def test_one_that_may_not_wait_is_refused(tmp_path: Path) -> None:
 async def test_the_lock_is_not_enough_while_the_process_that_had_it_lives(tmp_path: Path) -> None:
     with holder(tmp_path) as first, AgentLock(tmp_path) as lock:
         looks = asyncio.Event()
-        waiting = asyncio.create_task(lock.wait(looks.set))
+
+        async def looked() -> None:
+            looks.set()
+
+        waiting = asyncio.create_task(lock.wait(looked))
         await looks.wait()
         go_on(first)
         assert answer(first) == "given back"
@@ -80,3 +93,59 @@ async def test_the_lock_is_not_enough_while_the_process_that_had_it_lives(tmp_pa
         first.send_signal(signal.SIGKILL)
         await alone
         first.wait()
+
+
+def settings(folder: Path, port: int) -> AgentConfig:
+    values = {
+        "state_dir": str(folder),
+        "run_dir": str(folder),
+        "device": {"kind": "cpu", "fast_bytes": 1 << 20, "extent_bytes": 1 << 16},
+        "tiers": [{"name": "nvme", "path": str(folder / "nvme"), "size_bytes": 1 << 20}],
+        "metrics_port": port,
+        "kubernetes": {"hand_over": True},
+    }
+    return parse_config(json.dumps(values), "here")
+
+
+def ready(port: int) -> int:
+    """What a readiness probe is answered; 0 if nobody is there."""
+    probe = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        probe.request("GET", "/readyz")
+        return probe.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        probe.close()
+
+
+@in_loop
+async def test_one_that_stands_by_is_ready_when_it_has_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may, looks = threading.Event(), 0
+
+    def prepares_when_it_may(*arguments: Any) -> Prepared:
+        may.wait()
+        return prepare(*arguments)
+
+    monkeypatch.setattr(succession, "prepare", prepares_when_it_may)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with holder(tmp_path) as first:
+        standing = asyncio.create_task(sole_agent(settings(tmp_path, port)))
+        while not (status := await asyncio.to_thread(ready, port)):
+            await asyncio.sleep(0.01)
+        while looks < 3 and status == HTTPStatus.SERVICE_UNAVAILABLE:
+            status = await asyncio.to_thread(ready, port)
+            looks += 1
+        assert status == HTTPStatus.SERVICE_UNAVAILABLE
+        may.set()
+        while await asyncio.to_thread(ready, port) != HTTPStatus.OK:
+            await asyncio.sleep(0.01)
+        assert not standing.done()
+        first.kill()
+    lock, prepared = await standing
+    with lock:
+        assert [name for name, _ in prepared.devices.values()] == ["cpu"]
+    assert not (tmp_path / "nvme").exists()

@@ -17,6 +17,7 @@ from tierline_agent.tiers import (
     MediumFailure,
     MediumUnusable,
     NoSpace,
+    map_early,
     open_medium,
 )
 from tierline_agent.tiers.files import PIECE_BYTES
@@ -185,3 +186,60 @@ def test_a_new_file_needs_a_size(folders: dict[str, Path]) -> None:
 def test_an_unknown_kind_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="dram, pmem, nvme"):
         open_medium("tape", "/dev/null")  # type: ignore[arg-type]  # what a configuration may say
+
+
+def test_what_another_one_has_is_mapped_early_and_claimed_when_it_is_free(
+    folders: dict[str, Path],
+) -> None:
+    path = folders[MEMORY] / "medium"
+    other = open_medium("dram", path, SIZE_BYTES)
+    early = map_early("dram", path, SIZE_BYTES)
+    assert early is not None
+    assert early.size_bytes == SIZE_BYTES
+    with pytest.raises(MediumUnusable, match="another process has it"):
+        open_medium("dram", path, SIZE_BYTES, early=early)
+    other.close()
+    opened = open_medium("dram", path, SIZE_BYTES, early=early)
+    assert opened is early
+    with pytest.raises(MediumUnusable, match="another process has it"):
+        open_medium("dram", path)
+    opened.write_from(0, content(1, BLOCK_BYTES))
+    opened.close()
+    assert path.read_bytes()[:BLOCK_BYTES] == content(1, BLOCK_BYTES)
+
+
+def test_what_was_mapped_early_and_is_another_medium_now_is_not_claimed(
+    folders: dict[str, Path],
+) -> None:
+    path = folders[MEMORY] / "medium"
+    open_medium("dram", path, SIZE_BYTES).close()
+    early = map_early("dram", path)
+    assert early is not None
+    open_medium("dram", path.with_name("new"), SIZE_BYTES).close()
+    assert early.is_in_place()
+    path.with_name("new").replace(path)
+    assert not early.is_in_place()
+    opened = open_medium("dram", path, early=early)
+    assert opened is not early
+    path.unlink()
+    assert not early.is_in_place()
+    for medium in (opened, early):
+        medium.close()
+
+
+def test_nothing_is_mapped_early_that_is_not_memory_of_that_size(folders: dict[str, Path]) -> None:
+    path = folders[MEMORY] / "medium"
+    assert map_early("dram", path, SIZE_BYTES) is None
+    assert not path.exists()
+    path.touch()
+    assert map_early("dram", path) is None
+    with path.open("r+b") as holes:
+        holes.truncate(SIZE_BYTES)
+    assert map_early("dram", path, SIZE_BYTES) is None
+    assert path.stat().st_blocks == 0
+    open_medium("dram", path, SIZE_BYTES).close()
+    assert map_early("dram", path, 2 * SIZE_BYTES) is None
+    assert map_early("nvme", path, SIZE_BYTES) is None
+    path = folders[DISK] / "medium"
+    open_medium("pmem", path, SIZE_BYTES).close()
+    assert map_early("pmem", path, SIZE_BYTES) is None

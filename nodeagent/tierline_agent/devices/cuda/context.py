@@ -2,7 +2,7 @@
 
 Every thread that calls the driver for a device enters its context first; threads serve several
 devices in turn. Invariant: `handle` is the context in which all memory and streams of the device
-live, until `reset` replaces it.
+live, until `reset` replaces it or `release` ends it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class Context:
         """Destroy the context with all that is in it, and make a new one. Raises CudaFailed."""
         driver.cuDevicePrimaryCtxReset(self._device)  # of a lost device it may answer its loss
         self.handle = self._retain()
+
+    def release(self) -> None:
+        """Destroy it with all that is in it, for good."""
+        driver.cuDevicePrimaryCtxReset(self._device)
 
     def location(self) -> Any:
         """Where this device's memory is."""

@@ -59,8 +59,13 @@ class CudaDevice:
     kind = "cuda"
     copies_itself = True
 
-    def __init__(self, gpu: Gpu, extent_bytes: int, fast_bytes: int) -> None:
-        """Raises CudaFailed, OSError: it cannot be used."""
+    def __init__(
+        self, gpu: Gpu, extent_bytes: int, fast_bytes: int, context_bytes: int | None = None
+    ) -> None:
+        """`context_bytes` is what a context costs, bytes; None: to be measured.
+
+        No memory is taken beside the context's. Raises CudaFailed, OSError: it cannot be used.
+        """
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
         self.product = gpu.product
@@ -72,12 +77,17 @@ class CudaDevice:
         self._kept = KeptCalls()
         before = used_bytes(gpu)
         self._context = Context(gpu.ordinal, self._kept)
-        self.context_bytes = _grown(before, used_bytes(gpu))
-        self._media = PinnedMedia(self._context)
-        self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
+        grown = _grown(before, used_bytes(gpu))
+        self.context_bytes = grown if context_bytes is None else context_bytes
         self._stream: CudaStream | None = None
         self._closed: list[CudaWords | CudaBackup] = []
-        self._parts = self._make_parts()
+        try:
+            self._media = PinnedMedia(self._context)
+            self._buffers = Buffers(self._context, _STREAM_BUFFERS + IN_FLIGHT, extent_bytes)
+            self._parts = self._make_parts()
+        except BaseException:
+            self._context.release()
+            raise
         self._runner = StreamRunner(f"gpu{gpu.ordinal}")
 
     # -- its life
@@ -103,6 +113,13 @@ class CudaDevice:
     def close(self) -> None:
         """End the runner."""
         self._runner.close()
+
+    def give_back(self) -> None:
+        """End the runner, and the context with all that is in it."""
+        self._media.give_up()
+        self._runner.close()
+        self._context.release()
+        self._parts.memory.close()
 
     def _make_parts(self) -> _Parts:
         context, buffers = self._context, self._buffers.all
@@ -160,9 +177,8 @@ class CudaDevice:
     # -- bytes
 
     def attach_media(self, media: Mapping[MappedMedium, int]) -> None:
-        """Map and pin them."""
-        for medium, content_offset in media.items():
-            self._media.add(medium, content_offset)
+        """Map and pin them; what else was is let go."""
+        self._media.attach(media)
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into a pinned buffer, and copy that."""

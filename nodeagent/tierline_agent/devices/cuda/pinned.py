@@ -1,22 +1,26 @@
 """Host memory that a device copies from: mappings of the tiers, and buffers for what is read.
 
-Everything is pinned at the start, in pieces: a pin takes a lock of the whole driver, and one of
+Everything is pinned at the start, before the medium is this agent's if it can be (`MappedMedium`:
+to pin changes no byte), and in pieces: a pin takes a lock of the whole driver, and one of
 hundreds of gigabytes would stall every CUDA call of the node for minutes. Each device pins mappings
 of its own (`MappedMedium.map_again`).
 
 The driver refuses a copy that crosses from one pinned piece into the next. Extents are powers of
 two no larger than a piece, and pieces begin where the content begins: no extent lies across two.
 
-Invariant: what is pinned stays mapped until `close`.
+Invariant: what is pinned stays mapped; an extent is copied only from a medium that is attached.
 """
 
 from __future__ import annotations
 
 import mmap
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tierline_agent.devices.cuda.context import Context
-from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.cuda.driver import CudaFailed, call, driver
 from tierline_agent.sources import Place
 from tierline_agent.tiers import MappedMedium
 from tierline_agent.tiers.memory import address_of, scratch
@@ -42,7 +46,7 @@ def unpin(context: Context, address: int, size_bytes: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Mapping:
+class _Pinned:
     memory: mmap.mmap
     address: int
     content_offset: int
@@ -53,14 +57,28 @@ class PinnedMedia:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._mappings: dict[MappedMedium, _Mapping] = {}
+        self._mappings: dict[MappedMedium, _Pinned] = {}
+        self._attaching = threading.Lock()
+        self._given_up = False
 
-    def add(self, medium: MappedMedium, content_offset: int) -> None:
-        """Map a medium, and pin it from where its content begins. Raises CudaFailed, TierError."""
-        memory = medium.map_again()
-        mapping = _Mapping(memory, address_of(memoryview(memory)), content_offset)
-        self._pin(medium, mapping)
-        self._mappings[medium] = mapping
+    def attach(self, media: Mapping[MappedMedium, int]) -> None:
+        """Have each medium pinned from where its content begins, bytes, and no other one.
+
+        What is pinned like that already stays. Raises CudaFailed, TierError: all others are.
+        """
+        with self._attaching:
+            for medium, mapping in [*self._mappings.items()]:
+                if media.get(medium) != mapping.content_offset:
+                    del self._mappings[medium]
+                    self._drop(medium, mapping)
+            for medium, content_offset in media.items():
+                if medium not in self._mappings:
+                    self._mappings[medium] = self._map(medium, content_offset)
+
+    def give_up(self) -> None:
+        """Let go of all for good, also of what another thread is attaching: that fails."""
+        self._given_up = True
+        self.attach({})
 
     def address_of(self, place: Place) -> int:
         """Where this device finds a place."""
@@ -71,10 +89,29 @@ class PinnedMedia:
         for medium, mapping in self._mappings.items():
             self._pin(medium, mapping)
 
-    def _pin(self, medium: MappedMedium, mapping: _Mapping) -> None:
+    def _map(self, medium: MappedMedium, content_offset: int) -> _Pinned:
+        memory = medium.map_again()
+        mapping = _Pinned(memory, address_of(memoryview(memory)), content_offset)
+        try:
+            self._pin(medium, mapping)
+        except CudaFailed:
+            self._drop(medium, mapping)
+            raise
+        return mapping
+
+    def _drop(self, medium: MappedMedium, mapping: _Pinned) -> None:
+        offset = mapping.content_offset
+        with suppress(CudaFailed):  # a context that is lost has unpinned it
+            unpin(self._context, mapping.address + offset, medium.size_bytes - offset)
+        mapping.memory.close()
+
+    def _pin(self, medium: MappedMedium, mapping: _Pinned) -> None:
         what = f"the {medium.kind} tier {medium.path}"
-        size_bytes = medium.size_bytes - mapping.content_offset
-        pin(self._context, what, mapping.address + mapping.content_offset, size_bytes)
+        for at in range(mapping.content_offset, medium.size_bytes, _PIECE_BYTES):
+            if self._given_up:
+                raise CudaFailed(f"cannot pin {what}: GPU {self._context.ordinal} was given back")
+            piece = min(_PIECE_BYTES, medium.size_bytes - at)
+            pin(self._context, what, mapping.address + at, piece)
 
 
 @dataclass(frozen=True, eq=False)
