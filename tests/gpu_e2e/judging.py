@@ -19,6 +19,8 @@ _SAID: Final = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) \w+ [\w.]+
 _ENDING: Final = "stopping;"
 _STEPS: Final = {
     "gone": "the agent that served has ended",
+    "alone": "no process of an agent before is left",
+    "opened": "opened the devices in ",
     "ready": "ready in ",
 }
 """What the next agent says, when it is so."""
@@ -106,8 +108,9 @@ def gaps(jobs: Sequence[Job]) -> int:
 def hand_over(before: str, after: str) -> dict[str, float]:
     """What an agent's log and that of the next say of their hand-over.
 
-    In seconds since the first one began to end: when its process was `gone`, and when the next one
-    was `ready`. Left out is what was not said.
+    In seconds since the first one began to end: when its lock was `gone`, when the next one was
+    `alone` (the process, too), had `opened` devices and tiers, and was `ready`. Left out is what
+    was not said.
     """
     ends = [moment for moment, words in _said(before) if words.startswith(_ENDING)]
     if not ends:
