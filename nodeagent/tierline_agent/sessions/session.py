@@ -156,7 +156,7 @@ class Session:
         """Let the lease go on; give up the rest when it is quiet."""
         client, node = self.client, self.client.node
         node.watch.forget(client.process, self._death)
-        self.jobs.settle()
+        self.on_quiet()
         if node.stopping:
             return
         self._reattach.close()
