@@ -72,8 +72,8 @@ class Jobs:
         self.records = Records(client)
         self._job: Job | None = None
         self._revoked: int | None = None
-        self._unsettled: Callable[[], None] | None = None
-        """Counts the job that is over."""
+        self._unsettled: tuple[Job, Callable[[], None]] | None = None
+        """The job that is over, and what counts it."""
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
@@ -391,33 +391,23 @@ class Jobs:
             unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
         self._ended_ns = end_ns
-        self._unsettled = partial(
-            self._count,
+        count = partial(
+            self.records.count,
             job,
             end_ns=end_ns,
             stall_ns=stall_ns,
             fetched_bytes=fetched_bytes,
             workspace_bytes=workspace_bytes,
         )
+        self._unsettled = job, count
 
     def settle(self) -> None:
         """Count the job that is over, and answer its JOB_END, if that is still to be done."""
         if self._unsettled is not None:
-            count, self._unsettled = self._unsettled, None
+            (job, count), self._unsettled = self._unsettled, None
+            self._give_ring_back(job)
             count()
         self._answer_end()
-
-    def _count(
-        self, job: Job, *, end_ns: int, stall_ns: int, fetched_bytes: int, workspace_bytes: int
-    ) -> None:
-        self._give_ring_back(job)
-        self.records.count(
-            job,
-            end_ns=end_ns,
-            stall_ns=stall_ns,
-            fetched_bytes=fetched_bytes,
-            workspace_bytes=workspace_bytes,
-        )
 
     def _give_ring_back(self, job: Job) -> None:
         if job.execution is not None:

@@ -106,9 +106,9 @@ def test_nothing_is_left_of_one_that_dies_while_it_stands_by(tmp_path: Path) -> 
 
 
 def there(agent: AgentProcess, machine: Path) -> set[Path]:
-    """The files of an agent, and its tier."""
+    """The files of an agent, and of its tier."""
     folders = (agent.run_dir, agent.folder / "state")
-    return {path for folder in folders for path in folder.rglob("*")} | {machine / "dram"}
+    return {path for folder in folders for path in folder.rglob("*")} | {*machine.glob("dram*")}
 
 
 def test_a_context_is_left_to_tasks_that_were_promised_the_memory(tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ class Context:
 
     def reset(self) -> None:
         """Destroy the context with all that is in it, and make a new one. Raises CudaFailed."""
-        driver.cuDevicePrimaryCtxReset(self._device)  # of a lost device it may answer its loss
+        self.release()
         self.handle = self._retain()
 
     def release(self) -> None:
         """Destroy it with all that is in it, for good."""
-        driver.cuDevicePrimaryCtxReset(self._device)
+        driver.cuDevicePrimaryCtxReset(self._device)  # of a lost device it may answer its loss
 
     def location(self) -> Any:
         """Where this device's memory is."""

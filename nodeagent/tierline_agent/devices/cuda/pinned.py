@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,18 +31,28 @@ _PORTABLE_OFF = 0
 
 def pin(context: Context, what: str, address: int, size_bytes: int) -> None:
     """Pin memory that has been written to or is populated. Raises CudaFailed."""
-    context.enter()
-    for at in range(0, size_bytes, _PIECE_BYTES):
-        piece = min(_PIECE_BYTES, size_bytes - at)
-        attempt = f"pin {what} ({piece} bytes) for GPU {context.ordinal}"
-        call(attempt, driver.cuMemHostRegister, address + at, piece, _PORTABLE_OFF)
+    for piece in _pieces(address, size_bytes):
+        _pin_piece(context, what, *piece)
 
 
 def unpin(context: Context, address: int, size_bytes: int) -> None:
     """Undo `pin`; a context that is lost has undone it. Waits for all that is enqueued."""
     context.enter()
-    for at in range(0, size_bytes, _PIECE_BYTES):
-        driver.cuMemHostUnregister(address + at)
+    for at, _ in _pieces(address, size_bytes):
+        driver.cuMemHostUnregister(at)
+
+
+def _pieces(address: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where each piece begins, and its bytes."""
+    end = address + size_bytes
+    for at in range(address, end, _PIECE_BYTES):
+        yield at, min(_PIECE_BYTES, end - at)
+
+
+def _pin_piece(context: Context, what: str, address: int, size_bytes: int) -> None:
+    context.enter()
+    attempt = f"pin {what} ({size_bytes} bytes) for GPU {context.ordinal}"
+    call(attempt, driver.cuMemHostRegister, address, size_bytes, _PORTABLE_OFF)
 
 
 @dataclass(frozen=True)
@@ -106,12 +116,11 @@ class PinnedMedia:
         mapping.memory.close()
 
     def _pin(self, medium: MappedMedium, mapping: _Pinned) -> None:
-        what = f"the {medium.kind} tier {medium.path}"
-        for at in range(mapping.content_offset, medium.size_bytes, _PIECE_BYTES):
+        what, offset = f"the {medium.kind} tier {medium.path}", mapping.content_offset
+        for piece in _pieces(mapping.address + offset, medium.size_bytes - offset):
             if self._given_up:
                 raise CudaFailed(f"cannot pin {what}: GPU {self._context.ordinal} was given back")
-            piece = min(_PIECE_BYTES, medium.size_bytes - at)
-            pin(self._context, what, mapping.address + at, piece)
+            _pin_piece(self._context, what, *piece)
 
 
 @dataclass(frozen=True, eq=False)

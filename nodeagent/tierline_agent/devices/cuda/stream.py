@@ -269,7 +269,7 @@ class CudaStream:
                 return False
             first = self._flight[0].number
             needed = consumed_needed(first, len(self._ring))
-            return needed > 0 and (self.words.consumed - needed) & 0x80000000 != 0
+            return needed > 0 and not self._has_consumed(needed)
 
     # -- the runner's thread
 
@@ -301,8 +301,7 @@ class CudaStream:
         """Whether a stream may begin behind it, and its last extents wait for nobody."""
         if not (self._flight and self._is_all_enqueued) or self._order.behind is None:
             return False
-        needed = consumed_needed(self._flight[0].number, len(self._ring))
-        return (self.words.consumed - needed) & 0x80000000 == 0
+        return self._has_consumed(consumed_needed(self._flight[0].number, len(self._ring)))
 
     @property
     def _has_room_ahead(self) -> bool:
@@ -414,8 +413,11 @@ class CudaStream:
         """Whether a job that runs has done with all that lies where this one belongs."""
         if self._ahead is Ahead.BETWEEN_JOBS:
             return True
-        needed = freed_by(number, len(self._order.sources), len(self._ring))
-        return (self.words.consumed - needed) & 0x80000000 == 0
+        return self._has_consumed(freed_by(number, len(self._order.sources), len(self._ring)))
+
+    def _has_consumed(self, count: int) -> bool:
+        """Whether the client has consumed so many, as the device compares the words."""
+        return (self.words.consumed - count) & 0x80000000 == 0
 
     def _submit(self, number: int, work: Callable[[], int], buffer: Buffer | None) -> None:
         source = self._order.sources[number]
