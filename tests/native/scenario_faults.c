@@ -98,21 +98,33 @@ static void connect_in_child(const struct model *model) {
     tierline_close(own.client);
 }
 
+/* Of a job whose first layer has run. */
+static void end_begun_job(const struct model *model, uint64_t job) {
+    for (uint32_t l = 1; l < EXTENTS; l++) {
+        run_layer(model, l);
+    }
+    OK(tierline_job_end(model->client, job, 0));
+    EXPECT(stats_of(model).fetched_bytes == 0);
+    tierline_close(model->client);
+}
+
 static void forking(const char *socket_path) {
-    EXPECT(setenv("SCENARIO_SOCKET", socket_path, 1) == 0);
     struct model model = loaded(connected(socket_path), 0);
     uint64_t job = begin_job(&model);
     run_layer(&model, 0);
     EXPECT(in_child(call_in_child, &model) == 0);
     EXPECT(in_child(read_in_child, &model) != 0);
     EXPECT(in_child(read_resident_in_child, &model) != 0);
+    end_begun_job(&model, job);
+}
+
+static void connecting_in_a_child(const char *socket_path) {
+    EXPECT(setenv("SCENARIO_SOCKET", socket_path, 1) == 0);
+    struct model model = loaded(connected(socket_path), 0);
+    uint64_t job = begin_job(&model);
+    run_layer(&model, 0);
     EXPECT(in_child(connect_in_child, &model) == 0);
-    for (uint32_t l = 1; l < EXTENTS; l++) {
-        run_layer(&model, l);
-    }
-    OK(tierline_job_end(model.client, job, 0));
-    EXPECT(stats_of(&model).fetched_bytes == 0);
-    tierline_close(model.client);
+    end_begun_job(&model, job);
 }
 
 static sigjmp_buf escape;
@@ -254,6 +266,7 @@ static void agent_gone_for_good(const char *socket_path) {
 const struct named_scenario fault_scenarios[] = {
     {"writing", writing},
     {"forking", forking},
+    {"connecting_in_a_child", connecting_in_a_child},
     {"foreign_faults", foreign_faults},
     {"reading_what_cannot_be_had", reading_what_cannot_be_had},
     {"reading_before_the_seal", reading_before_the_seal},

@@ -73,12 +73,13 @@ class Agent:
         lines = written[: written.rfind("\n") + 1].splitlines()  # the last may be half there
         return [event for event in map(json.loads, lines) if event["event"] == kind]
 
-    def wait_for(self, kind: str) -> dict[str, Any]:
+    def wait_for(self, kind: str, count: int = 1) -> dict[str, Any]:
+        """The event of this kind that is the so many-th."""
         end_s = time.monotonic() + PATIENCE_S
-        while not (found := self.events(kind)):
-            assert time.monotonic() < end_s, f"the agent noted no {kind}"
+        while len(found := self.events(kind)) < count:
+            assert time.monotonic() < end_s, f"the agent noted {len(found)} {kind}"
             time.sleep(0.005)
-        return found[0]
+        return found[count - 1]
 
 
 @pytest.fixture
@@ -135,6 +136,7 @@ def test_c_tests(build: Path) -> None:
     run(tool("ctest"), "--test-dir", str(build / "native-tests"), "--output-on-failure")
 
 
+STREAMED = ("--resident", "0,4", "--ring", "2")
 STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
              "going_back", "backwards", "leaving_early", "outside_a_job", "unforeseen",
              "lease_alone", "two_threads_with_jobs", "readers_beside_jobs",
@@ -152,6 +154,13 @@ def test_scenario(build: Path, agent: Agent, name: str) -> None:
         assert [p["first"] for p in agent.events("profile")] == [0, 744, 0]
         assert agent.events("profile")[0]["names"] == ["x" * 63, "layer 1"]
         assert agent.events("output")[0]["output"] == "ab" * 32
+
+
+# ThreadSanitizer has no threads that a fork's child starts.
+@pytest.mark.parametrize("build", native_builds.WITHOUT_THREADS, indirect=True)
+def test_a_forks_child_connects_for_itself(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    Scenario(build, "connecting_in_a_child", agent).held()
 
 
 @pytest.mark.parametrize(
@@ -203,9 +212,6 @@ def test_nonsense_and_refusals_are_errors(agent: Agent, options: tuple[str, ...]
         assert f"no {options[1]} here" in out
 
 
-STREAMED = ("--resident", "0,4", "--ring", "2")
-
-
 @pytest.mark.parametrize("scenario", ["agent_lost_in_a_job", "job_revoked_by_a_restart"])
 def test_an_agent_killed_in_mid_stream(build: Path, agent: Agent, scenario: str) -> None:
     agent.start(*STREAMED, "--hold-at", "3")
@@ -229,6 +235,18 @@ def test_an_agent_killed_between_jobs(build: Path, agent: Agent) -> None:
         agent.start(*STREAMED)
     program.held()
     assert not agent.events("resumed")
+
+
+def test_an_idle_program_is_back_before_it_wants_anything(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "agent_lost_between_jobs", agent)
+    for times in (1, 2):
+        program.expect_line("kill the agent")
+        agent.kill()
+        agent.start(*STREAMED)
+        assert agent.wait_for("hello", 1 + times)["token"] == 4711
+        program.answer()
+    program.held()
 
 
 @pytest.mark.parametrize("request_", ["JobBegin", "JobEnd", "Fetch"])

@@ -67,7 +67,7 @@ static int expect(tierline_client *client, uint16_t type, uint32_t sequence,
                      message->type, type);
             return unreachable(client, "opening the connection");
         }
-        if (tl_now_ns() >= end_ns) {
+        if (tl_now_ns() >= end_ns || atomic_load(&client->keeper.stopping)) {
             snprintf(connection->reason, sizeof connection->reason, "it does not answer");
             return unreachable(client, "opening the connection");
         }
@@ -314,6 +314,7 @@ int tl_attach(tierline_client *client) {
                  strerror(errno));
         return unreachable(client, "connecting");
     }
+    client->offer.answered = true;
     int code = greet(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {
         if ((client->offer.sealed_arenas & (1U << i)) != 0) {

@@ -161,6 +161,7 @@ int tl_connect(const char *socket_path, const char *process_name, uint32_t devic
         code = tl_ensure_connected(client);
         tl_lock_release(&client->lock);
     }
+    code = code == 0 ? tl_keeper_start(client) : code;
     if (code != 0) {
         tl_close(client);
         return code;
@@ -180,6 +181,7 @@ void tl_close(tierline_client *client) {
         tl_gates_settle(client); /* what cannot be settled ends with the connection */
         tl_gates_disown(client);
     }
+    tl_keeper_stop(client);
     forget_client(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state != TL_ARENA_NONE) {

@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "connection.h"
 #include "error.h"
+#include "keeper.h"
 #include "open_lease.h"
 #include "tierline/protocol.h"
 #include "tierline/tierline.h"
@@ -82,6 +83,7 @@ struct tl_offer {
     uint64_t reach_bytes; /* of the workspace */
     uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
     int lease;            /* the file of the open lease that came with it; -1: none */
+    bool answered;        /* there was an agent, whether it took this client or not */
 };
 
 struct tierline_client {
@@ -121,6 +123,7 @@ struct tierline_client {
     struct tl_arena arenas[TIERLINE_MAX_ARENAS];
     struct tl_job job;
     struct tl_open_lease lease;
+    struct tl_keeper keeper;
 };
 
 /* client.c: 0, or a code if the client cannot be used here. */
@@ -140,6 +143,8 @@ int tl_send_one_way(tierline_client *client, const struct tlp_message *message);
 /* Tells the agent of a job that was taken, if it was not told yet. */
 void tl_say_taken(tierline_client *client);
 int tl_ensure_connected(tierline_client *client);
+/* Makes one attempt, if the link is down and nobody reads from it. 0 or a code. */
+int tl_try_to_connect(tierline_client *client);
 void tl_break_link(tierline_client *client);
 void tl_pump(tierline_client *client, int timeout_ms);
 /* Reads what has come without waiting. */

@@ -20,8 +20,8 @@
 #include "launch_state.h"
 #include "launch_yields.h"
 #include "stand_in.h"
+#include "threads.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -30,7 +30,6 @@
 #define PERIOD_NS 5000000U
 /* Behind a job: the next one need not wake it then, which would cost it as much as the rest. */
 #define STAYS_AWAKE_NS 20000000U
-#define LOOK_NS 200000000U
 /* What the agent had under way when it gave up may still arrive for so long. */
 #define SETTLE_NS 100000000U
 #define ENDED_WORD 0x7fffffffU
@@ -125,7 +124,7 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
     tl_lock_acquire(&client->lock);
     struct tl_job *job = &client->job;
     uint64_t number = job->granted ? job->number : 0;
-    if (number != 0 || client->workspace.lent) {
+    if (number != 0) {
         tl_look(client);
         tl_say_taken(client);
         int code = tl_ensure_connected(client);
@@ -156,15 +155,6 @@ static void end_if_idle(tierline_client *client, uint32_t begun) {
     tl_lock_release(&tl_gates.lock);
 }
 
-/* How long nothing need be done between jobs. Who has a workspace must not miss that the agent was
- * restarted: the next one lends it to others unless it is offered back. */
-static uint64_t idle_ns(tierline_client *client) {
-    tl_lock_acquire(&client->lock);
-    bool lent = client->workspace.lent;
-    tl_lock_release(&client->lock);
-    return lent ? LOOK_NS : TL_FOREVER;
-}
-
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
@@ -188,9 +178,7 @@ static void *watch(void *context) {
             end_if_idle(client, begun);
         }
         begun = now;
-        uint64_t report_ns = tl_holdings_report(client);
-        uint64_t look_ns = idle_ns(client);
-        uint64_t idle = report_ns < look_ns ? report_ns : look_ns;
+        uint64_t idle = tl_holdings_report(client);
         uint64_t now_ns = tl_now_ns();
         awake_ns = job != 0 ? now_ns + STAYS_AWAKE_NS : awake_ns;
         bool dozes = job == 0 && now_ns >= awake_ns;
@@ -208,15 +196,9 @@ int tl_monitor_start(void) {
         return 0;
     }
     atomic_store(&tl_gates.stopping, false);
-    /* The program's signals are for its own threads. */
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&tl_gates.monitor, NULL, watch, tl_gates.client);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    tl_gates.watching = failed == 0;
-    return failed == 0 ? 0 : tl_fail(TIERLINE_E_SYSTEM, "starting the thread that watches jobs");
+    int code = tl_thread_start(&tl_gates.monitor, watch, tl_gates.client, "watches jobs");
+    tl_gates.watching = code == 0;
+    return code;
 }
 
 void tl_monitor_stop(void) {

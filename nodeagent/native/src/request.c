@@ -167,6 +167,40 @@ static void prepare_offer(tierline_client *client) {
     }
 }
 
+/* What is true of a connection that has just been made. */
+static void connected(tierline_client *client) {
+    client->gave_up = false;
+    tl_open_lease_replace(&client->lease, client->offer.lease);
+    client->job.taken = false; /* the agent knows the job by what it was offered */
+    client->job.unsaid = false;
+    client->generation++;
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        tl_gates_connected();
+    }
+    if (client->offer.revoked_job != 0) {
+        client->job.revoke_asked = client->offer.revoked_job;
+    }
+}
+
+static int attach(tierline_client *client, bool patiently) {
+    bool once = !patiently || client->gave_up;
+    client->link = TL_LINK_ATTACHING;
+    prepare_offer(client);
+    tl_lock_release(&client->lock);
+    int code = attach_patiently(client, once);
+    tl_lock_acquire(&client->lock);
+    client->link = code == 0 ? TL_LINK_UP : TL_LINK_DOWN;
+    if (code == 0) {
+        connected(client);
+    }
+    tl_event_announce(&client->changed);
+    return code;
+}
+
+int tl_try_to_connect(tierline_client *client) {
+    return attach(client, false);
+}
+
 int tl_ensure_connected(tierline_client *client) {
     uint32_t failures = client->failures;
     while (client->link != TL_LINK_UP) {
@@ -178,31 +212,11 @@ int tl_ensure_connected(tierline_client *client) {
             tl_event_wait(&client->changed, &client->lock, SLICE_NS);
             continue;
         }
-        bool once = client->gave_up;
-        client->link = TL_LINK_ATTACHING;
-        prepare_offer(client);
-        tl_lock_release(&client->lock);
-        int code = attach_patiently(client, once);
-        tl_lock_acquire(&client->lock);
-        client->link = code == 0 ? TL_LINK_UP : TL_LINK_DOWN;
-        client->gave_up = code != 0;
-        if (code == 0) {
-            tl_open_lease_replace(&client->lease, client->offer.lease);
-            client->job.taken = false; /* the agent knows the job by what it was offered */
-            client->job.unsaid = false;
-            client->generation++;
-            if (client->device == TIERLINE_DEVICE_CUDA) {
-                tl_gates_connected();
-            }
-            if (client->offer.revoked_job != 0) {
-                client->job.revoke_asked = client->offer.revoked_job;
-            }
-        } else {
+        int code = attach(client, true);
+        if (code != 0) {
+            client->gave_up = true;
             client->failures++;
             memcpy(client->reason, client->connection.reason, sizeof client->reason);
-        }
-        tl_event_announce(&client->changed);
-        if (code != 0) {
             return code;
         }
     }

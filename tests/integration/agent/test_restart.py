@@ -33,6 +33,17 @@ def test_a_job_in_progress_goes_on_after_the_agent_was_restarted(
     assert agent.extents() == {"free": 0, "resident": 2, "ring": 2, "workspace": 0, "draining": 0}
 
 
+def test_no_job_waits_for_programs_that_have_nothing_to_do(agent: AgentProcess) -> None:
+    agent.register("busy", plan(10, resident=(0, 6)))
+    agent.register("idle", plan(10))
+    busy, idle = agent.program("busy", 1, 10), agent.program("idle", 2, 10)
+    agent.kill()
+    agent.start()
+    assert busy.do("job") == busy.expected
+    assert "did not come back in time" not in agent.log.read_text()
+    assert idle.do("job") == idle.expected
+
+
 def test_the_stream_resumes_where_the_flag_words_stand(agent: AgentProcess) -> None:
     agent.register("vision", plan(9, ring=3))
     client = agent.client("vision")
