@@ -15,13 +15,15 @@ tierline, P %     so much resident, the rest through the smallest ring; eager, i
 tierline graph    the same as a captured graph, with nothing resident
 
 What is called *identical* is so bit by bit: to the resident model of the same process, and for
-Tierline to the same program without it. tests.gpu.offloading_plot draws FILE.
+Tierline to the same program without it. FILE is written after each way; what it holds of other
+models stays in it. tests.gpu.offloading_plot draws FILE.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -244,6 +246,14 @@ def streamed(name: str, jobs: int) -> Iterator[Row]:
                 )
 
 
+def of_others(file: Path | None, models: list[str]) -> list[Row]:
+    """What the file holds of models that are not measured now."""
+    if file is None or not file.exists():
+        return []
+    rows = json.loads(file.read_text())["rows"]
+    return [Row(**row) for row in rows if row["model"] not in models]
+
+
 def main() -> None:
     """Measure, print a table, keep it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -259,7 +269,7 @@ def main() -> None:
         "  outputs"
     )
     torch.backends.cudnn.deterministic = True
-    kept = []
+    kept = of_others(arguments.json, arguments.model)
     for name in arguments.model:
         for row in itertools.chain(
             measure(name, arguments.jobs), streamed(name, arguments.streamed_jobs)
