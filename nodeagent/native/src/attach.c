@@ -45,6 +45,7 @@ static int expect(tierline_client *client, uint16_t type, uint32_t sequence,
         if (state < 0) {
             return unreachable(client, "opening the connection");
         }
+        client->offer.answered = client->offer.answered || state > 0;
         if (state > 0 && message->type == TLP_ERROR) {
             int code = -(int)message->error.code;
             memcpy(connection->reason, message->error.reason, sizeof message->error.reason);
@@ -314,7 +315,6 @@ int tl_attach(tierline_client *client) {
                  strerror(errno));
         return unreachable(client, "connecting");
     }
-    client->offer.answered = true;
     int code = greet(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {
         if ((client->offer.sealed_arenas & (1U << i)) != 0) {

@@ -83,7 +83,7 @@ struct tl_offer {
     uint64_t reach_bytes; /* of the workspace */
     uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
     int lease;            /* the file of the open lease that came with it; -1: none */
-    bool answered;        /* there was an agent, whether it took this client or not */
+    bool answered;        /* an agent said something, whether it took this client or not */
 };
 
 struct tierline_client {
