@@ -92,6 +92,8 @@ def total_memory(folder: Path, env: dict[str, str]) -> subprocess.CompletedProce
         pytest.param({"SIMCUDA_DEVICES": "99"}, "between 1 and 8", id="out of range"),
         pytest.param({"SIMCUDA_CONFIG": "/nonexistent"}, "cannot read", id="missing file"),
         pytest.param({"SIMCUDA_FAULTS": "call cuNo 1 UNKNOWN"}, "the fault", id="unknown call"),
+        pytest.param({"SIMCUDA_FAULTS": "hold cuNo 1 /x"}, "the fault", id="unknown held call"),
+        pytest.param({"SIMCUDA_FAULTS": "hold cuInit 1 here"}, "the fault", id="no whole path"),
         pytest.param({"SIMCUDA_FAULTS": "link h2d 0 0"}, "the fault", id="stopped link"),
     ],
 )

@@ -81,8 +81,16 @@ class AgentProcess:
         self.process = self._launch(self.config, self.environment)
         wait_until(self._answers, "the agent answers")
 
-    def stand_by(self, environment: Mapping[str, str] | None = None, **settings: Any) -> NextAgent:
-        """Start the next agent, with other settings; it has prepared what it could."""
+    def stand_by(
+        self,
+        environment: Mapping[str, str] | None = None,
+        until: str = "ready for the end",
+        **settings: Any,
+    ) -> NextAgent:
+        """Start the next agent, with other settings; it has said so when this returns.
+
+        As it is: that it has prepared what it could.
+        """
         folder = self.folder / "next"
         folder.mkdir(exist_ok=True)
         kubernetes = {
@@ -97,7 +105,7 @@ class AgentProcess:
         process = self._launch(config, {**self.environment, **(environment or {})})
         following = NextAgent(process, self.log, begin)
         self._following.append(following)
-        following.await_words("ready for the end")
+        following.await_words(until)
         return following
 
     def take_over(self, following: NextAgent) -> None:

@@ -132,6 +132,30 @@ def test_a_context_is_left_to_tasks_that_were_promised_the_memory(tmp_path: Path
             comes_back(program)
 
 
+def test_a_context_is_given_back_also_while_tiers_are_pinned(tmp_path: Path) -> None:
+    with serving(tmp_path, contexts=3) as (agent, machine):
+        vision = started(agent)
+        one, held = used_bytes(agent), machine / "held"
+        held.touch()
+        slow = {"SIMCUDA_FAULTS": f"hold cuMemHostRegister 2+ {held}", "SIMCUDA_FAULT_FILE": ""}
+        following = agent.stand_by(slow, until="made 1 of 1 devices")
+        wait_until(lambda: len(following.maps(machine / "dram")) == 2, "it pins the tier")
+        assert agent.register("speech", gpu_plan(EXTENTS, ring=3))["ok"]
+        speech = agent.program("speech", 2, EXTENTS, GPU_PROGRAM)
+        assert speech.do("job") == speech.expected
+        assert "pinned tiers" not in following.said()
+        held.unlink()
+        following.await_words("gpu-0 is left to the tasks")
+        following.await_words("ready for the end")
+        assert used_bytes(agent) == one + CONTEXT_BYTES, "the one of speech"
+        assert len(following.maps(machine / "dram")) == 1
+        agent.terminate()
+        agent.take_over(following)
+        assert agent.snapshot()["devices"][0]["context_bytes"] == CONTEXT_BYTES
+        for program in (vision, speech):
+            comes_back(program)
+
+
 def test_a_context_for_which_memory_is_lacking_is_made_later(tmp_path: Path) -> None:
     fails = {"SIMCUDA_FAULTS": "call cuDevicePrimaryCtxRetain 1 OUT_OF_MEMORY"}
     with serving(tmp_path) as (agent, _machine):

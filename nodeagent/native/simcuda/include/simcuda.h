@@ -25,12 +25,18 @@
  *   call <function> <n>[+] <error>   the n-th call (with '+': and each later one) of the function
  * in this process answers the error, e.g. "call cuMemCreate 3 OUT_OF_MEMORY". The function is a
  * base name or one exact symbol; calls are counted from when the rule is first read.
- * ILLEGAL_ADDRESS and the other sticky errors kill the calling thread's context. device <ordinal>
- * lost|restored   every context of the device, in every process, answers
- *                                    CUDA_ERROR_DEVICE_UNAVAILABLE; new ones can be made when
- * restored device <ordinal> xid <code>  NVML reports this error of the device, once
- * link <engine> <ordinal> <thousandths> speed of h2d, d2h, d2d, peer or compute of a
- * device, for all processes
+ * ILLEGAL_ADDRESS and the other sticky errors kill the calling thread's context.
+ *
+ *   hold <function> <n>[+] <file>    the same calls wait while the file is there; its path begins
+ * with '/' and has no blanks.
+ *
+ *   device <ordinal> lost|restored   every context of the device, in every process, answers
+ * CUDA_ERROR_DEVICE_UNAVAILABLE; new ones can be made when restored.
+ *
+ *   device <ordinal> xid <code>      NVML reports this error of the device, once.
+ *
+ *   link <engine> <ordinal> <thousandths>   speed of h2d, d2h, d2d, peer or compute of a device,
+ * for all processes.
  *
  * Kernels: an image that begins with the text of SIMCUDA_IMAGE, given to cuModuleLoadData or
  * cuLibraryLoadData, holds these (addresses are 8 bytes; durations in nanoseconds of the device's

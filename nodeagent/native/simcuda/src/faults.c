@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "context.h"
 #include "errors.h"
@@ -23,11 +25,13 @@ enum { MAX_RULES = 64 };
 
 struct rule {
     char function[96];
-    uint64_t at; /* the call that fails, counted from 1 */
+    uint64_t at; /* the call that it is about, counted from 1 */
     uint64_t seen;
     CUresult error;
     bool onwards;
     bool from_file;
+    bool waits; /* it does not fail, but waits while `file` is there */
+    char file[256];
 };
 
 static pthread_mutex_t rules_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,26 +79,40 @@ static bool parse_device(const char *text) {
     return true;
 }
 
+static bool is_function(const char *name) {
+    for (size_t i = 0; i < ENTRY_COUNT; i++) {
+        if (strcmp(entry_table[i].symbol, name) == 0 || strcmp(entry_table[i].name, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "call" and "hold": which calls, and what becomes of them. */
 static bool parse_call(const char *text, bool from_file) {
     struct rule rule = {.from_file = from_file};
+    char verb[8];
     char count[24];
-    char error[80];
-    char plain[96];
-    if (sscanf(text, "call %95s %23s %79s", rule.function, count, error) != 3 ||
-        rule_count == MAX_RULES) {
+    char what[sizeof rule.file];
+    if (sscanf(text, "%7s %95s %23s %255s", verb, rule.function, count, what) != 4 ||
+        rule_count == MAX_RULES || !is_function(rule.function)) {
         return false;
     }
     char *end = NULL;
     rule.at = strtoull(count, &end, 10);
     rule.onwards = *end == '+';
-    snprintf(plain, sizeof plain, "CUDA_ERROR_%s", error);
-    rule.error = error_by_name(plain);
-    bool known = false;
-    for (size_t i = 0; i < ENTRY_COUNT && !known; i++) {
-        known = strcmp(entry_table[i].symbol, rule.function) == 0 ||
-                strcmp(entry_table[i].name, rule.function) == 0;
+    if (rule.at == 0 || end[rule.onwards ? 1 : 0] != '\0') {
+        return false;
     }
-    if (rule.at == 0 || end[rule.onwards ? 1 : 0] != '\0' || rule.error == CUDA_SUCCESS || !known) {
+    if (strcmp(verb, "hold") == 0) {
+        rule.waits = *what == '/' && strlen(what) < sizeof what - 1; /* not cut */
+        snprintf(rule.file, sizeof rule.file, "%s", what);
+    } else if (strcmp(verb, "call") == 0) {
+        char plain[sizeof what + 16];
+        snprintf(plain, sizeof plain, "CUDA_ERROR_%s", what);
+        rule.error = error_by_name(plain);
+    }
+    if (!rule.waits && rule.error == CUDA_SUCCESS) {
         return false;
     }
     rules[rule_count++] = rule;
@@ -171,11 +189,18 @@ bool faults_start(void) {
     return good;
 }
 
+static void wait_while(const char *there) {
+    while (access(there, F_OK) == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 CUresult faults_on_call(const struct entry *entry) {
     if (!atomic_load_explicit(&faults_wanted, memory_order_relaxed)) {
         return CUDA_SUCCESS;
     }
     CUresult error = CUDA_SUCCESS;
+    char held_by[256] = "";
     pthread_mutex_lock(&rules_lock);
     file_refresh();
     for (size_t i = 0; i < rule_count; i++) {
@@ -185,11 +210,19 @@ CUresult faults_on_call(const struct entry *entry) {
             continue;
         }
         rule->seen++;
-        if (rule->seen == rule->at || (rule->onwards && rule->seen > rule->at)) {
+        if (rule->seen != rule->at && !(rule->onwards && rule->seen > rule->at)) {
+            continue;
+        }
+        if (rule->waits) {
+            memcpy(held_by, rule->file, sizeof held_by);
+        } else {
             error = rule->error;
         }
     }
     pthread_mutex_unlock(&rules_lock);
+    if (held_by[0] != '\0') {
+        wait_while(held_by);
+    }
     if (error != CUDA_SUCCESS && error_is_sticky(error)) {
         context_kill_current(error);
     }

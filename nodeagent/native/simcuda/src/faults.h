@@ -8,5 +8,6 @@
  * wrong. */
 bool faults_start(void);
 
-/* Counts this call against the rules; the error to answer, or CUDA_SUCCESS. */
+/* Counts this call against the rules, and waits if one says so; the error to answer, or
+ * CUDA_SUCCESS. Called without locks. */
 CUresult faults_on_call(const struct entry *entry);
