@@ -87,9 +87,9 @@ class AgentProcess:
         until: str = "ready for the end",
         **settings: Any,
     ) -> NextAgent:
-        """Start the next agent, with other settings; it has said so when this returns.
+        """Start the next agent, with other settings.
 
-        As it is: that it has prepared what it could.
+        Returns when it has said `until`: by default, that it has prepared what it could.
         """
         folder = self.folder / "next"
         folder.mkdir(exist_ok=True)
