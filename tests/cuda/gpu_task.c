@@ -68,6 +68,66 @@ static void named_again(void) {
     HOLDS(again.streamed_extents == once.streamed_extents);
 }
 
+/* What weights [from, to) take at most, in copies of whole extents. */
+static uint64_t copied(uint32_t from, uint32_t to) {
+    uint64_t first = task.weights[from].offset / task.extent_bytes;
+    uint64_t past =
+        (task.weights[to - 1].offset + task.weights[to - 1].bytes - 1) / task.extent_bytes;
+    return (past - first + 1) * task.extent_bytes;
+}
+
+/* The same with an address of the last weight, which is no reason to go there. */
+static void named_far_ahead(void) {
+    load_all();
+    uint32_t last = task.count - 1;
+    uint64_t job = begin(&task);
+    pass(NULL);
+    tierline_job_stats once = end(&task, job);
+    for (uint32_t where = 0; where < 3; where++) {
+        clear(&task);
+        job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            if (w == where) {
+                OK(launch(&task, last, last, NULL, 0));
+                check(&task, last, last + 1, NULL);
+            }
+            OK(launch(&task, w, w, NULL, 0));
+        }
+        check(&task, 0, task.count, NULL);
+        tierline_job_stats again = end(&task, job);
+        HOLDS(again.fetched_bytes > 0 && again.fetched_bytes <= copied(last, last + 1));
+        HOLDS(again.streamed_extents <= once.streamed_extents);
+    }
+}
+
+/* A job that does skip there costs a copy once. */
+static void skipping_far(void) {
+    load_all();
+    uint32_t there = task.count - 3;
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(launch(&task, 0, 0, NULL, 0));
+        for (uint32_t w = there; w < task.count; w++) {
+            OK(launch(&task, w, w, NULL, 0));
+        }
+        check(&task, 0, 1, NULL);
+        check(&task, there, task.count, NULL);
+        uint64_t fetched = end(&task, job).fetched_bytes;
+        HOLDS(i == 0 ? fetched <= copied(there, there + 1) : fetched == 0);
+    }
+    /* And once where nothing comes behind it. */
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(launch(&task, 0, 0, NULL, 0));
+        OK(launch(&task, task.count - 1, task.count - 1, NULL, 0));
+        check(&task, task.count - 1, task.count, NULL);
+        uint64_t fetched = end(&task, job).fetched_bytes;
+        HOLDS(i == 0 ? fetched <= copied(task.count - 1, task.count) : fetched == 0);
+    }
+}
+
 static void default_streams(void) {
     load_all();
     for (int i = 0; i < 2; i++) {
@@ -125,6 +185,13 @@ static void passes(void) {
     OK(tierline_rewind(task.client));
     pass(NULL);
     check(&task, 0, task.count, NULL);
+    for (int i = 0; i < 2; i++) { /* of a part, from the middle on */
+        clear(&task);
+        for (uint32_t w = task.count / 2; w < task.count; w++) {
+            OK(launch(&task, w, w, NULL, 0));
+        }
+        check(&task, task.count / 2, task.count, NULL);
+    }
     HOLDS(end(&task, job).fetched_bytes == 0);
 }
 
@@ -453,9 +520,11 @@ int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"in_order", in_order},
         {"named_again", named_again},
+        {"named_far_ahead", named_far_ahead},
         {"default_streams", default_streams},
         {"without_a_job", without_a_job},
         {"skipping", skipping},
+        {"skipping_far", skipping_far},
         {"passes", passes},
         {"random_order", random_order},
         {"several_streams", several_streams},

@@ -52,6 +52,7 @@ struct tl_gate {
     uint32_t keeps;    /* at its begin, all below this can go */
     uint32_t releases; /* at its end, all below this can go */
     uint32_t lowest;   /* the first that the layer reads; as `needs` if it reads none */
+    bool skipped_to;   /* a job has come here from far before */
 };
 
 struct tl_arena;

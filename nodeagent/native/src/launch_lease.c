@@ -65,6 +65,8 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_gates.implicit = false;
     tl_gates.cursor = (struct tl_cursor){0};
     tl_gates.over = 0;
+    tl_gates.copies = 0;
+    tl_gates.doubted = (struct tl_need){0};
     tl_gates.streamed = 0;
     atomic_store(&tl_gates.highest, 0);
     atomic_store(&tl_gates.orphaned, false);
@@ -78,6 +80,17 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
         tl_monitor_stir();
     }
     return code;
+}
+
+void tl_gates_believe(void) {
+    uint32_t layer = tl_gates.doubted.layer;
+    if (tl_gates.doubted.streamed && tl_gates.arena < TIERLINE_MAX_ARENAS) {
+        struct tl_arena *arena = &tl_gates.client->arenas[tl_gates.arena];
+        if (arena->state == TL_ARENA_SEALED && layer < arena->layer_count) {
+            arena->gates[layer].skipped_to = true;
+        }
+    }
+    tl_gates.doubted = (struct tl_need){0};
 }
 
 /* With the lease, and with no call at the driver. `drained`: the GPU is known to be done. */
@@ -97,6 +110,7 @@ static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_pea
     }
     tl_lock_acquire(&client->lock);
     client->job.stats.streamed_extents = tl_gates.streamed + atomic_load(&tl_gates.highest);
+    tl_gates_believe(); /* nothing came from where the order had stood */
     int code = tl_job_end(client, job, workspace_peak_bytes);
     tl_lock_release(&client->lock);
     tl_gates.job = 0;
@@ -223,6 +237,8 @@ int tl_gates_go_back(tierline_client *client) {
     tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
     tl_gates.cursor = (struct tl_cursor){0};
     tl_gates.over = 0;
+    tl_gates.copies = 0;
+    tl_gates.doubted = (struct tl_need){0};
     tl_streams_restart();
     return arena->on_device.private_count >= arena->ring_slots ? drop_copies(arena) : 0;
 }

@@ -31,7 +31,9 @@ struct tl_gates {
     uint32_t arena; /* the one that streams, or TIERLINE_NO_ARENA */
     bool implicit;
     struct tl_cursor cursor;
-    uint32_t over;               /* streamed extents that the layers so far were the last to read */
+    uint32_t over;          /* streamed extents that the layers so far were the last to read */
+    uint32_t copies;        /* of extents, in this pass */
+    struct tl_need doubted; /* of a call far ahead of its turn that got copies; or not streamed */
     struct tl_stream *at_driver; /* of the call that is there, if it goes with the stream */
     bool says_jobs;              /* the program begins jobs itself */
     uint64_t streamed;           /* extents, in passes that were rewound */
@@ -72,6 +74,8 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
 int tl_gates_give_back(struct tl_stream *stream, const struct tl_arena *arena, uint32_t value);
 /* Says what streams are going to wait for; false if the job was revoked: then they must not. */
 bool tl_gates_announce(uint32_t needs);
+/* The job has skipped to what was doubted, if anything was: its later ones may at once. */
+void tl_gates_believe(void);
 /* Whether the job streams this arena. */
 static inline bool tl_gates_stream(uint32_t index) {
     return index == tl_gates.arena && !atomic_load(&tl_gates.orphaned);

@@ -63,7 +63,8 @@ bool tl_order_need(const struct tl_arena *arena, struct tl_span all, struct tl_s
     if (waits && open.needs > keeps && open.needs - keeps > arena->ring_slots) {
         return false;
     }
-    *out = (struct tl_need){.lowest = open.lowest,
+    *out = (struct tl_need){.layer = gate != NULL ? next : TL_NO_LAYER,
+                            .lowest = open.lowest,
                             .needs = waits ? open.needs : 0,
                             .keeps = keeps,
                             .releases = releases,

@@ -27,7 +27,10 @@ struct tl_cursor {
     uint32_t consumed; /* what has been given back */
 };
 
+#define TL_NO_LAYER UINT32_MAX
+
 struct tl_need {
+    uint32_t layer;    /* the learned layer that it is, or TL_NO_LAYER */
     uint32_t lowest;   /* the first streamed extent that it reads */
     uint32_t needs;    /* `published` must have reached this: past the last one */
     uint32_t keeps;    /* `consumed` must have reached this before it waits */
