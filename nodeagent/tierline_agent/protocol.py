@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 4
+MINOR: Final = 5
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -111,11 +111,12 @@ class ErrorCode(enum.IntEnum):
 
 
 class WelcomeFlags(enum.IntFlag):
-    """What is special with this task. PREEMPTIBLE (minor 3): YIELD; OPEN_LEASE (4): JOB_TAKEN."""
+    """Terms: PREEMPTIBLE (minor 3) YIELD, OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5) JOB_HELD."""
 
     RECORD_OUTPUTS = 1
     PREEMPTIBLE = 2
     OPEN_LEASE = 4
+    SAYS_HELD = 8
 
 
 class JobFlags(enum.IntFlag):
@@ -277,7 +278,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if self.flags & ~7:
+        if self.flags & ~15:
             raise _malformed("Welcome.flags has unknown bits")
         if self.staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -324,7 +325,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if extent_bytes & (extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if flags & ~7:
+        if flags & ~15:
             raise _malformed("Welcome.flags has unknown bits")
         if staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -1698,6 +1699,32 @@ class JobReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class JobHeld:
+    """The job in progress that has the lease alone; 0: there is none.
+
+    One-way. It follows a WELCOME that says SAYS_HELD, after a reconnect, before anything is
+    offered back. Such a job comes with no ATTACH and no WORKSPACE_RETURN.
+    """
+
+    TYPE: ClassVar[int] = 41
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QQQ")
+
+    job: int
+    release_ns: int
+    deadline_ns: int
+
+    def _payload(self) -> bytes:
+        return self._FIXED.pack(self.job, self.release_ns, self.deadline_ns)
+
+    @classmethod
+    def _parse(cls, payload: bytes) -> Self:
+        if len(payload) != cls._FIXED.size:
+            raise _malformed("JobHeld has a wrong length")
+        job, release_ns, deadline_ns = cls._FIXED.unpack(payload)
+        return cls(job=job, release_ns=release_ns, deadline_ns=deadline_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """A request failed, or the connection ends.
 
@@ -1768,6 +1795,7 @@ Message = (
     | Resumed
     | JobTaken
     | JobReturned
+    | JobHeld
     | Error
 )
 """Any message."""
@@ -1814,6 +1842,7 @@ _BY_TYPE: Final[dict[int, Callable[[bytes], Message]]] = {
     38: Resumed._parse,
     39: JobTaken._parse,
     40: JobReturned._parse,
+    41: JobHeld._parse,
     255: Error._parse,
 }
 
@@ -1862,6 +1891,7 @@ FROM_CLIENT: Final[frozenset[type[Message]]] = frozenset(
         Yield,
         JobTaken,
         JobReturned,
+        JobHeld,
         Error,
     )
 )

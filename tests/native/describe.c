@@ -396,6 +396,14 @@ static void print_job_returned(FILE *to, const struct tlp_job_returned *in) {
     fputs(")", to);
 }
 
+static void print_job_held(FILE *to, const struct tlp_job_held *in) {
+    fputs("JobHeld(", to);
+    fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fprintf(to, ", release_ns=%llu", (unsigned long long)in->release_ns);
+    fprintf(to, ", deadline_ns=%llu", (unsigned long long)in->deadline_ns);
+    fputs(")", to);
+}
+
 static void print_error(FILE *to, const struct tlp_error *in) {
     fputs("Error(", to);
     fprintf(to, "code=%llu", (unsigned long long)in->code);
@@ -525,6 +533,9 @@ void describe_message(FILE *to, const struct tlp_message *message) {
         break;
     case TLP_JOB_RETURNED:
         print_job_returned(to, &message->job_returned);
+        break;
+    case TLP_JOB_HELD:
+        print_job_held(to, &message->job_held);
         break;
     case TLP_ERROR:
         print_error(to, &message->error);

@@ -163,6 +163,19 @@ static int accept_lease(tierline_client *client, const struct tlp_fds *fds) {
     return 0;
 }
 
+/* Which job has the lease and nothing that is offered back. */
+static int say_held(tierline_client *client) {
+    const struct tl_offer *offer = &client->offer;
+    struct tlp_message message = {.type = TLP_JOB_HELD};
+    if (offer->running_job != 0 && offer->job_arena == TIERLINE_NO_ARENA &&
+        !client->workspace.lent) {
+        message.job_held.job = offer->running_job;
+        message.job_held.release_ns = offer->release_ns;
+        message.job_held.deadline_ns = offer->deadline_ns;
+    }
+    return send_message(client, &message, NULL, 0);
+}
+
 static int greet(tierline_client *client) {
     struct tlp_header header;
     struct tlp_message message = {.type = TLP_HELLO};
@@ -178,6 +191,7 @@ static int greet(tierline_client *client) {
         return code;
     }
     bool leased = (message.welcome.flags & TLP_WELCOME_FLAGS_OPEN_LEASE) != 0;
+    bool says_held = (message.welcome.flags & TLP_WELCOME_FLAGS_SAYS_HELD) != 0;
     tl_connection_drop_frame(&client->connection, &header);
     code = expect(client, TLP_FDS, UNASKED, &header, &message);
     code = code == 0 ? accept_staging(client, &message.fds) : code;
@@ -191,7 +205,7 @@ static int greet(tierline_client *client) {
             tl_connection_drop_frame(&client->connection, &header);
         }
     }
-    return code;
+    return code == 0 && says_held ? say_held(client) : code;
 }
 
 static int send_digests(tierline_client *client, uint32_t index) {

@@ -180,7 +180,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if ((load64(payload + 8) & (load64(payload + 8) - 1)) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.extent_bytes is not a power of two");
     }
-    if ((load32(payload + 32) & ~7U) != 0) {
+    if ((load32(payload + 32) & ~15U) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.flags has unknown bits");
     }
     if (load32(payload + 36) == 0) {
@@ -859,6 +859,17 @@ static int decode_job_returned(const uint8_t *payload, size_t length, struct tlp
     return 0;
 }
 
+static int decode_job_held(const uint8_t *payload, size_t length, struct tlp_job_held *out,
+                  struct tlp_refusal *why) {
+    if (length != 24) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobHeld has a wrong length");
+    }
+    out->job = load64(payload);
+    out->release_ns = load64(payload + 8);
+    out->deadline_ns = load64(payload + 16);
+    return 0;
+}
+
 static int decode_error(const uint8_t *payload, size_t length, struct tlp_error *out,
                   struct tlp_refusal *why) {
     if (length != 248) {
@@ -978,6 +989,8 @@ int tlp_decode(uint16_t type, const uint8_t *payload, size_t length, struct tlp_
         return decode_job_taken(payload, length, &out->job_taken, why);
     case TLP_JOB_RETURNED:
         return decode_job_returned(payload, length, &out->job_returned, why);
+    case TLP_JOB_HELD:
+        return decode_job_held(payload, length, &out->job_held, why);
     case TLP_ERROR:
         return decode_error(payload, length, &out->error, why);
     default:
@@ -1067,6 +1080,8 @@ size_t tlp_fixed_bytes(uint16_t type) {
         return 40;
     case TLP_JOB_RETURNED:
         return 40;
+    case TLP_JOB_HELD:
+        return 24;
     case TLP_ERROR:
         return 248;
     default:
@@ -1357,6 +1372,12 @@ static void encode_job_returned(const struct tlp_job_returned *in, uint8_t *payl
     save64(payload + 32, in->fetched_bytes);
 }
 
+static void encode_job_held(const struct tlp_job_held *in, uint8_t *payload) {
+    save64(payload, in->job);
+    save64(payload + 8, in->release_ns);
+    save64(payload + 16, in->deadline_ns);
+}
+
 static void encode_error(const struct tlp_error *in, uint8_t *payload) {
     save32(payload, in->code);
     save32(payload + 4, 0x0);
@@ -1513,6 +1534,9 @@ size_t tlp_encode(const struct tlp_message *message, uint32_t sequence, uint8_t 
         break;
     case TLP_JOB_RETURNED:
         encode_job_returned(&message->job_returned, payload);
+        break;
+    case TLP_JOB_HELD:
+        encode_job_held(&message->job_held, payload);
         break;
     case TLP_ERROR:
         encode_error(&message->error, payload);

@@ -1,4 +1,4 @@
-"""Re-attaching: DIGESTS, ATTACH and the descriptors that follow, after the agent was restarted.
+"""Re-attaching: JOB_HELD, DIGESTS, ATTACH and its descriptors, after the agent was restarted.
 
 A client offers what an earlier agent lent it. Nothing is believed: placements must be what this
 agent would have made within the plan, descriptors must be memory that the earlier agent noted as
@@ -6,6 +6,9 @@ this domain's, and every digest must be in a store of this node, in this domain.
 
 Descriptors are adopted as they arrive. After a failure those that are still to come are taken and
 closed, and only then the ATTACH is answered, so that the client's messages stay in step.
+
+A job in progress comes with the arena or the workspace that it uses, or, where it has the lease
+alone, by JOB_HELD, before a client that has nothing to offer counts as back.
 
 Invariant: an arena is managed again completely or not at all.
 """
@@ -21,12 +24,14 @@ from tierline_agent.devices.base import Words
 from tierline_agent.errors import ConnectionViolation, QuotaExceeded
 from tierline_agent.extents import Pooled
 from tierline_agent.placement import extents_for, place, residents_of
-from tierline_agent.protocol import Attach, Attached, DescriptorKind, Digests, Fds
+from tierline_agent.protocol import Attach, Attached, DescriptorKind, Digests, Fds, JobHeld
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 
 _log = logging.getLogger(__name__)
 _MAX_DIGESTS = 1 << 16
+SAYS_HELD_MINOR = 5
+"""The minor version of the protocol since which clients that come back say JOB_HELD."""
 
 
 @dataclass
@@ -55,6 +60,23 @@ class Reattach:
         self._jobs = jobs
         self._digests: dict[int, list[bytes]] = {}
         self._offer: _Offer | None = None
+        self._awaits_held = False
+
+    def comes_back(self, *, says_held: bool) -> None:
+        """A client has said HELLO; what it kept, and a job that it has, are still to come."""
+        self._awaits_held = says_held
+        if not says_held:
+            self._client.node.recovery.attached(self._client.token, 0)
+
+    def held(self, _sequence: int, message: JobHeld) -> None:
+        """Go on with a job that has the lease alone."""
+        client = self._client
+        if not self._awaits_held:
+            raise ConnectionViolation("JOB_HELD does not follow a WELCOME", out_of_order=True)
+        self._awaits_held = False
+        if message.job and client.node.recovery.may_resume(client.token):
+            self._jobs.resume(None, message.job, message.release_ns, message.deadline_ns)
+        client.node.recovery.attached(client.token, 0)
 
     def digests(self, _sequence: int, message: Digests) -> None:
         """Keep digests for the ATTACH to come."""

@@ -32,6 +32,7 @@ from tierline_agent.protocol import (
     Hello,
     JobBegin,
     JobEnd,
+    JobHeld,
     JobReturned,
     JobTaken,
     Message,
@@ -55,7 +56,7 @@ from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
 from tierline_agent.sessions.open_jobs import OpenJobs
-from tierline_agent.sessions.reattach import Reattach
+from tierline_agent.sessions.reattach import SAYS_HELD_MINOR, Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
 from tierline_agent.sessions.standing import Standing
 from tierline_agent.sessions.workspace import ClientWorkspace
@@ -108,6 +109,7 @@ class Session:
             Ready: self.standing.wait_for_start,
             Notice: self.standing.notice,
             Stats: self.standing.stats,
+            JobHeld: self._reattach.held,
             Digests: self._reattach.digests,
             Attach: self._reattach.attach,
             Fds: self._descriptors,
@@ -246,6 +248,8 @@ class Session:
             flags |= WelcomeFlags.PREEMPTIBLE
         if self._open_jobs.prepare():
             flags |= WelcomeFlags.OPEN_LEASE
+        if message.reattach_token and message.minor >= SAYS_HELD_MINOR:
+            flags |= WelcomeFlags.SAYS_HELD
         client.reply(
             sequence,
             Welcome(
@@ -263,7 +267,7 @@ class Session:
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
         self._open_jobs.send(sequence)
         _log.info("%s %s", client, "is back" if known else "connected")
-        node.recovery.attached(client.token, 0)
+        self._reattach.comes_back(says_held=WelcomeFlags.SAYS_HELD in flags)
 
     def _process_died(self, _process: Process) -> None:
         self.client.connection.close()

@@ -152,10 +152,10 @@ class AgentProcess:
         }
         return self.call("register", **registration)
 
-    def client(self, task: str, token: int = 0) -> RawClient:
-        """A client of a task that has said HELLO."""
+    def client(self, task: str, token: int = 0, held: int = 0) -> RawClient:
+        """A client of a task that has said HELLO, and which job has the lease alone."""
         client = self.connect(task)
-        client.hello(token)
+        client.hello(token, held=held)
         return client
 
     def connect(self, task: str, kind: type[RawClient] = RawClient) -> RawClient:

@@ -109,13 +109,19 @@ class RawClient:
 
     # -- verbs
 
-    def hello(self, token: int = 0, name: str = "test", minor: int = p.MINOR) -> p.Welcome:
+    def hello(
+        self, token: int = 0, name: str = "test", minor: int = p.MINOR, *, held: int = 0
+    ) -> p.Welcome:
+        """`held`: the job in progress that has the lease alone."""
         self.welcome = self.ask(p.Hello(self.device, token, name, minor), p.Welcome)
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)
         if self.welcome.flags & p.WelcomeFlags.OPEN_LEASE:
             (self.lease,) = self.expect_descriptors(p.DescriptorKind.LEASE, 1)
+        if self.welcome.flags & p.WelcomeFlags.SAYS_HELD:
+            now_ns = time.monotonic_ns()
+            self.send(p.JobHeld(held, now_ns, now_ns + int(DUE_S * 1e9)))
         return self.welcome
 
     def load(self, content: bytes, *, arena: int = 0, pinned: int = 0, span: int = 1) -> Loaded:

@@ -6,6 +6,7 @@ Commands come as lines on standard input, each is answered by one line:
     half    begin a job, read half  -> "half"
     rest    read the rest, end it   -> digest of all bytes read in both
     begin N begin a job due in N s  -> "begun"
+    lease   begin one that has the lease alone -> "begun"
     step N  read the next N layers, 0: go back to the start -> the number of the next one
     end     end the job             -> digest of all bytes read
     whole   read all outside a job  -> digest (every streamed extent faults)
@@ -52,6 +53,12 @@ class Program:
         self.job = self.client.job_begin(0, now_ns, now_ns + deadline_ns)
         self.seen = hashlib.sha256()
         self.next = 0
+
+    def begin_with_lease_alone(self) -> str:
+        now_ns = time.monotonic_ns()
+        self.job = self.client.job_begin(None, now_ns, now_ns + DEADLINE_NS)
+        self.seen = hashlib.sha256()
+        return "begun"
 
     def read(self, first: int, last: int, *, gates: bool = True) -> None:
         for extent in range(first, last):
@@ -113,6 +120,7 @@ class Program:
             return self.step(int(number))
         plain = {
             "job": self.job_at_once,
+            "lease": self.begin_with_lease_alone,
             "half": self.half,
             "rest": self.rest,
             "end": self.end,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.integration.agent.agent_process import AgentProcess, content, plan
+from tests.integration.agent.agent_process import AgentProcess, content, plan, wait_until
 from tests.integration.agent.raw_client import RefusedError
 
 from tierline_agent import protocol as p
@@ -88,6 +88,70 @@ def test_nobody_gets_the_lease_before_a_live_holder_is_back(agent: AgentProcess)
     holder_back.end(job)
     assert back.expect(p.Grant).job == waiting
     assert arena.read_in_job() == content(2, 6)
+
+
+def test_a_job_with_the_lease_alone_goes_on(agent: AgentProcess) -> None:
+    agent.register("vision", plan(10, resident=(0, 6)))
+    agent.register("other", plan(6))
+    vision, other = agent.program("vision", 1, 10), agent.program("other", 2, 6)
+    assert vision.do("lease") == "begun"
+    other.tell("job")
+    agent.kill()
+    agent.start()
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "the other one waits")
+    vision.do("end")
+    assert other.answer() == other.expected
+    assert (agent.task("vision")["jobs"], agent.task("vision")["broken"]) == (1, 0)
+    assert vision.do("job") == vision.expected
+
+
+def test_nobody_gets_the_lease_before_one_with_nothing_to_offer_says_that_it_has_it(
+    agent: AgentProcess,
+) -> None:
+    agent.register("holder", plan(6))
+    agent.register("other", plan(6))
+    holder, other = agent.client("holder"), agent.client("other")
+    assert holder.welcome is not None
+    assert other.welcome is not None
+    job = holder.begin(p.NO_ARENA)
+    agent.kill()
+    agent.start()
+    back = agent.client("other", other.welcome.reattach_token)
+    waiting = back.begin(p.NO_ARENA, deadline_s=0.001, wait=False)
+    holder_back = agent.client("holder", holder.welcome.reattach_token, held=job)
+    assert holder_back.ask(p.Stats(), p.Statistics).jobs == 0
+    assert back.ask(p.Stats(), p.Statistics).jobs == 0  # and no GRANT came before
+    holder_back.end(job)
+    assert back.expect(p.Grant).job == waiting
+    assert agent.task("holder")["jobs"] == 1
+
+
+@pytest.mark.parametrize("minor", [4, p.MINOR])
+def test_one_that_has_no_job_any_more_keeps_nobody_waiting(agent: AgentProcess, minor: int) -> None:
+    agent.register("holder", plan(6))
+    client = agent.client("holder")
+    assert client.welcome is not None
+    client.begin(p.NO_ARENA)
+    agent.kill()
+    agent.start()
+    again = agent.connect("holder")
+    welcome = again.hello(client.welcome.reattach_token, minor=minor)
+    assert bool(welcome.flags & p.WelcomeFlags.SAYS_HELD) == (minor >= 5)
+    again.end(again.begin(p.NO_ARENA))
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_job_that_is_held_out_of_turn_is_refused(agent: AgentProcess, comes_back: bool) -> None:
+    agent.register("liar", plan(6))
+    client = agent.client("liar")
+    assert client.welcome is not None
+    if comes_back:
+        agent.kill()
+        agent.start()
+        client = agent.client("liar", client.welcome.reattach_token)
+    with pytest.raises(RefusedError) as refused:
+        client.ask(p.JobHeld(7, 0, 1), p.Statistics)
+    assert refused.value.code is p.ErrorCode.OUT_OF_ORDER
 
 
 def test_a_job_that_was_not_in_progress_cannot_be_resumed(agent: AgentProcess) -> None:

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 4U
+#define TLP_MINOR 5U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -71,11 +71,12 @@ enum tlp_error_code {
     TLP_ERROR_CODE_INTERNAL = 10,
 };
 
-/* What is special with this task. PREEMPTIBLE (minor 3): YIELD; OPEN_LEASE (4): JOB_TAKEN. */
+/* Terms: PREEMPTIBLE (minor 3) YIELD, OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5) JOB_HELD. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
     TLP_WELCOME_FLAGS_OPEN_LEASE = 4,
+    TLP_WELCOME_FLAGS_SAYS_HELD = 8,
 };
 
 /* How a job is counted. */
@@ -134,6 +135,7 @@ enum tlp_type {
     TLP_RESUMED = 38,
     TLP_JOB_TAKEN = 39,
     TLP_JOB_RETURNED = 40,
+    TLP_JOB_HELD = 41,
     TLP_ERROR = 255,
 };
 
@@ -475,6 +477,15 @@ struct tlp_job_returned {
     uint64_t fetched_bytes;
 };
 
+/* The job in progress that has the lease alone; 0: there is none. One-way. It follows a WELCOME
+ * that says SAYS_HELD, after a reconnect, before anything is offered back. Such a job comes
+ * with no ATTACH and no WORKSPACE_RETURN. */
+struct tlp_job_held {
+    uint64_t job;
+    uint64_t release_ns;
+    uint64_t deadline_ns;
+};
+
 /* A request failed, or the connection ends. The sequence is that of the offending frame, or 0.
  * */
 struct tlp_error {
@@ -526,6 +537,7 @@ struct tlp_message {
         struct tlp_resumed resumed;
         struct tlp_job_taken job_taken;
         struct tlp_job_returned job_returned;
+        struct tlp_job_held job_held;
         struct tlp_error error;
     };
 };
