@@ -159,8 +159,14 @@ int tl_inbox_reserved(tierline_client *client, const struct tlp_reserved *reserv
 
 /* fetch.c; with the lock held. Gives an extent right bytes in private memory. */
 int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, bool writable);
-/* The same into memory of the caller's, of extent_bytes. */
-int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *copy);
+/* Takes an extent's right bytes out of staging memory, with the lock held. 0 or a code. */
+typedef int tl_bytes_taker(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
+                           uint64_t length, void *into);
+/* Asks the agent for them until they have come, and has them taken. 0 or a code. */
+int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, tl_bytes_taker *take,
+                   void *into);
+/* Into memory of the caller's, of extent_bytes. */
+tl_bytes_taker tl_copy_bytes;
 uint32_t tl_take_staging_slot(tierline_client *client);
 void tl_return_staging_slot(tierline_client *client, uint32_t slot);
 

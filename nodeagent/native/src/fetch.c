@@ -2,8 +2,8 @@
  * memory that takes the extent's place.
  *
  * Invariant: the extent's addresses show either what they showed before or all of the right bytes:
- * the copy is complete before one system call puts it there. The copy out of the staging slot is
- * made under the lock, so that no reconnect can replace the staging memory under it.
+ * the copy is complete before one system call puts it there. What is in a staging slot is taken out
+ * under the lock, so that no reconnect can replace the staging memory under it.
  */
 #include "client.h"
 
@@ -20,9 +20,17 @@ static bool has_right_bytes(const struct tl_arena *arena, uint32_t extent, bool 
     return state != TL_EXTENT_CLOSED;
 }
 
-/* Asks the agent until the bytes lie in `copy`. */
-int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *copy) {
-    const struct tl_arena *arena = &client->arenas[index];
+int tl_copy_bytes(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes, uint64_t length,
+                  void *into) {
+    (void)arena;
+    (void)extent;
+    memcpy(into, bytes, length);
+    return 0;
+}
+
+int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, tl_bytes_taker *take,
+                   void *into) {
+    struct tl_arena *arena = &client->arenas[index];
     uint32_t slot = tl_take_staging_slot(client);
     struct tlp_message message = {.type = TLP_FETCH};
     message.fetch.arena = index;
@@ -47,7 +55,8 @@ int tl_fetch_bytes(tierline_client *client, uint32_t index, uint32_t extent, uin
                        extent, (unsigned long long)reply.fetched.length, reply.fetched.extent);
     }
     if (code == 0) {
-        memcpy(copy, client->staging + (uint64_t)slot * arena->extent_bytes, reply.fetched.length);
+        const uint8_t *bytes = client->staging + (uint64_t)slot * arena->extent_bytes;
+        code = take(arena, extent, bytes, reply.fetched.length, into);
     }
     tl_return_staging_slot(client, slot);
     return code;
@@ -82,7 +91,7 @@ int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, b
         return tl_fail_errno(TIERLINE_E_NO_MEMORY, "fetching extent %u privately", extent);
     }
     arena->users++;
-    int code = tl_fetch_bytes(client, index, extent, copy);
+    int code = tl_fetch_bytes(client, index, extent, tl_copy_bytes, copy);
     arena->users--;
     /* Another thread may have fetched it, or a gate opened it, while this one waited. */
     bool wanted = code == 0 && !has_right_bytes(arena, extent, writable);

@@ -7,19 +7,24 @@
 #include "launch_state.h"
 #include "watch.h"
 
-#include <stdlib.h>
+static int put_in_place(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
+                        uint64_t length, void *into) {
+    (void)into;
+    return tl_device_replace(arena, extent, bytes, length);
+}
 
-static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent, uint8_t *buffer) {
-    struct tl_arena *arena = &client->arenas[index];
+/* Straight from the staging memory: a copy in new memory of the process would take longer than all
+ * the rest. */
+static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent) {
     uint64_t begin_ns = tl_now_ns();
     tl_lock_acquire(&client->lock);
-    int code = tl_fetch_bytes(client, index, extent, buffer);
+    int code = tl_fetch_bytes(client, index, extent, put_in_place, NULL);
     if (code == 0) {
         client->job.stats.stall_ns += tl_now_ns() - begin_ns;
-        client->job.stats.fetched_bytes += tl_extent_length(arena, extent);
+        client->job.stats.fetched_bytes += tl_extent_length(&client->arenas[index], extent);
     }
     tl_lock_release(&client->lock);
-    return code == 0 ? tl_device_replace(arena, extent, buffer, arena->lengths[extent]) : code;
+    return code;
 }
 
 /* Gives the streamed extents of these weights private copies. A CUresult. */
@@ -29,7 +34,6 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
     if (arena->streamed_count == 0) {
         return ABI_SUCCESS;
     }
-    uint8_t *buffer = NULL;
     int code = tl_cuda_enter(arena->on_device.context)
                    ? 0
                    : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
@@ -37,6 +41,7 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
         return ABI_INVALID_CONTEXT;
     }
     int result = ABI_SUCCESS;
+    bool waited = false;
     for (uint32_t i = 0; i < count && code == 0 && result == ABI_SUCCESS; i++) {
         const struct tl_watched *watched = tl_watch_find(generation, weights[i]);
         if (watched == NULL || watched->arena != index) {
@@ -48,18 +53,14 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
                 arena->states[e] == TL_EXTENT_PRIVATE) {
                 continue;
             }
-            if (buffer == NULL) {
-                result = tl_cuda_synchronise();
-                buffer = result == ABI_SUCCESS ? malloc(arena->extent_bytes) : NULL;
-                if (buffer == NULL) {
-                    result = result == ABI_SUCCESS ? (int)ABI_OUT_OF_MEMORY : result;
-                    break;
-                }
+            result = waited ? (int)ABI_SUCCESS : tl_cuda_synchronise();
+            if (result != ABI_SUCCESS) {
+                break;
             }
-            code = fetch_extent(client, index, e, buffer);
+            waited = true;
+            code = fetch_extent(client, index, e);
         }
     }
-    free(buffer);
     tl_cuda_leave();
     if (code != 0) {
         tl_gates_say("a launch is refused, as its weights cannot be had");

@@ -73,7 +73,7 @@ static int publish_next(tierline_client *client, uint32_t index, uint32_t next, 
     struct tl_arena *arena = &client->arenas[index];
     uint32_t extent = arena->stream_extent[next];
     tl_lock_acquire(&client->lock);
-    int code = tl_fetch_bytes(client, index, extent, buffer);
+    int code = tl_fetch_bytes(client, index, extent, tl_copy_bytes, buffer);
     tl_lock_release(&client->lock);
     code = code == 0 ? tl_stand_in_write(arena, next, buffer, arena->lengths[extent]) : code;
     if (code == 0) {
