@@ -8,9 +8,10 @@ can write, except `Unreadable` where an object is not what its CRD says (an olde
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -25,6 +26,8 @@ from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standi
 from tierline_operator.planning.held import Held
 
 _HOLDING = {Standing.PLANNED, Standing.DEMOTED}
+_NUMBER: Final = re.compile(r"[0-9]{1,18}")
+"""An order as the operator writes it; int() refuses thousands of digits."""
 M = TypeVar("M", bound=ApiModel)
 
 
@@ -130,7 +133,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             pod=meta.owner["name"] if meta.owner else "",
             place=DeviceKey(ours["pool"], ours["device"]) if ours else None,
             allocated=allocation.get("allocationTimestamp") or "",
-            order=int(order) if order.isascii() and order.isdigit() else None,
+            order=int(order) if _NUMBER.fullmatch(order) else None,
             profiling=bool(ours)
             and (standing == Standing.PROFILING or (standing == Standing.LOST and not plan)),
             beside=bool(ours) and standing == Standing.PROFILING and plan,
@@ -154,7 +157,7 @@ def _held(meta: Meta, before: KnownClaim | None) -> Held | None:
         return before.claim.held
     try:
         return held_of(Plan.from_api(json.loads(noted)))
-    except ValueError:  # of another release: it is noted anew
+    except (ValueError, RecursionError):  # of another release, or nonsense: it is noted anew
         return None
 
 

@@ -229,6 +229,7 @@ class Book:
         self._fall_back(ledger, asking, as_stated)
         lost += self._rule(ledger, asking)
         ledger.seats = [seat for seat in ledger.seats if seat not in lost]
+        ledger.namespaces = {seat.task.namespace for seat in ledger.seats}
         if any(seat.measured for seat in ledger.seats):
             self.measuring.add(ledger.key)
         else:

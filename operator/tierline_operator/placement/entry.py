@@ -35,6 +35,8 @@ class Entry:
     """Where it came nearest to a place."""
     untested: AbstractSet[DeviceKey] = NOWHERE
     """Devices that may have room for its missing seats. Many tasks share one set of all devices."""
+    over_quota: bool = False
+    """Whether a quota refused it somewhere: what any device gives back of that is room for it."""
     beside: bool = True
     """Whether it may fit beside the plans that are there: not looked at since something changed."""
     longer: dict[str, Longer] = field(default_factory=dict)

@@ -177,7 +177,11 @@ class Fleet:
         if entry is not None:
             entry.claims[claim.key] = claim
             self._unsynced.add(entry.key)
-        elif claim.place:
+            return
+        if before is not None and before.place and before.place != claim.place:
+            self._book.ledger(before.place).orphans.discard(claim.key)
+            self._touch({before.place})
+        if claim.place:
             self._book.ledger(claim.place).orphans.add(claim.key)
 
     def drop_claim(self, key: ClaimKey) -> None:
@@ -276,7 +280,7 @@ class Fleet:
                 of.discard(entry.key)
 
     def _try_everywhere(self, entry: Entry) -> None:
-        entry.untested, entry.beside = self._book.keys, True
+        entry.untested, entry.beside, entry.over_quota = self._book.keys, True, False
 
     def _in_turn(self, keys: set[TaskKey]) -> list[TaskKey]:
         return sorted(keys, key=lambda key: self._entries[key].turn)
@@ -284,6 +288,7 @@ class Fleet:
     def _prove(self, ledger: Ledger) -> None:
         for seat in ledger.seats:
             self._changed.add(seat.task)
+        self._open_quotas(ledger)
         for seat in self._book.prove(ledger, self._ask, self._ask_as_stated):
             entry = self._entries[seat.task]
             entry.seats.remove(seat)
@@ -299,6 +304,18 @@ class Fleet:
         # What it gave back of the tiers is room for the other devices of the node.
         self._opened |= self._book.of_node(ledger.key.node)
         self._book.forget_if_empty(ledger.key)
+
+    def _open_quotas(self, ledger: Ledger) -> None:
+        """Who waits for a quota is tried again everywhere: it counts what all devices give."""
+        for namespace in ledger.namespaces:
+            if not self._book.quotas.get(namespace):
+                continue
+            for other in self._book.ledgers.values():
+                other.forget_quotas_of(namespace)
+            for key in self._missing:
+                if key.namespace == namespace and self._entries[key].over_quota:
+                    self._try_everywhere(self._entries[key])
+                    self._restless.add(key)
 
     def _take_overruns(self) -> None:
         """Plan by what jobs took at worst, where that is more than they were planned with."""
@@ -322,8 +339,8 @@ class Fleet:
                 self._changed |= self._seating.change(entry)
                 self._queue(entry)
                 if entry.change_refused is None:
-                    # It may hold now by what jobs were measured to take.
-                    self._touch({at for at in places if self._book.ledger(at).unproven})
+                    # It may ask for less, and hold now by what jobs were measured to take.
+                    self._touch(places)
 
     def _place(self) -> bool:
         """Try those who wait; returns whether some were not tried for want of time."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from tierline_api.conditions import Reason
 from tierline_api.memnode import Device, Health, MemNode
 from tierline_operator.placement.quota import Usage, tier_bytes, usage_of
 from tierline_operator.placement.rules import KindRules
@@ -45,6 +46,8 @@ class Ledger:
     """Why what runs here does not hold by what jobs were measured to take, if it does not."""
     load: float = 0.0
     """The share of its time that is promised."""
+    namespaces: set[str] = field(default_factory=set)
+    """Whose seats there are, or were when it was last proven."""
     _refused: dict[int, tuple[TaskDemand, Refusal]] = field(default_factory=dict)
     """What was refused since it last became roomier, one of each that is alike."""
 
@@ -124,6 +127,14 @@ class Ledger:
     def forget_refusals(self) -> None:
         """Something changed: what was refused may have room."""
         self._refused.clear()
+
+    def forget_quotas_of(self, namespace: str) -> None:
+        """A device gave back what counts against quotas that refused tasks of a namespace here."""
+        self._refused = {
+            key: (demand, refusal)
+            for key, (demand, refusal) in self._refused.items()
+            if demand.domain != namespace or refusal.reason is not Reason.QUOTA_EXCEEDED
+        }
 
     @property
     def planned(self) -> list[tuple[TaskDemand, TaskPlan]]:

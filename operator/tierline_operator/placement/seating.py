@@ -17,6 +17,7 @@ from tierline_api.conditions import Reason
 from tierline_api.device import DeviceKind
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTaskSpec
+from tierline_api.quantities import format_quantity
 from tierline_api.realtime import Criticality
 from tierline_operator.placement.book import Ask, Book
 from tierline_operator.placement.demands import Alike, Demands, Unasked, until_measured
@@ -37,7 +38,7 @@ _FOR_WANT_OF_MEMORY: Final = {
     *(Reason.DEADLINE_INFEASIBLE, Reason.MEMORY_INSUFFICIENT, Reason.RING_TOO_SMALL),
 }
 _LOOKED_AT: Final = 8
-"""The least loaded devices on which one more is put beside what is there."""
+"""So many devices are looked at in a turn to put one more beside what is there."""
 
 
 class Seating:
@@ -61,6 +62,13 @@ class Seating:
         if held is None:
             return asked
         if isinstance(asked, Unasked) or misfit(asked, held) is not None:
+            size = ledger.device.extent_bytes if ledger.device else held.extent_bytes
+            if held.extent_bytes != size:
+                return Unasked(
+                    Reason.CHANGE_REFUSED,
+                    f"its pod's plan is in extents of {format_quantity(held.extent_bytes)}, and "
+                    f"the device has extents of {format_quantity(size)} now, which takes a new pod",
+                )
             return by_its_plan(entry.task, entry.spec, held, self._book.rules(ledger))
         return beside(asked, held)
 
@@ -248,6 +256,7 @@ class Seating:
     def _note_refusal(entry: Entry, ledger: Ledger, refusal: Refusal) -> None:
         """Remember where the task came nearest to a place."""
         entry.refused_by(ledger.key)
+        entry.over_quota |= refusal.reason is Reason.QUOTA_EXCEEDED
         nearest = entry.refusal
         if (
             nearest is None
@@ -349,9 +358,14 @@ class Seating:
         return 0, set()
 
     def _measure_beside(self, entry: Entry, ledgers: Sequence[Ledger]) -> tuple[int, set[TaskKey]]:
-        """A device whose tasks can spare it as much time at once as it says that a job takes."""
+        """A device whose tasks can spare it as much time at once as it says that a job takes.
+
+        A few are looked at, the least loaded first; the others stay untested.
+        """
         nearest: Refusal | None = None
         worked = 0
+        ledgers = [ledger for ledger in ledgers if not ledger.closed] or ledgers[:1]
+        entry.untested = frozenset(ledger.key for ledger in ledgers[_LOOKED_AT:])
         for ledger in ledgers[:_LOOKED_AT]:
             demand = self.until_measured(entry, entry.task.spec, ledger)
             if isinstance(demand, Unasked):
@@ -363,6 +377,7 @@ class Seating:
                 worked += ANEW * len(together)
                 answer, no = self._book.try_set(ledger, together)
                 if answer is not None:
+                    entry.untested = NOWHERE
                     seat = self._take(entry, ledger, demand)
                     self._book.measure(ledger, seat, beside=True)
                     self._book.grant(ledger, [s for s in ledger.seats if s.demand], answer)
@@ -465,6 +480,7 @@ class Seating:
         entry.seats.append(seat)
         entry.seats.sort(key=lambda s: s.order)
         ledger = self._book.ledger(place)
+        ledger.namespaces.add(entry.key.namespace)
         ledger.seats.append(seat)
         ledger.seats.sort(key=lambda s: s.order)
         return seat

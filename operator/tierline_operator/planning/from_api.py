@@ -13,11 +13,11 @@ from typing import Any
 
 from tierline_api import preemption
 from tierline_api.fast_memory import Contexts
-from tierline_api.layout import LayerShape, fold_compute, lay_out
+from tierline_api.layout import ArenaLayout, LayerShape, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import Layer, MemProfile
 from tierline_api.memtask import MemTask
-from tierline_api.plan import Home, Plan, Tier
+from tierline_api.plan import MAX_EXTENTS, Home, Plan, Tier
 from tierline_api.preemption import Preemption
 from tierline_api.quantities import format_quantity
 from tierline_api.realtime import Criticality
@@ -54,7 +54,8 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     An execution time that the task states replaces the measured one: layers keep their shares.
 
     Raises:
-        QuestionError: weights and workspace exceed the task's own budget.
+        QuestionError: weights and workspace exceed the task's own budget, or weights are in more
+            extents than a plan can name.
     """
     spec, layers = task.spec, profile.spec.layers
     workspace_bytes = max(profile.spec.workspace_bytes, spec.memory.workspace_bytes or 0)
@@ -79,7 +80,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         domain=task.domain,
         period_s=spec.realtime.period_s,
         deadline_s=spec.realtime.deadline_s,
-        layout=lay_out(shapes, extent_bytes),
+        layout=_laid_out(profile, shapes, extent_bytes),
         compute_s=fold_compute(shapes, times),
         mean_compute_s=_mean_compute_s(spec.realtime.criticality, layers, shapes, scale),
         workspace_bytes=workspace_bytes,
@@ -90,6 +91,19 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         in_extents=whole,
         preserved_bytes=workspace_bytes if preserves else 0,
         weights_digest=profile.spec.digest or "",
+    )
+
+
+def _laid_out(profile: MemProfile, shapes: Sequence[LayerShape], extent_bytes: int) -> ArenaLayout:
+    """Its extents, if they are no more than a plan can name."""
+    if profile.spec.weight_bytes // extent_bytes <= MAX_EXTENTS:
+        layout = lay_out(shapes, extent_bytes)
+        if layout.extent_count <= MAX_EXTENTS:
+            return layout
+    raise QuestionError(
+        f"MemProfile/{profile.name}: spec.layers have {format_quantity(profile.spec.weight_bytes)} "
+        f"of weights, and a plan has at most {MAX_EXTENTS} extents of "
+        f"{format_quantity(extent_bytes)}; measure the profile again, or have larger extents"
     )
 
 

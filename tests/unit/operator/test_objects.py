@@ -115,13 +115,14 @@ def test_what_a_pod_holds_is_noted_in_its_claim(standing: str, holds: bool, lost
     assert claim_of(open_claim).claim.held is None, "what is not allocated is decided anew"
 
 
-def test_a_plan_of_another_release_is_not_believed() -> None:
-    notes = {"tierline.io/standing": "Planned", "tierline.io/plan": '{"later": true}'}
+@pytest.mark.parametrize("plan", ['{"later": true}', "[" * 100_000], ids=["later", "nested"])
+def test_a_plan_of_another_release_is_not_believed(plan: str) -> None:
+    notes = {"tierline.io/standing": "Planned", "tierline.io/plan": plan}
 
     assert claim_of(allocated("c", annotations=notes)).claim.held is None
 
 
-@pytest.mark.parametrize("order", ["", "-1", "seven", "٣"])
+@pytest.mark.parametrize("order", ["", "-1", "seven", "٣", "9" * 5000], ids=lambda o: o[:5])
 def test_an_order_that_somebody_wrote_is_not_believed(order: str) -> None:
     assert claim_of(allocated("c", annotations={"tierline.io/order": order})).claim.order is None
 

@@ -48,8 +48,9 @@ def node(
     kind: DeviceKind = DeviceKind.CPU,
     health: Health = Health.HEALTHY,
     yields: bool = False,
+    extent_mib: int = 1,
 ) -> MemNode:
-    """A node of equal devices, with DRAM below them; extents of 1 MiB."""
+    """A node of equal devices, with DRAM below them."""
     names = [f"{kind.value}{number}" for number in range(devices)]
     return MemNode(
         metadata=ClusterObjectMeta(name=name),
@@ -60,7 +61,7 @@ def node(
                     kind=kind,
                     product=product,
                     fast_bytes=fast_mib * MIB,
-                    extent_bytes=MIB,
+                    extent_bytes=extent_mib * MIB,
                     preemption=tuple(Scheduling) if yields else (),
                     health=health,
                 )

@@ -169,6 +169,15 @@ def test_a_claim_without_its_task_closes_the_device() -> None:
     assert places(seen, "m") == ["a/cpu0"]
 
 
+def test_a_claim_without_its_task_is_forgotten_when_its_allocation_is_taken_away() -> None:
+    # Kubernetes' claim controller takes the allocation away first, and deletes the claim then.
+    seen = fleet(node("a"), profile("m"), claim("stray", "gone", place=A0), task("m"))
+
+    feed(seen, claim("stray", "gone"))
+
+    assert places(seen, "m") == ["a/cpu0"]
+
+
 def test_without_a_profile_a_pod_is_measured_alone_then_admitted() -> None:
     seen = fleet(node("a"), node("b"), profile("m"), task("other", of="m"))
     feed(seen, task("new", number=1))
@@ -284,6 +293,26 @@ def test_a_changed_period_is_granted_where_it_holds_else_the_old_one_stays() -> 
     assert granted_ms(seen, "two") == (50, 3)
 
 
+def test_whoever_asks_for_less_makes_room_for_those_who_wait() -> None:
+    seen = fleet(node("a"), profile("m", compute_ms=5))
+    feed(seen, task("one", of="m", period_ms=10), task("two", of="m", period_ms=20, number=1))
+    feed(seen, task("three", of="m", period_ms=12, number=2))
+    assert said(seen, "three")[1] == "DeadlineInfeasible"
+
+    feed(seen, task("one", of="m", period_ms=100, generation=2))
+
+    assert places(seen, "three") == ["a/cpu0"]
+
+
+def test_a_profile_of_more_extents_than_a_plan_can_name_is_refused() -> None:
+    seen = fleet(node("a"), profile("m", mib=2**39), task("m", budget_mib=2**40))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "InvalidSpec"
+    assert "MemProfile/m: spec.layers have 512Pi of weights" in message
+    assert "at most 65536 extents of 1Mi" in message
+
+
 def test_a_budget_below_the_measure_is_refused_and_the_old_one_stays() -> None:
     seen = fleet(node("a"), profile("m"), task("m"))
 
@@ -389,6 +418,22 @@ def test_a_quota_counts_over_all_nodes_and_each_namespace_by_itself() -> None:
     assert said(seen, "one")[0] == "True"
     assert "allows 100 MiB in the tier dram and the tasks need 128 MiB" in said(seen, "two")[2]
     assert said(seen, "three", "other")[0] == "True"
+
+
+def test_what_one_node_gives_back_of_a_quota_is_room_on_another() -> None:
+    limit = quota("q", tiers=(TierQuota(tier=Tier.DRAM, capacity_bytes=100 * 2**20),))
+    seen = fleet(node("a", product="X"), node("b", product="Y"), limit)
+    feed(seen, profile("m", product="X"), profile("n", product="Y"))
+    feed(seen, task("one", of="m", model="X"), task("two", of="n", model="Y", number=1))
+    assert said(seen, "two")[1] == "QuotaExceeded"
+
+    seen.drop_task(TaskKey("default", "one"))
+    settle(seen)
+
+    assert places(seen, "two") == ["b/cpu0"]
+    seen.drop_task(TaskKey("default", "two"))
+    feed(seen, task("alike", of="n", model="Y", number=2))
+    assert places(seen, "alike") == ["b/cpu0"]
 
 
 def test_equal_weights_count_once_on_a_device() -> None:

@@ -26,7 +26,9 @@ from tests.unit.placement.fleets import (
 
 from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
+from tierline_api.memquota import TierQuota
 from tierline_api.memtask import MemTask
+from tierline_api.plan import Tier
 from tierline_api.realtime import Criticality
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.placement.fleet import Fleet
@@ -58,7 +60,7 @@ class Cluster(RuleBasedStateMachine):
     @initialize()
     def two_nodes_and_all_profiles(self) -> None:
         for name in ("a", "b"):
-            self.node_comes_or_changes(name, fast=64, speed=10_000, devices=1, dram=1000)
+            self.node_comes_or_changes(name, fast=64, speed=10_000, devices=1, dram=1000, extent=1)
         for space in ("default", "other"):
             self.profile_is_measured(space, "m", ms=20, mib=48)
             self.profile_is_measured(space, "n", ms=5, mib=16)
@@ -73,11 +75,19 @@ class Cluster(RuleBasedStateMachine):
         speed=st.sampled_from([1000, 10_000]),
         devices=st.sampled_from([1, 2]),
         dram=st.sampled_from([100, 1000]),
+        extent=st.sampled_from([1, 1, 2]),
     )
     def node_comes_or_changes(
-        self, name: str, fast: int, speed: int, devices: int, dram: int
+        self, name: str, fast: int, speed: int, devices: int, dram: int, extent: int
     ) -> None:
-        made = node(name, fast_mib=fast, link_mib_s=speed, devices=devices, dram_mib=dram)
+        made = node(
+            *(name,),
+            fast_mib=fast,
+            link_mib_s=speed,
+            devices=devices,
+            dram_mib=dram,
+            extent_mib=extent,
+        )
         self.nodes[name] = made
         self.fleet.put_node(made)
 
@@ -96,7 +106,7 @@ class Cluster(RuleBasedStateMachine):
         space=SPACES,
         name=TASKS,
         of=MODELS,
-        period=st.sampled_from([60, 100, 200]),
+        period=st.sampled_from([60, 100, 200, 1000]),
         replicas=st.sampled_from([0, 1, 2]),
         criticality=st.sampled_from(list(Criticality)),
     )
@@ -146,9 +156,20 @@ class Cluster(RuleBasedStateMachine):
                 self.claims[key] = replace(known, overdue=True)
                 self.fleet.put_claim(self.claims[key])
 
-    @rule(space=SPACES, fast=st.sampled_from([16, 64, None]))
-    def quota_changes(self, space: str, fast: int | None) -> None:
-        self.fleet.put_quota(quota("q", namespace=space, fast_mib=fast))
+    @rule(space=SPACES, fast=st.sampled_from([16, 64, None]), dram=st.sampled_from([48, 100, None]))
+    def quota_changes(self, space: str, fast: int | None, dram: int | None) -> None:
+        tiers = () if dram is None else (TierQuota(tier=Tier.DRAM, capacity_bytes=dram * MIB),)
+        self.fleet.put_quota(quota("q", namespace=space, fast_mib=fast, tiers=tiers))
+
+    @rule(data=st.data())
+    def allocation_is_taken_away(self, data: st.DataObject) -> None:
+        """As Kubernetes does before it deletes the claim of a pod that has ended."""
+        if self.claims:
+            key = data.draw(st.sampled_from(sorted(self.claims)))
+            self.claims[key] = replace(
+                self.claims[key], place=None, allocated="", held=None, leaving=True, lost=False
+            )
+            self.fleet.put_claim(self.claims[key])
 
     @rule()
     def operator_allocates(self) -> None:
@@ -259,7 +280,7 @@ def device_holds(ledger: Ledger) -> None:
         rings[demand.domain] = max(rings[demand.domain], plan.ring_extents)
     resident = sum(len(plan.resident_extents) for _, plan in planned)
     workspace = max(plan.workspace_bytes for _, plan in planned)
-    used = (resident + sum(rings.values())) * MIB + workspace
+    used = (resident + sum(rings.values())) * ledger.device.extent_bytes + workspace
     assert used <= ledger.device.fast_bytes
     verdict = np_edf(
         [

@@ -171,6 +171,25 @@ def test_a_device_that_became_smaller_than_what_its_pod_holds_promises_nothing()
     assert not seen.devices()[A0].planned
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["beside-a-kept-place", "alone"])
+def test_a_device_whose_extents_changed_has_no_time_for_older_pods(*, kept: bool) -> None:
+    seen = one_that_runs()
+    old = run(seen, "old")
+    if kept:
+        feed(seen, task("kept", of="m", number=1))
+
+    feed(seen, node("a", fast_mib=64, extent_mib=2))
+    feed(seen, task("new", of="m", number=2))
+
+    seat = seen.seat_of(old.key)
+    assert seat is not None
+    assert seat.standing is Standing.LOST
+    assert "in extents of 1Mi, and the device has extents of 2Mi now" in said(seen, "old")[2]
+    assert "runs default/old: its pod's plan is in extents of 1Mi" in said(seen, "new")[2]
+    feed(seen, node("b"))
+    assert places(seen, "new") == ["b/cpu0"]
+
+
 def test_a_restart_reads_from_the_claims_what_is_held() -> None:
     before = one_that_runs()
     old = run(before, "old")

@@ -22,6 +22,7 @@ from tests.unit.placement.fleets import (
 )
 
 from tierline_api.device import DeviceKind
+from tierline_api.memnode import Health
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.memtask_status import Phase
@@ -270,6 +271,20 @@ def test_only_a_bound_that_leaves_every_deadline_is_let_beside(
     if not fits:
         why = "state spec.realtime.measuringLimit" if limit_ms is None else "0.001 ms"
         assert why in verdict.profiled.message
+
+
+@pytest.mark.parametrize("fails", [True, False], ids=["failed", "busy"])
+def test_no_number_of_other_devices_hides_the_one_with_room_to_measure(*, fails: bool) -> None:
+    seen = fleet(node("room"), profile("urgent", compute_ms=1), profile("long", compute_ms=15))
+    feed(seen, task("long", of="long", period_ms=20))
+    for number in range(9):
+        feed(seen, node(f"n{number}", health=Health.FAILED if fails else Health.HEALTHY))
+        if not fails:
+            feed(seen, task(f"t{number}", of="urgent", period_ms=20, deadline_ms=2, number=number))
+
+    feed(seen, task("new", number=9, limit_ms=4), claim("c-new", "new", number=9))
+
+    assert places(seen, "new") == ["room/cpu0"]
 
 
 def test_nothing_is_measured_beside_others_on_a_gpu() -> None:
