@@ -187,6 +187,7 @@ def test_what_agents_write_lies_in_folders_of_the_node() -> None:
         assert read.kubernetes is not None
         (container,) = spec["containers"]
         mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+        assert len({mount["mountPath"] for mount in mounts.values()}) == len(mounts)
         shared = [
             volume["hostPath"]["path"]
             for volume in spec["volumes"]

@@ -152,6 +152,19 @@ WRONG = {
         "agent.pools.default.tiers.nvme.path /dev/shm/tierline/dram is another tier's as well;"
         " give each its own",
     ),
+    "a tier in the root folder": Wrong(
+        tier("nvme", path="/nvme"),
+        "agent.pools.default.tiers.nvme.path /nvme is in /, which cannot be a tier's folder in the"
+        " agent's container; choose another folder, such as /var/lib/tierline",
+    ),
+    "a tier among the agent's settings": Wrong(
+        tier("nvme", path="/etc/tierline/nvme"),
+        "agent.pools.default.tiers.nvme.path /etc/tierline/nvme is in /etc/tierline, which cannot",
+    ),
+    "a tier in the plugin's folder": Wrong(
+        tier("nvme", path="/var/lib/kubelet/plugins/tierline.io/nvme"),
+        "is in /var/lib/kubelet/plugins/tierline.io, which cannot be a tier's folder",
+    ),
     "a memory limit that would end the agent": Wrong(
         {"agent": {"resources": {"limits": {"memory": "2Gi"}}}},
         "agent.resources.limits.memory 2Gi is below the 3584Mi that agents of the pool default keep"

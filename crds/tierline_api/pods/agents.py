@@ -28,7 +28,8 @@ _RULES: Final = {
     "slices": (
         ("resource.k8s.io", "v1", ("resourceslices",)),
         f"{_BEFORE_AND_AFTER}.all(o, o.spec.?nodeName.orValue('') == variables.node"
-        f" && o.spec.driver == '{DRIVER}')",
+        f" && o.spec.driver == '{DRIVER}' && o.spec.pool.name == variables.node"
+        f" && o.metadata.name == variables.node + '-{DRIVER}')",
         f"an agent writes ResourceSlices of the driver {DRIVER} and of its own node only",
     ),
     "claims": (

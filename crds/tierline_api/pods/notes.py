@@ -1,14 +1,15 @@
 """The policy by which only whoever may allocate claims notes what they were granted.
 
 A pod's owner may edit its claim, as a claim is an ordinary object of the namespace. The notes in it
-are what the node's agent gives the pod memory and leases by, so they are the operator's alone. What
+are what the node's agent gives the pod memory and leases by, so they are the operator's alone; and
+so is the label that says of which task it is, by which what it holds is counted. What
 somebody notes before the allocation does no harm: the operator writes its own first.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from ..optin import NODE_LABEL, ORDER, PLAN, STANDING, TERMS
+from ..optin import NODE_LABEL, ORDER, PLAN, STANDING, TASK, TERMS
 from .policies import bound, named, requests
 from .view import Manifest
 
@@ -29,12 +30,12 @@ def manifests() -> Iterator[Manifest]:
     """Yield the policy and its binding."""
     name = "tierline-notes"
     notes = _changed("annotations", (PLAN, TERMS, STANDING, ORDER))
+    # By the task's label the operator sees the claim at all: without it a pod would run unseen.
+    labels = _changed("labels", (TASK, NODE_LABEL))
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests((_CLAIMS,), ("UPDATE",)),
-        "matchConditions": [
-            {"name": "noted", "expression": f"{notes} || {_changed('labels', (NODE_LABEL,))}"}
-        ],
+        "matchConditions": [{"name": "noted", "expression": f"{notes} || {labels}"}],
         "validations": [
             {
                 "expression": _MAY_ALLOCATE,

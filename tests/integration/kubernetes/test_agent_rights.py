@@ -125,15 +125,17 @@ def bare(name: str) -> Manifest:
     return manifest
 
 
-def resource_slice(node: str, driver: str = "tierline.io") -> Manifest:
+def resource_slice(
+    node: str, driver: str = "tierline.io", *, named: str = "", pool: str = ""
+) -> Manifest:
     return {
         "apiVersion": RESOURCE,
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{node}-{driver}"},
+        "metadata": {"name": f"{named or node}-{driver}"},
         "spec": {
             "driver": driver,
             "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "pool": {"name": pool or node, "generation": 1, "resourceSliceCount": 1},
             "devices": [{"name": "cpu", "allowMultipleAllocations": True}],
         },
     }
@@ -193,7 +195,12 @@ def test_an_agent_publishes_the_devices_of_its_node(agent: Agent) -> None:
 
 def test_an_agent_publishes_no_devices_elsewhere(agent: Agent, opting_in: ControlPlane) -> None:
     sentence = "ResourceSlices of the driver tierline.io and of its own node only"
-    for foreign in (resource_slice(THERE), resource_slice(HERE, "gpu.example.com")):
+    for foreign in (
+        resource_slice(THERE),
+        resource_slice(HERE, "gpu.example.com"),
+        resource_slice(HERE, named=THERE),
+        resource_slice(HERE, pool=THERE),
+    ):
         with pytest.raises(ApiError, match=sentence):
             agent.api.apply(foreign)
     stored = opting_in.api.apply(resource_slice(THERE))

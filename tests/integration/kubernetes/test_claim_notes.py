@@ -39,7 +39,8 @@ def editor(opting_in: ControlPlane, anything: str) -> Api:
 def test_a_pods_owner_notes_nothing_in_its_claim(
     opting_in: ControlPlane, anything: str, editor: Api
 ) -> None:
-    claim = allocated_claim(opting_in, anything, "node-here")
+    bare = allocated_claim(opting_in, anything, "node-here")
+    claim = opting_in.api.merge(bare, {"metadata": {"labels": {"tierline.io/task": "task"}}})
     of_their_own = {"metadata": {"annotations": {"example.com/note": "mine"}}}
     assert editor.merge(claim, of_their_own)["metadata"]["annotations"] == {
         "example.com/note": "mine"
@@ -50,6 +51,8 @@ def test_a_pods_owner_notes_nothing_in_its_claim(
         {"annotations": {"tierline.io/standing": "Planned"}},
         {"annotations": {"tierline.io/terms": "{}"}},
         {"labels": {"tierline.io/node": "elsewhere"}},
+        {"labels": {"tierline.io/task": None}},
+        {"labels": {"tierline.io/task": "nobody"}},
     ):
         with pytest.raises(ApiError, match="noted in it by Tierline's operator alone"):
             editor.merge(claim, {"metadata": metadata})

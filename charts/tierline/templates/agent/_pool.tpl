@@ -98,9 +98,17 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 
 {{/* Folders of the node in which tiers have their files, beside those that each agent has. */}}
 {{- define "tierline.agent.folders" -}}
+{{- $at := printf "agent.pools.%s" .name -}}
+{{- $taken := list "/" "/etc/tierline" "/etc/cdi" .agent.cdiDir (printf "%s/plugins/tierline.io" .agent.kubeletDir) (printf "%s/plugins_registry" .agent.kubeletDir) -}}
+{{- with .pool.devices.gpus -}}
+{{- $taken = append $taken (.driverDir | default "/") -}}
+{{- end -}}
 {{- $folders := list -}}
-{{- range .pool.tiers -}}
+{{- range $name, $tier := .pool.tiers -}}
 {{- if not (or (include "tierline.device" .path) (has (dir .path) (list "/var/lib/tierline" "/run/tierline"))) -}}
+{{- if has (dir .path) $taken -}}
+{{- fail (printf "%s.tiers.%s.path %s is in %s, which cannot be a tier's folder in the agent's container; choose another folder, such as /var/lib/tierline" $at $name .path (dir .path)) -}}
+{{- end -}}
 {{- $folders = append $folders (dir .path) -}}
 {{- end -}}
 {{- end -}}
