@@ -11,7 +11,8 @@ No double admission, whenever the process dies:
   allocates is noted before anything else is decided;
 * an allocation carries the claim's resourceVersion, and a leader that follows one which did not
   give up its Lease first changes every unallocated claim: a write still under way is refused;
-* what was decided but not allocated is nowhere: the next leader decides it again.
+* what was decided but not allocated is nowhere: the next leader decides it again. Where it is
+  lost meanwhile, the same leader decides anew, and first changes the claim likewise.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tierline_operator.placement.rules import Rules
 from tierline_operator.placement.seats import TaskKey
 from tierline_operator.resources import CLAIM, WATCHED
 from tierline_operator.settings import Settings
-from tierline_operator.tending import Tending
+from tierline_operator.tending import Later, Tending
 from tierline_operator.view import Name, View, name_of
 from tierline_operator.writes import Stale
 
@@ -241,18 +242,23 @@ class Engine:
         """Bring what belongs to these tasks to where it should be; room is made first."""
         keys = sorted(due)
         failed: set[TaskKey] = set()
+        later: set[TaskKey] = set()
         for step in self._tending.steps:
             # What is said of a task must not hang on what could not be written for it.
             always = step == self._tending.status
             going = [key for key in keys if always or key not in failed]
 
             async def take(key: TaskKey, step: Step = step) -> None:
-                if not await self._try(step, key):
-                    failed.add(key)
+                try:
+                    if not await self._try(step, key):
+                        failed.add(key)
+                except Later as left:
+                    log.warning("will try again: %s", left, extra={"task": key})
+                    later.add(key)
 
             await self._at_once(going, take)
         for key in keys:
-            if key in failed:
+            if key in failed or key in later:
                 tries = self._retries[key] = self._retries.get(key, 0) + 1
                 delay_s = min(0.05 * 2**tries, _LONGEST_RETRY_S)
                 self._retry_at[key] = time.monotonic() + delay_s

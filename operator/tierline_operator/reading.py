@@ -62,6 +62,10 @@ class KnownClaim:
     observed: Observed | None
     """What the node's agent measured of the pod."""
 
+    def is_of(self, pod: KnownPod) -> bool:
+        """Whether it was made for that pod, and not for one that had its name before."""
+        return self.meta.owner is not None and self.meta.owner["uid"] == pod.meta.uid
+
 
 @dataclass(frozen=True)
 class KnownPod:

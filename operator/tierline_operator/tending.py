@@ -3,13 +3,14 @@
 Each step compares what is seen with what should be and writes the difference, if any: a step may be
 repeated, left out or cut off at any point. The order matters across tasks: who lost its place or
 its guarantee is told so (`notes`) before a claim is allocated that needs the room (`allocate`), and
-a pod leaves its gate only when its claim is seen allocated (`open_gates`).
+a pod leaves its gate only when its claim is seen allocated (`open_gates`): its own, by the pod's
+uid, as one of the same name may have been there before it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 
 from tierline_api.conditions import ConditionStatus, Reason
@@ -17,11 +18,11 @@ from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.optin import INLINE_NEEDED
 from tierline_kube.client import APPLY, JSON_PATCH, Kube
 from tierline_kube.errors import Conflict, NotFound, Refused
-from tierline_kube.resource import MEMPROFILE, MEMTASK, REPLICASET, Json
+from tierline_kube.resource import MEMPROFILE, MEMTASK, REPLICASET, Json, Resource
 from tierline_operator import metrics
 from tierline_operator.inline import InlineError, memtask_of
 from tierline_operator.leader import Leadership
-from tierline_operator.placement.seats import Standing, TaskKey
+from tierline_operator.placement.seats import ClaimKey, Standing, TaskKey
 from tierline_operator.reading import KnownClaim, KnownPod, Meta
 from tierline_operator.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.status import status_of
@@ -36,10 +37,15 @@ from tierline_operator.writing import (
     deployment,
     gate_removal,
     notes_patch,
+    notes_withdrawal,
     owned_by,
 )
 
 log = logging.getLogger(__name__)
+
+
+class Later(Exception):  # noqa: N818 - a state, not a mistake
+    """A step left something for later that no other step needs; the message says what and why."""
 
 
 class Tending:
@@ -86,7 +92,35 @@ class Tending:
             await self.telling.once(key, POD, newest.meta, "AnnotationInvalid", str(error))
             return
         if known is None or known[0].spec != MemTask.from_api(wanted).spec:
-            await self._writes.apply(MEMTASK, key, wanted)
+            fix = "correct the pod's annotations, or what forbids it (a quota, a policy)"
+            await self._apply(MEMTASK, wanted, POD, newest.meta, key, fix, str(newest.inline))
+
+    async def _apply(
+        self,
+        resource: Resource,
+        body: Json,
+        source: Resource,
+        meta: Meta,
+        key: TaskKey,
+        fix: str,
+        tried: str,
+    ) -> None:
+        """Apply the object of a task's name that people describe in `source`, with `meta`.
+
+        What the API server refuses is told there, once of what was `tried`, and raises Later: pods
+        that are there are not to wait for it.
+        """
+        try:
+            await self._writes.apply(resource, key, body)
+        except Refused as error:
+            what = f"{resource.kind}/{key.name}"
+            await self.telling.once(
+                *(key, source, meta, f"{resource.kind}Refused"),
+                f"{what} is refused; {fix}; it is tried again. The API server says: "
+                f"{error.message}",
+                topic=f"{tried} {error.reason}",  # the message may have figures that change often
+            )
+            raise Later(str(error)) from error
 
     async def _is_there(self, key: TaskKey) -> bool:
         """Whether a task exists that no watch has shown yet."""
@@ -147,7 +181,16 @@ class Tending:
         if made is None or made.meta.annotations.get("tierline.io/generation") != generation:
             manifest = deployment(task, meta)
             manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
-            await self._writes.apply(DEPLOYMENT, key, manifest)
+            await self._apply_deployment(manifest, meta)
+
+    async def _apply_deployment(self, manifest: Json, meta: Meta) -> None:
+        fix = (
+            "correct the MemTask's template, or what forbids it (a quota, a policy, a Deployment "
+            "of this name that is not Tierline's)"
+        )
+        tried = manifest["metadata"]["annotations"]["tierline.io/generation"]
+        key = TaskKey(meta.namespace, meta.name)
+        await self._apply(DEPLOYMENT, manifest, MEMTASK, meta, key, fix, tried)
 
     async def _empty(self, task: MemTask, meta: Meta) -> None:
         """Let the pods of a leaving task's Deployment go: their claims keep the task, and it them.
@@ -165,7 +208,7 @@ class Tending:
             manifest = deployment(task, meta)
             manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
             manifest["spec"]["replicas"] = 0
-            await self._writes.apply(DEPLOYMENT, key, manifest)
+            await self._apply_deployment(manifest, meta)
 
     # Claims and pods
 
@@ -192,9 +235,14 @@ class Tending:
 
     async def allocate(self, key: TaskKey) -> None:
         """Allocate the claims that have a seat and no allocation."""
+        given_up: ClaimKey | None = None
         for known in self._view.claims_of(key):
             seat = self._view.fleet.seat_of(known.claim.key)
             if seat is None or known.claim.place is not None or known.meta.leaving:
+                continue
+            if seat.standing == Standing.LOST:
+                await self._give_up(known)
+                given_up = known.claim.key
                 continue
             if seat.standing == Standing.PROFILING and await self._is_measured(key):
                 raise Stale(CLAIM, known.claim.key)
@@ -204,7 +252,7 @@ class Tending:
             await self._writes.patch(CLAIM, known.claim.key, patch, subresource="status")
             metrics.ALLOCATIONS.inc()
             pod = self._view.pods.get((key.namespace, known.claim.pod))
-            if pod is not None:
+            if pod is not None and known.is_of(pod):
                 place = f"MemTask/{key.name} has its place on {seat.place}"
                 await self.telling.tell(POD, pod.meta, "Placed", place, normal=True)
             log.info(
@@ -217,6 +265,17 @@ class Tending:
                     "device": seat.place.device,
                 },
             )
+        if given_up is not None:
+            raise Stale(CLAIM, given_up)
+
+    async def _give_up(self, known: KnownClaim) -> None:
+        """Have a claim placed anew that lost its seat before it was seen allocated there.
+
+        An allocation that got no answer may still be carried out, and others be given its room by
+        then. So the claim is changed first: what is under way is refused from then on.
+        """
+        await self._writes.patch(CLAIM, known.claim.key, notes_withdrawal(known))
+        self._view.fleet.give_up(known.claim.key)
 
     async def _keep(self, key: TaskKey) -> None:
         """From its first allocated claim on, a task stays until none is left."""
@@ -238,13 +297,9 @@ class Tending:
 
     async def open_gates(self, key: TaskKey) -> None:
         """Let the scheduler have the pods whose claims are allocated; tell the others why not."""
-        placed = {
-            known.claim.pod
-            for known in self._view.claims_of(key)
-            if known.claim.place is not None and not known.meta.leaving
-        }
+        claims = self._view.claims_of(key)
         for pod in self._view.pods_of(key):
-            if pod.gate is not None and pod.meta.name in placed and not pod.meta.leaving:
+            if pod.gate is not None and is_placed(pod, claims) and not pod.meta.leaving:
                 name = (pod.meta.namespace, pod.meta.name)
                 await self._writes.patch(POD, name, gate_removal(pod), how=JSON_PATCH)
             elif pod.gate is not None and not pod.meta.leaving:
@@ -269,6 +324,8 @@ class Tending:
         verdict = self._view.fleet.verdict(key)
         if known is None or verdict is None:
             return
+        if any(seat.standing == Standing.LOST and not seat.bound for seat in verdict.seats):
+            return  # it was given up just now: where it goes instead is decided next
         task, meta = known
         observed = [c.observed for c in self._view.claims_of(key) if c.observed is not None]
         now = _now()
@@ -302,6 +359,14 @@ class Tending:
         held = any(claim.claim.place for claim in self._view.claims_of(key))
         if meta.leaving and FINALIZER in meta.finalizers and not held:
             await self._writes.finalizers(MEMTASK, meta, meta.finalizers - {FINALIZER})
+
+
+def is_placed(pod: KnownPod, claims: Iterable[KnownClaim]) -> bool:
+    """Whether a claim of a pod is allocated: its own, not one of a pod that had its name."""
+    return any(
+        known.is_of(pod) and known.claim.place is not None and not known.meta.leaving
+        for known in claims
+    )
 
 
 def _now() -> datetime:

@@ -133,6 +133,22 @@ def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None
     }
 
 
+def notes_withdrawal(known: KnownClaim) -> Json:
+    """What takes all notes out of an unallocated claim; fenced by its resourceVersion.
+
+    Only a claim with notes is allocated: this changes every claim of which an allocation may be
+    under way, so that it is refused.
+    """
+    return {
+        "metadata": {
+            "resourceVersion": known.meta.version,
+            "uid": known.meta.uid,
+            "annotations": dict.fromkeys((STANDING, ORDER, TERMS, PLAN)),
+            "labels": {NODE_LABEL: None},
+        }
+    }
+
+
 def allocation_patch(known: KnownClaim, seat: Seat, now: str) -> Json:
     """The allocation of a claim; fenced by its resourceVersion.
 

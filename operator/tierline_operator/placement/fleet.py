@@ -198,6 +198,13 @@ class Fleet:
             self._book.ledger(claim.place).orphans.discard(key)
             self._touch({claim.place})
 
+    def give_up(self, claim: ClaimKey) -> None:
+        """What was decided for a claim is not written, and cannot be any more: decide anew."""
+        seat = self.seat_of(claim)
+        if seat is not None:
+            seat.unbind()
+            self._unproven.add(seat.place)
+
     # Questions
 
     def seat_of(self, claim: ClaimKey) -> Seat | None:

@@ -146,7 +146,12 @@ class Seat:
 
     def leave(self) -> None:
         """Its pod is gone, and with it what it held: the next one gets a plan of its own."""
-        self.claim = self.held = self.plan = None
+        self.claim = None
+        self.unbind()
+
+    def unbind(self) -> None:
+        """Nothing is decided any more for its pod: the claim is not allocated with its plan."""
+        self.held = self.plan = None
         self.bound = self.measured = self.beside = False
 
     def agree(self, claim: Claim) -> bool:

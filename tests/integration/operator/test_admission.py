@@ -468,6 +468,21 @@ def test_over_runs_that_an_agent_reports_are_planned_with(user: User, operator: 
     )
 
 
+def test_a_deployment_that_is_refused_is_told_and_holds_no_pod_up(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    wanted = task("m").to_api()
+    wanted["spec"]["template"] = {"spec": {"containers": [{"name": "c", "command": ["x"]}]}}
+    user.api.apply(wanted | {"metadata": {"name": "m", "namespace": user.namespace}})
+
+    user.pod("one", "m")
+
+    user.wait_placed("one")
+    until("it is told", lambda: "DeploymentRefused" in dict(user.events("m")))
+    told = dict(user.events("m"))["DeploymentRefused"]
+    assert "spec.template.spec.containers[0].image: Required value" in told
+
+
 def test_a_claim_template_that_is_somebody_elses_is_left_alone(user: User) -> None:
     foreign = {
         "apiVersion": "resource.k8s.io/v1",

@@ -14,6 +14,7 @@ from tests.integration.operator.proxy import Write, proxied
 from tests.integration.operator.running import Nursery, Operator, User, memory_in, placed, until
 from tests.unit.placement.fleets import node, profile, task
 
+from tierline_api.optin import NODE_LABEL
 from tierline_api.swap import SwapPolicy
 
 pytestmark = pytest.mark.slow
@@ -190,6 +191,44 @@ def test_a_late_write_of_a_former_leader_is_refused(
     claim = user.claim_of("a")
     assert claim is not None
     assert placed(claim) is None
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["lost", "carried-out"])
+def test_an_allocation_without_an_answer_to_a_node_that_goes(
+    user: User, operators: list[Operator], nursery: Nursery, tmp_path: Path, *, arrives: bool
+) -> None:
+    """It is decided anew where it is not there; where it is, the claim is the truth."""
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    under_way, gone = threading.Event(), threading.Event()
+
+    def unanswered(write: Write) -> None:
+        if not write.allocates or bool(write.status) != arrives:
+            return
+        claim = user.claim_of("a")
+        assert claim is not None
+        if claim["metadata"]["labels"].get(NODE_LABEL) == "node-a":
+            under_way.set()
+            gone.wait(300)
+            raise ConnectionAbortedError("the answer is lost")
+
+    with proxied(user.plane, tmp_path, unanswered) as proxy:
+        operator = Operator(user.plane, nursery, tmp_path, "one", kubeconfig=proxy.kubeconfig)
+        operators.append(operator.start())
+        user.apply(task("a", of="m"))
+        user.pod("a", "a")
+        until("the allocation is under way", under_way.is_set)
+        user.api.delete(user.node(node("node-a")))
+        user.node(node("node-b"))
+        gone.set()
+
+        place = user.wait_placed("a")
+        user.wait_task("a", "NodeGone" if arrives else "Admitted")
+        operator.stop()
+
+    assert place[0] == ("node-a" if arrives else "node-b")
+    # Nobody is told to delete a pod that gets its place.
+    assert ("NodeGone" in dict(user.events("a"))) == arrives
 
 
 def test_what_came_while_no_operator_was_there(

@@ -21,6 +21,7 @@ from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, TaskKey
 from tierline_operator.reading import Unreadable, claim_of, meta_of, model_of, pod_of
 from tierline_operator.resources import CLAIM
 from tierline_operator.status import status_of
+from tierline_operator.tending import is_placed
 from tierline_operator.view import View
 from tierline_operator.writing import (
     allocation_patch,
@@ -120,6 +121,17 @@ def test_a_plan_of_another_release_is_not_believed(plan: str) -> None:
     notes = {"tierline.io/standing": "Planned", "tierline.io/plan": plan}
 
     assert claim_of(allocated("c", annotations=notes)).claim.held is None
+
+
+def test_a_claim_of_a_pod_that_had_the_name_before_places_nobody() -> None:
+    gated = pod_of({**pod(), "metadata": {**pod()["metadata"], "uid": OWNER["uid"]}})
+    own, of_one_before = allocated("c"), allocated("c")
+    of_one_before["metadata"]["ownerReferences"] = [{**OWNER, "uid": "of-one-before"}]
+    former = claim_of(of_one_before)
+
+    assert is_placed(gated, [former, claim_of(own)])
+    assert not is_placed(gated, [former])
+    assert not is_placed(gated, [])
 
 
 @pytest.mark.parametrize("order", ["", "-1", "seven", "٣", "9" * 5000], ids=lambda o: o[:5])

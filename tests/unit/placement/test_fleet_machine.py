@@ -176,7 +176,9 @@ class Cluster(RuleBasedStateMachine):
         settle(self.fleet)
         for key, pending in sorted(self.claims.items()):
             seat = self.fleet.seat_of(key)
-            if pending.place is None and seat is not None:
+            if pending.place is None and seat is not None and seat.standing == Standing.LOST:
+                self.fleet.give_up(key)
+            elif pending.place is None and seat is not None:
                 made = replace(pending, allocated=f"{self.tick():09}")
                 self.claims[key] = allocated(self.fleet, made)
                 self.fleet.put_claim(self.claims[key])
