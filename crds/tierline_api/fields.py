@@ -64,6 +64,7 @@ class DurationText:
         return f"write a duration from {self.shortest} to {self.longest}, such as 50ms or 1m30s"
 
     def _read(self, value: object, info: core_schema.ValidationInfo[Any]) -> float:
+        duration_s: float
         if isinstance(value, str):
             duration_s = parse_duration(value)
         elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -71,10 +72,10 @@ class DurationText:
         elif is_wire(info):
             raise ValueError(f"{shown(value)} has no unit; write {value}ms or {value}s")
         else:
-            duration_s = float(value)
+            duration_s = value
         if not parse_duration(self.shortest) <= duration_s <= parse_duration(self.longest):
             raise ValueError(f"{shown(value)} is out of range; {self._advice}")
-        return duration_s
+        return float(duration_s)  # not before: an integer may be too long for a float
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(

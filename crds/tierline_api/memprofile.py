@@ -10,7 +10,7 @@ from .fields import Bytes, Count, Digest, Flag, PositiveCount, Seconds
 from .metadata import LABEL_NAME, ObjectMeta
 
 MAX_LAYERS: Final = 4096
-"""Most layers of a profile; keeps the object below etcd's limit."""
+"""Most layers of a profile; keeps the object below etcd's limit, if long names are of ASCII."""
 MAX_ARENAS: Final = 16
 """Most arenas of a task."""
 EXTENT_SIZES: Final = tuple(2**power for power in range(16, 31))

@@ -49,8 +49,15 @@ class ObservedProfile:
             ValueError: the line of the profile is not as programs write it.
         """
         line = next((line for line in text.splitlines() if line.startswith(PROFILE_LINE)), None)
-        if line is None:
-            return None
+        return None if line is None else cls.of_line(line)
+
+    @classmethod
+    def of_line(cls, line: str) -> Self:
+        """The profile in the line of it.
+
+        Raises:
+            ValueError: it is not as programs write it.
+        """
         try:
             seen: Mapping[str, Any] = json.loads(line)["profile"]
             return cls(

@@ -54,7 +54,10 @@ def end_if_decided(planned: str) -> None:
     if os.path.exists(planned):  # noqa: PTH110 - before each job
         _end("measured and planned: it ends, to start by its plan")
     if Path(planned).with_name(_GIVEN_UP).exists():
-        _end("it was not measured in time, and others wait for the device: it ends")
+        _end(
+            "it was not measured in time while others wait for the device, or what it wrote is no "
+            "profile: it ends"
+        )
 
 
 def _end(sentence: str) -> NoReturn:

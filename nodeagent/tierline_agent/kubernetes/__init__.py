@@ -19,6 +19,7 @@ in an order in which every state between two pieces is one that the next start u
     driver      what the kubelet calls
     reporting   MemNode, ResourceSlice and observations, at a bounded rate
     measuring   profiles of tasks that run alone to be measured
+    judging     what a pod wrote, parsed in a process of its own
     service     what holds them together
     thread      in which it runs
 """

@@ -40,6 +40,10 @@ _LIBRARY: Final = "libtierline.so"
 _DRAFT: Final = ".draft-"
 _LEFT: Final = ".left-"
 _DIGEST_CHARACTERS: Final = 16
+_MOST_MEASURED_BYTES: Final = 16 << 20
+"""On disk. Four times what is read of a profile (`measuring`), so that no honest pod comes near."""
+_MOST_MEASURED_FILES: Final = 64
+"""A program writes one; files without content take room as well, and time to count."""
 
 
 class Library:
@@ -122,6 +126,37 @@ class PodFolders:
     def has_measured(self, uid: str) -> bool:
         """Whether this very pod was measured, and left what it wrote."""
         return (self.path(uid) / MEASURED / PROFILE).is_file()
+
+    def is_overfull(self, uid: str) -> bool:
+        """Whether a pod wrote more than any program that is measured does.
+
+        A folder counts as too much: what is in it may be unreadable for the agent.
+        """
+        size_bytes = files = 0
+        try:
+            with os.scandir(self.path(uid) / MEASURED) as entries:
+                for entry in entries:
+                    found = entry.stat(follow_symlinks=False)
+                    files += 1
+                    size_bytes += found.st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False) or files > _MOST_MEASURED_FILES:
+                        return True
+        except FileNotFoundError:  # it is not measured, or removes what it wrote
+            return False
+        return size_bytes > _MOST_MEASURED_BYTES
+
+    def empty(self, uid: str) -> None:
+        """Remove what a pod wrote, as far as the agent has the right."""
+        for path in (self.path(uid) / MEASURED).iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def remove_left(self) -> None:
+        """Try again to remove what was put aside."""
+        for path in self._folder.glob(f"{_LEFT}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def remove(self, uid: str) -> None:
         """Remove a pod's folder.

@@ -161,6 +161,8 @@ class Service:
         while True:
             self._changed.clear()
             await self._attempt("settle the node's claims", placing.settle(self._grants))
+            left = asyncio.to_thread(self._folders.remove_left)
+            await self._attempt("remove what pods left", left)
             look_again, self._slices_unsure = self._slices_unsure, False
             report = self._node_report.write(look_again=look_again)
             await self._attempt("report on the node", report)
@@ -178,6 +180,9 @@ class Service:
             await work
         except (AgentError, KubeError, OSError) as error:
             _log.warning("cannot %s: %s", what, error)
+        except Exception:
+            # Nothing that one of them meets may end the others, and with them the kubelet's server.
+            _log.exception("cannot %s", what)
 
     async def _pause(self, *, measuring: bool) -> None:
         """Wait until something changed, or the next look is due."""

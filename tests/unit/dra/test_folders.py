@@ -64,6 +64,10 @@ def test_what_a_pod_made_irremovable_holds_up_nothing(
     assert pods.uids() == set()
     pods.remove("u")
 
+    assert [path.name for path in (tmp_path / "pods").iterdir()] == [".left-u"]
+    pods.remove_left()
+    assert list((tmp_path / "pods").iterdir()) == []
+
 
 def test_a_folder_that_takes_no_descriptions_is_said(tmp_path: Path) -> None:
     Descriptions(tmp_path).check()
