@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a program or the agent failed; 2 bad input; 3 infeasible (
 started); 4 it ran, but a deadline was missed or an output differed.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -33,8 +34,12 @@ def run(
 ) -> NoReturn:
     """Run a command line; every mistake of a user ends as one sentence after `name`.
 
-    Errors of the types `bad_input` are such sentences as well.
+    Errors of the types `bad_input` are such sentences as well. A signal that asks it to end, as a
+    terminal that is closed does, lets it end the programs and remove the files that it made.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda got, _frame: sys.exit(128 + got))
     try:
         command.main(arguments, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
@@ -50,4 +55,7 @@ def run(
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        click.echo(f"{name}: {error}", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(EXIT_OK)

@@ -41,8 +41,11 @@ def command(files: tuple[Path, ...]) -> None:
 def _read(file: Path) -> list[dict[str, Any]]:
     """Return the changed manifests of `file`; raises CommandError."""
     stdin = str(file) == "-"
-    text = sys.stdin.read() if stdin else file.read_text(encoding="utf-8")
     source = "standard input" if stdin else str(file)
+    try:
+        text = sys.stdin.read() if stdin else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{source}: not UTF-8, as manifests are", EXIT_BAD_INPUT) from error
     try:
         documents = list(read_documents(text))
     except DocumentError as error:

@@ -24,6 +24,22 @@ def manifests_with_tasks(files: Sequence[Path], purpose: str) -> Manifests:
     return manifests
 
 
+def check_names(tasks: Sequence[MemTask]) -> None:
+    """Tasks of one machine are told apart by their names alone.
+
+    Raises:
+        CommandError: two have one name.
+    """
+    names = [task.name for task in tasks]
+    for name in names:
+        if names.count(name) > 1:
+            raise CommandError(
+                f"two tasks are called {name}; on one machine their names must differ, "
+                "also across namespaces",
+                EXIT_BAD_INPUT,
+            )
+
+
 def tasks_named(manifests: Manifests, name: str | None) -> list[MemTask]:
     """The MemTask of that name, or all.
 
@@ -56,11 +72,12 @@ def one_node(manifests: Manifests, file: Path | None) -> MemNode:
 
 
 def profiles_for(manifests: Manifests, tasks: Sequence[MemTask]) -> dict[str, MemProfile]:
-    """Each task's profile: the one it names, or the one with its own name.
+    """Each task's profile by the task's name: the one it names, or the one with its own name.
 
     Raises:
-        CommandError: a task has none.
+        CommandError: a task has none, or two have one name.
     """
+    check_names(tasks)
     by_name = {
         (profile.metadata.namespace, profile.name): profile for profile in manifests.profiles
     }

@@ -16,10 +16,12 @@ from tierline_api.memnode import MemNode
 from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_api.plan import Tier
+from tierline_api.quantities import format_quantity
 from tierline_cli import decide
 from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.execution import Execution
+from tierline_cli.inputs import check_names
 from tierline_cli.local_agent import LocalAgent
 from tierline_cli.measurements import Measurements
 from tierline_cli.place import Place
@@ -32,7 +34,7 @@ from tierline_cli.results import (
     releases_until,
     result_of,
 )
-from tierline_cli.tiers import tiers_for
+from tierline_cli.tiers import check_tiers, tiers_for
 from tierline_operator.planning import from_api
 from tierline_operator.planning.answer import Admitted, Infeasible
 
@@ -62,13 +64,21 @@ class LocalRun:
         """Check that the tasks can be run here at all.
 
         Raises:
-            CommandError: no task, two of one name, or one without a program.
+            CommandError: no task, two of one name, or one without a program; fast memory of less
+                than an extent; a tier without a place.
         """
         self.tasks: tuple[MemTask, ...] = manifests.tasks
         self.options = options
         _check(self.tasks)
         self.place = Place(decide.one_kind(self.tasks), options.gpu)
         self._extent_bytes = options.extent_bytes or self.place.extent_bytes
+        if options.fast_bytes < self._extent_bytes:
+            raise CommandError(
+                f"--fast-memory {format_quantity(options.fast_bytes)} holds not one extent of "
+                f"{format_quantity(self._extent_bytes)}; give more, or a smaller --extent-size",
+                EXIT_BAD_INPUT,
+            )
+        check_tiers(self.tasks, options.tier_paths)
         self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
         self.measured = Measurements(manifests, self.place, self.work_dir)
         self._node: MemNode | None = None
@@ -227,12 +237,6 @@ def _begun(stage: _T | None) -> _T:
 def _check(tasks: tuple[MemTask, ...]) -> None:
     if not tasks:
         raise CommandError("the files hold no MemTask; there is nothing to run", EXIT_BAD_INPUT)
-    names = [task.name for task in tasks]
+    check_names(tasks)
     for task in tasks:
-        if names.count(task.name) > 1:
-            raise CommandError(
-                f"two tasks are called {task.name}; on one machine their names must differ, "
-                "also across namespaces",
-                EXIT_BAD_INPUT,
-            )
         program_of(task)

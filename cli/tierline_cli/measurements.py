@@ -62,11 +62,12 @@ class Measurements:
             CommandError: see `unprofiled`, and where a program failed.
         """
         unprofiled = self.unprofiled()
+        product = self.place.product() if unprofiled else ""  # before any program is started
         for task in self.manifests.tasks:
             given = self.manifests.profile_of(task)
             if task in unprofiled or given is None:
                 seen = self._observe(task, jobs, on_job)
-                self.profiles[task.name] = profiling.as_profile(task, seen, self.place.product())
+                self.profiles[task.name] = profiling.as_profile(task, seen, product)
                 self.compute_only_s[task.name] = profiling.typical(seen.compute_s)
                 self.references[task.name] = seen.outputs
             else:

@@ -1,12 +1,16 @@
 """Types of command-line options that manifests use as well."""
 
+import math
+import os
 from pathlib import Path
+from typing import Final
 
 import click
 
 from tierline_api.device import DeviceKind
 from tierline_api.margins import MARGINS
-from tierline_api.quantities import parse_quantity
+from tierline_api.memprofile import EXTENT_SIZES
+from tierline_api.quantities import format_quantity, parse_quantity
 from tierline_operator.admission.preemption import Scheduling
 
 
@@ -30,12 +34,69 @@ class Quantity(click.ParamType[int]):
         return size
 
 
+class ExtentSize(Quantity):
+    """A size that extents can have."""
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return bytes; anything else is a usage error that names the option."""
+        size = super().convert(value, param, ctx)
+        if size not in EXTENT_SIZES:
+            least, most = format_quantity(EXTENT_SIZES[0]), format_quantity(EXTENT_SIZES[-1])
+            self.fail(f"{value} is no power of two from {least} to {most}", param, ctx)
+        return size
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, neither infinite nor none at all."""
+
+    def convert(
+        self, value: float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number; anything else is a usage error that names the option."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return number
+
+
+class OutputFile(click.Path):
+    """A file to be written at the end; whether it can be is seen at the beginning."""
+
+    def __init__(self, suffixes: tuple[str, ...] = (), *, allow_dash: bool = False) -> None:
+        """Have its name end in one of `suffixes`, if there are any."""
+        super().__init__(dir_okay=False, writable=True, allow_dash=allow_dash, path_type=Path)
+        self._suffixes = suffixes
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; one that cannot be written is a usage error that names the option."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if self.allow_dash and str(path) == "-":
+            return path
+        if self._suffixes and path.suffix not in self._suffixes:
+            self.fail(f"{path} does not end in {', '.join(self._suffixes)}", param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path.parent} is no folder; make it, or name another one", param, ctx)
+        if not path.exists() and not os.access(path.parent, os.W_OK):
+            self.fail(f"nothing can be written in {path.parent}; name another folder", param, ctx)
+        return path
+
+
 QUANTITY = Quantity()
+EXTENT_SIZE = ExtentSize()
+PICTURES: Final = (".png", ".svg", ".pdf")
+_MOST_MARGIN: Final = 100
 
 
 margin_option = click.option(
     "--margin",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1, max=_MOST_MARGIN),
     help="Plan with times this much longer, and links this much slower, than measured; "
     f"by default {' and '.join(f'{MARGINS[kind]} on {kind.value}' for kind in DeviceKind)}.",
 )

@@ -16,7 +16,14 @@ from tierline_cli import decide
 from tierline_cli.errors import EXIT_INFEASIBLE, CommandError
 from tierline_cli.inputs import one_node, profiles_for, tasks_named
 from tierline_cli.live import shown_size, shown_time
-from tierline_cli.options import files_argument, json_option, margin_option, node_option
+from tierline_cli.options import (
+    PICTURES,
+    OutputFile,
+    files_argument,
+    json_option,
+    margin_option,
+    node_option,
+)
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.frontier import TradePoint, frontier
 
@@ -27,9 +34,7 @@ _ROWS = 14
 @files_argument
 @node_option
 @click.option("--task", "only", help="Only this task.")
-@click.option(
-    "--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curves here."
-)
+@click.option("--png", type=OutputFile(PICTURES), help="Draw the curves here.")
 @json_option
 @margin_option
 def command(
@@ -46,8 +51,8 @@ def command(
     """
     manifests = load_manifests([str(file) for file in files])
     chosen = tasks_named(manifests, only)
-    where = one_node(manifests, node)
     profiles = profiles_for(manifests, chosen)
+    where = one_node(manifests, node)
     curves = {}
     for task in chosen:
         demand, capacity = decide.question_of(task, profiles[task.name], where, margin)

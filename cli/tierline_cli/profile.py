@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TextIO
 
 import click
 import yaml
@@ -13,7 +12,7 @@ from tierline_api.manifests import load_manifests
 from tierline_cli import profiling
 from tierline_cli.inputs import tasks_named
 from tierline_cli.live import console
-from tierline_cli.options import files_argument, gpu_option
+from tierline_cli.options import OutputFile, files_argument, gpu_option
 from tierline_cli.place import Place
 
 
@@ -24,8 +23,15 @@ from tierline_cli.place import Place
     "--jobs", type=click.IntRange(min=3), default=12, show_default=True, help="Jobs to measure."
 )
 @gpu_option
-@click.option("--output", "-o", type=click.File("w"), default="-", help="Where the MemProfiles go.")
-def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, output: TextIO) -> None:
+@click.option(
+    "--output",
+    "-o",
+    type=OutputFile(allow_dash=True),
+    default="-",
+    show_default=True,
+    help="Where the MemProfiles go; - is the standard output.",
+)
+def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, output: Path) -> None:
     """Run the programs of the MemTasks in FILES alone, and write what was measured.
 
     The profile of a task gets the task's name; set spec.profile to it, or keep both in one file.
@@ -39,6 +45,7 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
         with Progress(*columns, console=console()) as progress:
             for task in chosen:
                 place = Place(task.spec.device.kind.value, gpu)
+                product = place.product()  # before the program is started
                 bar = progress.add_task(f"profiling {task.name}", total=jobs)
                 seen = profiling.observe(
                     task,
@@ -48,8 +55,9 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
                     lambda done, bar=bar: progress.update(bar, completed=done),  # type: ignore[misc]
                 )
                 progress.update(bar, completed=jobs)
-                profile = profiling.as_profile(task, seen, place.product())
+                profile = profiling.as_profile(task, seen, product)
                 documents.append(profile.to_api())
     finally:
         shutil.rmtree(work_dir, ignore_errors=True)
-    output.write(yaml.safe_dump_all(documents, sort_keys=False))
+    with click.open_file(output, "w") as file:
+        file.write(yaml.safe_dump_all(documents, sort_keys=False))

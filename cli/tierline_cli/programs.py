@@ -60,6 +60,12 @@ class Program:
         Raises:
             CommandError: the command cannot be started.
         """
+        if spec.working_dir is not None and not Path(spec.working_dir).is_dir():
+            raise CommandError(
+                f"MemTask/{spec.task}: workingDir {spec.working_dir} is no folder on this machine; "
+                "make it, or name another one",
+                EXIT_BAD_INPUT,
+            )
         self.spec = spec
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,15 @@ from tierline_cli import decide
 from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
 from tierline_cli.live import console, screen
 from tierline_cli.local_run import LocalRun, RunOptions
-from tierline_cli.options import QUANTITY, files_argument, gpu_option, margin_option
+from tierline_cli.options import (
+    EXTENT_SIZE,
+    QUANTITY,
+    FiniteRange,
+    OutputFile,
+    files_argument,
+    gpu_option,
+    margin_option,
+)
 from tierline_operator.planning.answer import Infeasible
 
 _REFRESH_S = 0.5
@@ -37,18 +45,18 @@ _REFRESH_S = 0.5
 @files_argument
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Seconds of releases; until Ctrl-C if absent.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 @click.option(
     "--json-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write that object here, too.",
 )
 @click.option(
     "--profiles-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write the tasks' MemProfiles here, with the worst that their jobs took.",
 )
 @click.option(
@@ -68,7 +76,7 @@ _REFRESH_S = 0.5
 )
 @click.option(
     "--extent-size",
-    type=QUANTITY,
+    type=EXTENT_SIZE,
     help="Size of an extent, a power of two; 4Mi on a CPU and 32Mi on a GPU if absent.",
 )
 @gpu_option

@@ -17,6 +17,9 @@ from tierline_cli.errors import EXIT_INFEASIBLE
 from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
 from tierline_cli.live import shown_time
 from tierline_cli.options import (
+    PICTURES,
+    FiniteRange,
+    OutputFile,
     files_argument,
     json_option,
     margin_option,
@@ -53,7 +56,7 @@ class _Play:
 @scheduling_option
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
     help="Simulated seconds of releases.",
@@ -69,19 +72,19 @@ class _Play:
 @click.option("--seed", type=int, default=1, show_default=True, help="Of what is random.")
 @click.option(
     "--shortest",
-    type=click.FloatRange(min=0, max=1, min_open=True),
+    type=FiniteRange(min=0, max=1, min_open=True),
     default=1.0,
     show_default=True,
     help="Layers and copies take a random share of their planned time, from this one to all of it.",
 )
 @click.option(
     "--png",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(PICTURES),
     help="Draw a Gantt chart and the distribution of response times.",
 )
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write a trace for ui.perfetto.dev.",
 )
 @json_option

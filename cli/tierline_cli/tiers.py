@@ -15,6 +15,31 @@ _SPARE_EXTENTS = 4
 _TMPFS = Path("/dev/shm")  # noqa: S108 - the dram tier must outlive the agent and stay in memory
 
 
+def check_tiers(tasks: Sequence[MemTask], given: Mapping[Tier, Path]) -> None:
+    """Look whether each tier that the tasks name has a place.
+
+    Raises:
+        CommandError: a tier has no path and cannot be made up, or its path cannot be a file's.
+    """
+    for tier in sorted(_wanted(tasks)):
+        path = given.get(tier)
+        if path is None and tier is Tier.PMEM:
+            raise CommandError(
+                f"a task wants the tier {tier.value}; name its device or file with --{tier.value}",
+                EXIT_BAD_INPUT,
+            )
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            wrong = path if path.is_dir() else path.parent
+            what = "is a folder" if path.is_dir() else "is no folder"
+            raise CommandError(
+                f"--{tier.value} {path}: {wrong} {what}; name a file or a device", EXIT_BAD_INPUT
+            )
+
+
+def _wanted(tasks: Sequence[MemTask]) -> set[Tier]:
+    return {tier for task in tasks for tier in task.spec.swap.tiers}
+
+
 def tiers_for(
     tasks: Sequence[MemTask],
     profiles: Mapping[str, MemProfile],
@@ -24,12 +49,8 @@ def tiers_for(
 ) -> list[TierSpec]:
     """The tiers that the tasks name, each with room for all their weights.
 
-    `given` are paths that a person named; a tier without one is a temporary file.
-
-    Raises:
-        CommandError: a tier has no path and cannot be made up.
+    `given` are paths that a person named (`check_tiers`); a tier without one is a temporary file.
     """
-    wanted = {tier for task in tasks for tier in task.spec.swap.tiers}
     extents = sum(
         from_api.demand_of(task, profiles[task.name], extent_bytes).layout.extent_count
         for task in tasks
@@ -37,13 +58,8 @@ def tiers_for(
     size_bytes = smallest_medium(extent_bytes, extents + _SPARE_EXTENTS * len(tasks))
     made_up = {Tier.DRAM: _TMPFS / f"{work_dir.name}.dram", Tier.NVME: work_dir / "nvme.store"}
     tiers = []
-    for tier in sorted(wanted):
+    for tier in sorted(_wanted(tasks)):
         path = given.get(tier)
-        if path is None and tier not in made_up:
-            raise CommandError(
-                f"a task wants the tier {tier.value}; name its device or file with --{tier.value}",
-                EXIT_BAD_INPUT,
-            )
         if path is None:
             tiers.append(TierSpec(tier.value, made_up[tier], size_bytes, temporary=True))
         else:

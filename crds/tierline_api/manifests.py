@@ -55,8 +55,8 @@ class Manifests:
     nodes: tuple[MemNode, ...] = ()
 
     def profile_of(self, task: MemTask) -> MemProfile | None:
-        """Return the profile that `task` names, if it is here."""
-        wanted = (task.metadata.namespace, task.spec.profile)
+        """Return the profile that `task` names, or that has its own name, if it is here."""
+        wanted = (task.metadata.namespace, task.spec.profile or task.name)
         return next(
             (p for p in self.profiles if (p.metadata.namespace, p.metadata.name) == wanted), None
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import yaml
+
 from tierline_api.base import API_GROUP, API_VERSION
 from tierline_api.optin import TASK
 from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_FAILED, CommandError
@@ -22,6 +24,11 @@ Json = dict[str, Any]
 _VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
 _AT_ONCE: Final = 500
 _TIMEOUT_S: Final = 30
+_UNREADABLE: Final = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError),
+    yaml.YAMLError,
+)
+"""What the client raises, beside its own, of a kubeconfig that is none."""
 
 
 class NotThere(CommandError):  # noqa: N818 - a state, not a mistake
@@ -131,7 +138,7 @@ class Cluster:
 
         try:
             contexts, current = config.list_kube_config_contexts(self.scope.kubeconfig)
-        except (config.ConfigException, OSError, ValueError) as error:
+        except (config.ConfigException, *_UNREADABLE) as error:
             raise _no_cluster(error) from error
         wanted = self.scope.context
         chosen = next((c for c in contexts if c["name"] == wanted), None) if wanted else current
@@ -152,7 +159,7 @@ class Cluster:
                 self._client = config.new_client_from_config(
                     config_file=self.scope.kubeconfig, context=self.scope.context
                 )
-            except (config.ConfigException, OSError, ValueError) as error:
+            except (config.ConfigException, *_UNREADABLE) as error:
                 raise _no_cluster(error) from error
         return self._client
 

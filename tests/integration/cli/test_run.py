@@ -98,10 +98,15 @@ def _open_files() -> set[Path]:
 def runs() -> Iterator[Runs]:
     """Runs in a folder with a name short enough for sockets below it."""
     runs = Runs(Path(tempfile.mkdtemp(prefix="tl-")), _stores(), _children(), [])
-    # a shell without job control starts what is in its background with SIGINT ignored, for good
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # a shell without job control starts what is in its background with SIGINT ignored, for good,
+    # and nohup does so with SIGHUP
+    inherited = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    }
     yield runs
-    signal.signal(signal.SIGINT, inherited)
+    for number, handler in inherited.items():
+        signal.signal(number, handler)
     for process in runs.processes:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -249,14 +254,36 @@ def told(admin: AdminClient) -> list[dict[str, Any]]:
     return [job for job in found if not job["warmup"]]
 
 
-def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
-    # One release each, due later than any machine takes for it: missing one is an error.
+def running(runs: Runs) -> "subprocess.Popen[str]":
+    """A run whose tasks are released once each, due later than any machine takes for it."""
     process = runs.start(manifest(runs.folder, "100s"))
     assert process.stderr is not None
     said: list[str] = []
     while not (said and "running; Ctrl-C ends" in said[-1]):
         said.append(process.stderr.readline())
         assert said[-1], "".join(said)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_it_otherwise_finds_nothing_left_behind(
+    runs: Runs, number: signal.Signals
+) -> None:
+    process = running(runs)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert started
+
+    process.send_signal(number)
+    process.communicate()
+
+    assert process.returncode == 128 + number
+    assert not psutil.wait_procs(started, timeout=120)[1]
+    assert not runs.left_behind()
+
+
+def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
+    # Missing a release's deadline is an error.
+    process = running(runs)
     (admin_path,) = runs.folder.glob("tierline-*/run/admin.sock")
     with AdminClient(admin_path) as admin:
         # So that each task has an output to compare.

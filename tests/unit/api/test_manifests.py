@@ -75,6 +75,13 @@ def test_files_folders_and_standard_input_load_together(
     assert loaded.profile_of(loaded.tasks[1]) is None
 
 
+def test_a_task_that_names_no_profile_has_the_one_of_its_own_name(tmp_path: Path) -> None:
+    loaded = load_manifests([written(tmp_path / "a.yaml", task(), profile())])
+
+    assert loaded.tasks[0].spec.profile is None
+    assert loaded.profile_of(loaded.tasks[0]) is loaded.profiles[0]
+
+
 def test_what_kubectl_prints_is_read_back(tmp_path: Path) -> None:
     read = {
         **task()["metadata"],

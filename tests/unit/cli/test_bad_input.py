@@ -70,6 +70,47 @@ def task(**changes: str) -> str:
             "MemProfile/a is in none of the files; measure it with `tierline profile`",
             id="admission without a profile",
         ),
+        *(
+            pytest.param(
+                [planning],
+                task() + "---" + task(namespace="y"),
+                "two tasks are called a; on one machine their names must differ",
+                id=f"one name in two namespaces, {planning}",
+            )
+            for planning in ("admit", "explain", "plan", "simulate")
+        ),
+        pytest.param(
+            ["run", "--fast-memory", "100Ki"],
+            task(),
+            "--fast-memory 100Ki holds not one extent of 4Mi; give more, or a smaller",
+            id="less than an extent",
+        ),
+        pytest.param(
+            ["run"],
+            task(tier="pmem"),
+            "a task wants the tier pmem; name its device or file with --pmem",
+            id="a tier without a place",
+        ),
+        pytest.param(
+            ["run", "--nvme", "/nowhere/store"],
+            task(tier="nvme"),
+            "--nvme /nowhere/store: /nowhere is no folder; name a file or a device",
+            id="a tier in no folder",
+        ),
+        pytest.param(
+            ["run", "--nvme", "/"],
+            task(tier="nvme"),
+            "--nvme /: / is a folder; name a file or a device",
+            id="a folder as a tier",
+        ),
+        pytest.param(
+            ["run"],
+            task(
+                template="{spec: {containers: [{name: a, command: [python], workingDir: /nowhere}]}}"
+            ),
+            "MemTask/a: workingDir /nowhere is no folder on this machine",
+            id="no such folder to work in",
+        ),
         pytest.param(["plan", "--task", "b"], task(), "hold no MemTask b", id="no such task"),
         pytest.param(["profile", "--task", "b"], task(), "hold no MemTask b", id="nor to profile"),
     ],
@@ -90,6 +131,37 @@ def test_one_sentence(tmp_path: Path, arguments: list[str], manifest: str, sente
         pytest.param(["run", "--fast-memory", "2Qi", "x"], "unknown unit 'Qi'", id="no such unit"),
         pytest.param(["run", "--duration", "0", "x"], "'--duration'", id="no time"),
         pytest.param(["run", "--margin", "0.5", "x"], "'--margin'", id="a margin below 1"),
+        pytest.param(["admit", "--margin", "nan", "x"], "nan is no finite", id="no number"),
+        pytest.param(["run", "--margin", "1e308", "x"], "1<=x<=100", id="too large a margin"),
+        pytest.param(["run", "--duration", "inf", "x"], "inf is no finite", id="no end"),
+        pytest.param(
+            ["simulate", "--duration", "inf", "x"], "inf is no finite", id="nor simulated"
+        ),
+        pytest.param(
+            ["run", "--extent-size", "5Mi", "x"],
+            "5Mi is no power of two from 64Ki to 1Gi",
+            id="no size of an extent",
+        ),
+        *(
+            pytest.param(
+                [*command, "/nowhere/x.png", "x"],
+                "/nowhere is no folder; make it, or name another one",
+                id=f"no such folder, {' '.join(command)}",
+            )
+            for command in (
+                ("run", "--json-file"),
+                ("run", "--profiles-file"),
+                ("profile", "-o"),
+                ("plan", "--png"),
+                ("simulate", "--png"),
+                ("simulate", "--trace"),
+            )
+        ),
+        pytest.param(
+            ["plan", "--png", "x.xyz", "x"],
+            "x.xyz does not end in .png, .svg, .pdf",
+            id="no kind of picture",
+        ),
         pytest.param(["fly"], "No such command 'fly'", id="no such command"),
         pytest.param(["completion", "tcsh"], "'tcsh' is not one of", id="no such shell"),
     ],
@@ -105,3 +177,15 @@ def test_completion_script(shell: str) -> None:
     result = CliRunner().invoke(cli, ["completion", shell])
     assert result.exit_code == 0
     assert "_TIERLINE_COMPLETE" in result.output
+
+
+@pytest.mark.parametrize("content", ["a: [", "[1, 2]", "text", "clusters: 3", ""])
+def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(content)
+
+    result = CliRunner().invoke(cli, ["cluster", "top", "--kubeconfig", str(path)])
+
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert "set KUBECONFIG or --kubeconfig" in str(result.exception)

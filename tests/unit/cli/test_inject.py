@@ -49,6 +49,14 @@ def test_texts_stay_texts_for_every_reader() -> None:
     assert "note: |" in printed
 
 
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(CommandError, match="a.yaml: not UTF-8, as manifests are"):
+        said(str(file))
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
