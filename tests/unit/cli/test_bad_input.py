@@ -106,7 +106,8 @@ def task(**changes: str) -> str:
         pytest.param(
             ["run"],
             task(
-                template="{spec: {containers: [{name: a, command: [python], workingDir: /nowhere}]}}"
+                template="{spec: {containers: [{name: a, command: [python], "
+                "workingDir: /nowhere}]}}"
             ),
             "MemTask/a: workingDir /nowhere is no folder on this machine",
             id="no such folder to work in",

@@ -53,7 +53,7 @@ def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_bytes(b"\xff\xfe")
 
-    with pytest.raises(CommandError, match="a.yaml: not UTF-8, as manifests are"):
+    with pytest.raises(CommandError, match=r"a\.yaml: not UTF-8, as manifests are"):
         said(str(file))
 
 
