@@ -485,6 +485,19 @@ static void revoked(void) {
     }
 }
 
+/* The same, while the last launches still read the ring, which somebody else waits for. */
+static void revoked_slow(void) {
+    load_all();
+    say("loaded");
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, w + 4 >= task.count ? 300000000 : 0));
+    }
+    say("launched");
+    check(&task, 0, task.count, NULL);
+    HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_REVOKED);
+}
+
 /* Memory that cannot be swapped, beside the weights and before them. */
 /* Jobs long enough to be preempted. */
 static void preempted(void) {
@@ -539,6 +552,7 @@ int main(int argc, char **argv) {
         {"closing", closing},
         {"agent_killed", agent_killed},
         {"revoked", revoked},
+        {"revoked_slow", revoked_slow},
         {"preempted", preempted},
         {"unswappable", unswappable},
     };

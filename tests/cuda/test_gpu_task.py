@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.cuda.programs import PATIENCE_S, Running
 from tests.integration.agent.agent_process import AgentProcess, wait_until
-from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
+from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -28,7 +28,7 @@ SCENARIOS = [
         r'^ {8}\{"(\w+)", \1\}', (HERE / f"{program}.c").read_text(), re.MULTILINE
     )
 ]
-DIALOGUES = ("agent_killed", "revoked", "unswappable")
+DIALOGUES = ("agent_killed", "revoked", "revoked_slow", "unswappable")
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]
 PLANS = {
     "all streamed": gpu_plan(EXTENTS, ring=4),
@@ -97,6 +97,27 @@ def test_a_job_is_revoked(agent: AgentProcess, program: str, flavour: str) -> No
     finally:
         faults.write_text("")
     assert agent.task("vision")["revoked"] == 1
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_nobody_gets_the_ring_of_a_revoked_job_that_still_reads_it(
+    tmp_path: Path, flavour: str
+) -> None:
+    with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
+        agent.register("vision", PLANS["all streamed"])
+        agent.register("other", gpu_plan(9, ring=4))
+        other = agent.program("other", 2, 9, GPU_PROGRAM)
+        task = Task(agent, flavour, "gpu_task", "revoked_slow")
+        task.wait_for("loaded")
+        faults = Path(agent.environment["SIMCUDA_FAULT_FILE"])
+        faults.write_text("call cuMemcpyHtoDAsync 6 INVALID_VALUE\n")
+        task.go_on()
+        task.wait_for("launched")
+        other.tell("job")
+        task.go_on()
+        task.held()
+        assert other.answer() == other.expected
+        assert agent.task("vision")["revoked"] == 1
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

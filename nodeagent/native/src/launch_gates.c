@@ -263,6 +263,7 @@ static int lease(struct tierline_call *call) {
     }
     if (call->held == 0) {
         tl_lock_acquire(&tl_gates.lock);
+        atomic_fetch_add(&tl_gates.named, 1);
         tl_gates.at_driver = NULL;
         call->held = LOCKED;
     }

@@ -3,9 +3,10 @@
  * While a job runs, the program's threads may all be waiting for the GPU, and the GPU for the
  * stream. So somebody else must hear of a lost agent and connect again, and of a revoked job. A
  * revoked job has no stream any more, but work that waits for it: the monitor then fetches those
- * extents and publishes them itself, in the agent's place, and acknowledges when nothing waits. If
- * that fails too, the waits are let go, and every later call of this process is answered with an
- * error, so that nobody sees what was computed from wrong bytes.
+ * extents and publishes them itself, in the agent's place, and acknowledges when what waited is
+ * done: it reads the ring, which is others' then. If that fails too, the waits are let go, and
+ * every later call of this process is answered with an error, so that nobody sees what was computed
+ * from wrong bytes.
  *
  * It gives the device away when the agent asks for it (launch_yields.h), which it hears at once.
  *
@@ -82,6 +83,28 @@ static int publish_next(tierline_client *client, uint32_t index, uint32_t next, 
     return code;
 }
 
+/* Returns when nothing that the job issued reads the ring any more, or the job is over. Calls that
+ * come now read copies of their own. One that began before the revocation has the gates' lock until
+ * it is at the driver: it is there when the lock is free, or the next such call has it. */
+static int await_readers(const tierline_client *client, uint64_t job) {
+    uint32_t named = atomic_load(&tl_gates.named);
+    while (orphaned(client, job) && atomic_load(&tl_gates.named) == named) {
+        if (tl_lock_try(&tl_gates.lock)) {
+            tl_lock_release(&tl_gates.lock);
+            break;
+        }
+        pause_ns(PERIOD_NS / 10);
+    }
+    while (orphaned(client, job)) {
+        int result = tl_cuda_synchronise();
+        if (result != ABI_CAPTURE_UNSUPPORTED) {
+            return tl_cuda_check(result, "waiting for what a revoked job issued");
+        }
+        pause_ns(PERIOD_NS);
+    }
+    return 0;
+}
+
 static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
     struct tl_arena *arena = &client->arenas[index];
     uint32_t next = word(&arena->control->published);
@@ -96,6 +119,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
     if (code == 0 && !tl_cuda_enter(arena->on_device.context)) {
         code = tl_fail(TIERLINE_E_SYSTEM, "the arena's CUDA context is gone");
     } else if (code == 0) {
+        tl_yields_heed(client, 0); /* a gate at which it was to stand lets it go */
         while (code == 0 && next < atomic_load(&tl_gates.highest) && orphaned(client, job)) {
             bool room = next < arena->ring_slots || (int32_t)(word(&arena->control->consumed) -
                                                               (next - arena->ring_slots + 1)) >= 0;
@@ -106,6 +130,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
             code = publish_next(client, index, next, buffer);
             next += code == 0;
         }
+        code = code == 0 ? await_readers(client, job) : code;
         tl_cuda_leave();
     }
     free(buffer);

@@ -21,6 +21,7 @@ struct tl_gates {
     atomic_bool leased;
     atomic_uint passing;  /* calls without weights that are at the driver */
     atomic_uint begun;    /* calls so far, to see whether a process is idle */
+    atomic_uint named;    /* of them with weights: each has the lock until it is at the driver */
     atomic_int failed;    /* a CUresult that all calls are answered from now on; 0: none */
     atomic_bool orphaned; /* the job was revoked: nobody fills the ring but the monitor */
     atomic_uint
