@@ -36,6 +36,8 @@ class Arena:
     words: Words
     stored: list[Stored | None]
     sealed: bool = False
+    first: int | None = None
+    """The plan's number of its first extent; None: offered back without the arenas before it."""
     operations: int = 0
     """Requests at work on it; it is not freed before they are done."""
     _resident_extents: tuple[int, ...] = field(init=False)

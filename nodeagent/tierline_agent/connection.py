@@ -3,6 +3,10 @@
 It knows how to move messages, not what they mean. Reading can be paused, which is how a session
 bounds the requests it works on. A client that does not read is closed when `outgoing_bytes` wait.
 
+A client has no more than `_MESSAGES_AT_ONCE` messages worked with in one turn of the event loop:
+all others wait that long, their grants and streams, too. The rest comes in the turns after it, in
+order, and nothing is read before that: neither more messages, nor that the client has left.
+
 What a client sends next is often there by the time that its last message has been worked with: it
 is looked for once more before `on_quiet`, in which the session does what nobody waits for.
 
@@ -19,6 +23,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Protocol
 
 from tierline_agent.errors import ConnectionViolation
@@ -26,6 +31,7 @@ from tierline_agent.protocol import Decoder, Message, ProtocolError, encode
 from tierline_agent.readiness import Readiness
 
 _READ_BYTES = 64 << 10
+_MESSAGES_AT_ONCE = 32
 _DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
 _DESCRIPTORS_QUEUED = 2 * _DESCRIPTORS_PER_READ
 
@@ -38,7 +44,7 @@ class Handler(Protocol):
         ...
 
     def on_quiet(self) -> None:
-        """What had arrived was delivered, by one or more `on_message`."""
+        """Nothing more is delivered in this turn of the event loop."""
         ...
 
     def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation, /) -> None:
@@ -74,6 +80,10 @@ class Connection:
         self._outgoing_bytes = 0
         self._reading = False
         self._delivering = False
+        self._share = 0
+        """Messages that may still be delivered in this turn."""
+        self._catching_up = False
+        """What has arrived before is delivered in the next turn."""
         self.closed = False
 
     def send(self, message: Message, sequence: int, descriptors: Sequence[int] = ()) -> None:
@@ -124,7 +134,7 @@ class Connection:
         self._reading = True
         self._readiness.set_reader(self._descriptor, self._readable)
         if self._decoder.buffered_bytes and not self._delivering:
-            self._loop.call_soon(self._catch_up)
+            self._catch_up_soon()
 
     def close(self) -> None:
         """Close now; what has not been sent is lost."""
@@ -143,8 +153,16 @@ class Connection:
         self._handler.on_closed()
 
     def _readable(self) -> None:
-        if self._receive() and self._open_for_reading():
+        if self._catching_up:
+            return
+        self._share = _MESSAGES_AT_ONCE
+        if self._receive() and self._open_for_reading() and self._share:
             self._receive()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self._open_for_reading() and not self._share:
+            self._catch_up_soon()
         if not self.closed:
             self._handler.on_quiet()
 
@@ -170,17 +188,24 @@ class Connection:
         self._deliver()
         return True
 
+    def _catch_up_soon(self) -> None:
+        if not self._catching_up:
+            self._catching_up = True
+            self._loop.call_soon(self._catch_up)
+
     def _catch_up(self) -> None:
+        self._catching_up = False
+        self._share = _MESSAGES_AT_ONCE
         self._deliver()
-        if not self.closed:
-            self._handler.on_quiet()
+        self._end_turn()
 
     def _deliver(self) -> None:
         if self._delivering or not self._open_for_reading():
             return
         self._delivering = True
         try:
-            for sequence, message in self._decoder:
+            for sequence, message in islice(self._decoder, self._share):
+                self._share -= 1
                 self._handler.on_message(sequence, message)
                 if not self._open_for_reading():
                     return

@@ -1,7 +1,8 @@
 """Who is at the other end of a socket, and when that process dies.
 
-The kernel's credentials of the peer give a pid, a pidfd makes it unambiguous, and the start time
-is compared before and after, so that a reused pid is never taken for the peer.
+The kernel's credentials of the peer give a pid, and the start time tells which one of those that
+ever had it. The peer's own pidfd (Linux 6.5) shows that it still runs when the start time is read;
+the start time is compared whenever a pidfd is opened later. So a reused pid is not taken for it.
 
 Processes are watched once however many connections they have; whoever waits for a death is called
 back in the event loop. Invariant: each watched process has one pidfd, closed when it has died and
@@ -11,6 +12,7 @@ been reported, or when nobody waits for it any more.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
 import signal
@@ -23,6 +25,7 @@ from pathlib import Path
 from tierline_agent.errors import ConnectionViolation
 
 _CREDENTIALS = struct.Struct("3i")
+_SO_PEERPIDFD = 77  # <asm-generic/socket.h>; Python has no name for it
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,10 @@ class ProcessWatch:
             ConnectionViolation: it died in the meantime, or cannot be identified.
         """
         pid, uid = peer_of(connection)
-        before = start_ticks(pid)
-        if before is None:
+        ticks = _start_ticks_of_peer(connection, pid)
+        if ticks is None:
             raise ConnectionViolation(f"cannot identify the peer: process {pid} is gone")
-        return Peer(Process(pid, before), uid)
+        return Peer(Process(pid, ticks), uid)
 
     def on_death(self, process: Process, callback: Callable[[Process], None]) -> int:
         """Call back once when the process is dead (soon, if it already is); returns a ticket."""
@@ -133,7 +136,7 @@ class ProcessWatch:
 
     def _died(self, process: Process) -> None:
         watched = self._watched[process]
-        if not select.select([watched.pidfd], [], [], 0)[0]:
+        if not _has_ended(watched.pidfd):
             return
         waiters = list(watched.waiters.values())
         self._close(process)
@@ -144,6 +147,34 @@ class ProcessWatch:
         watched = self._watched.pop(process)
         self._loop.remove_reader(watched.pidfd)
         os.close(watched.pidfd)
+
+
+def _start_ticks_of_peer(connection: socket.socket, pid: int) -> int | None:
+    """When the peer, which had this pid as it connected, started; None if it is gone.
+
+    Raises:
+        ConnectionViolation: the kernel cannot tell, because it is gone or for another reason.
+    """
+    try:
+        pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        if error.errno == errno.ENOPROTOOPT:  # before Linux 6.5
+            return start_ticks(pid)
+        raise ConnectionViolation(
+            f"cannot identify the peer: process {pid}: {error.strerror}"
+        ) from error
+    try:
+        ticks = start_ticks(pid)
+        return None if _has_ended(pidfd) else ticks  # only now: until then the pid was the peer's
+    finally:
+        os.close(pidfd)
+
+
+def _has_ended(pidfd: int) -> bool:
+    """Whether the process is dead. Not by select(2): an agent has thousands of descriptors."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _open(process: Process) -> int | None:

@@ -203,7 +203,7 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
         "predicted_job_s": task.plan.predicted_job_time_s,
         "predicted_response_s": task.plan.predicted_response_time_s,
         "notices": task.notices,
-        "profiled_layers": sum(map(len, task.profiles.values())),
+        "profiled_layers": sum(known.count(1) for known in task.profiled.values()),
     }
 
 

@@ -110,7 +110,7 @@ class TaskServer:
         for task in list(self._listeners):
             self._stop_listening(task)
         for session in list(self.sessions()):
-            session.client.connection.close()
+            session.leave()
 
     def _stop_listening(self, task: str) -> None:
         listener = self._listeners.pop(task, None)

@@ -27,7 +27,6 @@ from tierline_agent.config import describe
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
-from tierline_agent.protocol import LayerProfile
 from tierline_api.fast_memory import Contexts, Workspace, WorkspaceCharge, charge
 from tierline_api.plan import Plan
 
@@ -124,9 +123,8 @@ class Task:
     device: str
     """Name of its device."""
     counters: TaskCounters = field(default_factory=TaskCounters)
-    profiles: dict[int, dict[int, LayerProfile]] = field(default_factory=dict)
-    """By arena and layer: what clients measured."""
-    profiled_workspace_bytes: int = 0
+    profiled: dict[int, bytes] = field(default_factory=dict)
+    """By arena, a byte for each layer: 1 if a client has measured it."""
     notices: list[dict[str, Any]] = field(default_factory=list)
     arena_owner: object = None
     """The client that has the task's arenas: the plan holds for one process at a time."""

@@ -1,7 +1,8 @@
 """The state of one client, and the verbs that all subjects of a session share.
 
 Invariant: a request that was spawned is answered exactly once, with its reply or an ERROR; the
-number of such requests is bounded, because reading pauses at the bound.
+number of such requests is bounded, because reading pauses at the bound. One that works on an arena
+is counted there before the next message is read, so that no message behind it finds it idle.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Client:
         self.minor = 0
         """Minor version of the protocol that it speaks."""
         self.arenas: dict[int, Arena] = {}
+        self.leaving: list[Arena] = []
+        """Arenas that it freed, whose extents are not given up yet."""
         self.has_workspace = False
         """Whether it has a workspace in extents of the agent."""
         self.staging: Staging | None = None
@@ -93,15 +96,21 @@ class Client:
             part = descriptors[first : first + MAX_DESCRIPTORS]
             self.reply(sequence, Fds(arena=arena, kind=kind, first=first, count=len(part)), part)
 
-    def spawn(self, sequence: int, request: Coroutine[Any, Any, None]) -> None:
-        """Work on a request that takes time; a failure is answered with an ERROR."""
-        work = self.node.loop.create_task(self._answer(sequence, request))
+    def spawn(
+        self, sequence: int, request: Coroutine[Any, Any, None], arena: Arena | None = None
+    ) -> None:
+        """Work on a request that takes time, and on `arena`; answer a failure with an ERROR."""
+        if arena is not None:
+            arena.operations += 1
+        work = self.node.loop.create_task(self._answer(sequence, request, arena))
         self.requests.add(work)
         work.add_done_callback(self._answered)
         if len(self.requests) >= self.node.config.limits.outstanding_requests:
             self.connection.pause()
 
-    async def _answer(self, sequence: int, request: Coroutine[Any, Any, None]) -> None:
+    async def _answer(
+        self, sequence: int, request: Coroutine[Any, Any, None], arena: Arena | None
+    ) -> None:
         try:
             await request
         except ConnectionViolation as failure:
@@ -109,6 +118,9 @@ class Client:
             self.connection.close()
         except Exception as failure:  # every failure becomes an answer
             self.refuse(sequence, failure)
+        finally:
+            if arena is not None:
+                arena.operations -= 1
 
     def _answered(self, work: asyncio.Task[None]) -> None:
         self.requests.discard(work)
@@ -135,6 +147,22 @@ class Client:
         """Let another client have the task's arenas, if this one had them."""
         if self.task.arena_owner is self:
             self.task.arena_owner = None
+
+    def check_plan(self, extents: int, residents: int) -> None:
+        """Check that the plan has so many extents more than the client has.
+
+        Raises:
+            QuotaExceeded: it has not.
+        """
+        plan, held = self.task.plan, [*self.arenas.values(), *self.leaving]
+        extents += sum(arena.extent_count for arena in held)
+        residents += sum(len(arena.residents) for arena in held)
+        if extents > plan.extent_count or residents > len(plan.resident_extents):
+            raise QuotaExceeded(
+                f"the arenas of {self.task.name} would have {extents} extents, {residents} of them "
+                f"resident, and its plan has {plan.extent_count} and {len(plan.resident_extents)}; "
+                "profile the task again"
+            )
 
     def arena(self, index: int) -> Arena:
         """An arena of this client.

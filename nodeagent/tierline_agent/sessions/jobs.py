@@ -11,7 +11,8 @@ A program that runs job after job begins the next one as soon as it has ended on
 for then is done behind that: the device is given away at once, and granted again if its client has
 asked, and the job is counted after that (`settle`). Only JOB_BEGIN overtakes it.
 
-Times come from the client and are clamped to what is possible; a client can lie only about itself.
+Times come from the client and are clamped to what is possible. Its releases and deadlines order the
+jobs of all: admission believes that a task's are a period apart, and nothing here enforces it.
 
 Invariant: a granted job is counted exactly once: by a record if its client lived to end it, else
 as broken; before the client is told that it ended, if it waits for that, and before anybody else's
@@ -149,13 +150,21 @@ class Jobs:
         return True
 
     def resume(self, arena: Arena | None, number: int, release_ns: int, deadline_ns: int) -> None:
-        """Go on with a job that was in progress when the agent ended, or revoke it."""
+        """Go on with a job that was in progress when the agent ended, or revoke it.
+
+        Raises:
+            ConnectionViolation: the client has another job, which nobody would end then.
+        """
         client, node = self._client, self._client.node
+        if self._job is not None:
+            raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
         job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
             self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
+        else:
+            self._limit()
 
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job

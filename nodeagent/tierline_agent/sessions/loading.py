@@ -1,8 +1,12 @@
 """Loading: RESERVE, STORE, SEAL, FREE, FETCH, PROFILE.
 
 The plan decides which extents are resident and where the copies lie; a client can only fill what
-it was granted. Invariant: an arena is sealed only with every extent stored, every layer's streamed
-extents fitting the ring, and every resident extent read back, verified.
+it was granted. An arena has its numbers of the plan from RESERVE on until its extents are given up,
+whatever becomes of those before it.
+
+Invariant: an arena is sealed only with every extent stored, every layer's streamed extents fitting
+the ring, and every resident extent read back, verified. No two arenas have a number of the plan in
+common.
 """
 
 from __future__ import annotations
@@ -98,10 +102,12 @@ class Loading:
                 f"arena {message.arena} of {client.task.name} needs extents {first} to "
                 f"{first + count - 1} and its plan has {plan.extent_count}; profile the task again"
             )
+        self._check_free(message.arena, first, count)
         resident = {e - first for e in plan.resident_extents if first <= e < first + count}
         slots = min(plan.ring_extents, count - len(resident))
         check_pinned(message.pinned_bytes, extent_bytes, resident)
         check_span_fits(message.largest_span_extents, count, resident, slots)
+        client.check_plan(count, len(resident))
         client.own_arenas()
         residents, ring, words = self._take(len(resident), slots)
         return Arena(
@@ -114,6 +120,7 @@ class Loading:
             ring=ring,
             words=words,
             stored=[None] * count,
+            first=first,
         )
 
     def _take(self, residents: int, slots: int) -> tuple[list[Pooled], list[Pooled], Words]:
@@ -139,7 +146,21 @@ class Loading:
                 f"arena {index} cannot be placed before arena {missing}: the plan numbers extents "
                 "over all arenas in order"
             )
-        return sum(arenas[lower].extent_count for lower in range(index))
+        before = arenas[index - 1] if index else None
+        if before is None or before.first is None:
+            return sum(arenas[lower].extent_count for lower in range(index))
+        return before.first + before.extent_count
+
+    def _check_free(self, index: int, first: int, count: int) -> None:
+        client = self._client
+        for other in (*client.arenas.values(), *client.leaving):
+            begin = other.first
+            if begin is not None and begin < first + count and first < begin + other.extent_count:
+                raise QuotaExceeded(
+                    f"arena {index} of {client.task.name} needs extents {first} to "
+                    f"{first + count - 1} of its plan, and arena {other.index} has some of them; "
+                    "free that arena first, or profile the task again"
+                )
 
     # -- STORE
 
@@ -156,25 +177,21 @@ class Loading:
                 f"{message.length} bytes"
             )
         self._client.staged(message.staging_slot, message.length).release()
-        self._client.spawn(sequence, self._store(sequence, message, arena))
+        self._client.spawn(sequence, self._store(sequence, message, arena), arena)
 
     async def _store(self, sequence: int, message: Store, arena: Arena) -> None:
         client, node = self._client, self._client.node
-        arena.operations += 1
-        try:
-            await node.recovery.settled()
-            number = self._first_extent(message.arena) + message.extent
-            stored = await node.storage.put(
-                client.domain,
-                client.task.plan.home_of_extent[number].value,
-                lambda: client.staged(message.staging_slot, message.length),
-            )
-            before = arena.stored[message.extent]
-            arena.stored[message.extent] = stored
-            if before is not None:
-                node.storage.release(before)
-        finally:
-            arena.operations -= 1
+        assert arena.first is not None, "one that is not sealed was reserved here"  # noqa: S101 - an invariant
+        await node.recovery.settled()
+        stored = await node.storage.put(
+            client.domain,
+            client.task.plan.home_of_extent[arena.first + message.extent].value,
+            lambda: client.staged(message.staging_slot, message.length),
+        )
+        before = arena.stored[message.extent]
+        arena.stored[message.extent] = stored
+        if before is not None:
+            node.storage.release(before)
         client.reply(sequence, Stored(arena.index, message.extent, stored.digest))
 
     # -- SEAL
@@ -192,21 +209,17 @@ class Loading:
                 f"extent {arena.missing} of arena {message.arena} was not stored",
                 out_of_order=True,
             )
-        self._client.spawn(sequence, self._seal(sequence, message, arena))
+        self._client.spawn(sequence, self._seal(sequence, message, arena), arena)
 
     async def _seal(self, sequence: int, message: Seal, arena: Arena) -> None:
         client, node = self._client, self._client.node
         check_layers(message.layers, arena.placement, len(arena.ring))
         copies = arena.resident_copies()
-        arena.operations += 1
-        try:
-            for first in range(0, len(copies), _FILLED_AT_ONCE):
-                await gather_all(
-                    node.storage.fill(client.unit.name, client.domain, stored, pooled.extent)
-                    for pooled, stored in copies[first : first + _FILLED_AT_ONCE]
-                )
-        finally:
-            arena.operations -= 1
+        for first in range(0, len(copies), _FILLED_AT_ONCE):
+            await gather_all(
+                node.storage.fill(client.unit.name, client.domain, stored, pooled.extent)
+                for pooled, stored in copies[first : first + _FILLED_AT_ONCE]
+            )
         arena.sealed = True
         client.write_down()
         client.reply(sequence, Sealed(arena.index, arena.digest()))
@@ -219,24 +232,20 @@ class Loading:
         if message.extent >= arena.extent_count:
             raise ConnectionViolation(f"arena {message.arena} has no extent {message.extent}")
         self._client.staged(message.staging_slot, 1).release()
-        self._client.spawn(sequence, self._fetch(sequence, message, arena))
+        self._client.spawn(sequence, self._fetch(sequence, message, arena), arena)
 
     async def _fetch(self, sequence: int, message: Fetch, arena: Arena) -> None:
         client, node = self._client, self._client.node
         stored = arena.stored[message.extent]
         if stored is None:
             raise NotAdmitted(f"extent {message.extent} of arena {message.arena} was not stored")
-        arena.operations += 1
-        try:
-            length = await node.storage.fetch(
-                client.unit.name,
-                client.domain,
-                stored,
-                client.deadline_ns,
-                lambda: client.staged(message.staging_slot, stored.length),
-            )
-        finally:
-            arena.operations -= 1
+        length = await node.storage.fetch(
+            client.unit.name,
+            client.domain,
+            stored,
+            client.deadline_ns,
+            lambda: client.staged(message.staging_slot, stored.length),
+        )
         client.reply(sequence, Fetched(arena.index, message.extent, length))
 
     # -- FREE, PROFILE
@@ -248,6 +257,7 @@ class Loading:
         if arena.operations or client.job_arena is arena:
             raise ConnectionViolation(f"arena {message.arena} is in use", out_of_order=True)
         del client.arenas[message.arena]
+        client.leaving.append(arena)
         client.write_down()
         client.spawn(sequence, self._free(sequence, arena))
 
@@ -255,24 +265,23 @@ class Loading:
         client, node = self._client, self._client.node
         await client.unit.executor.quiet(arena.words)
         arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
+        client.leaving.remove(arena)
         if not client.arenas:
             client.unit.pool.unmapped(arena.ring, client.process)
             client.disown_arenas()
         client.reply(sequence, Freed(arena.index))
 
     def profile(self, sequence: int, message: Profile) -> None:
-        """Keep what a client measured."""
-        task = self._client.task
-        end = message.first_layer + len(message.layers)
-        if end > message.total_layers or message.total_layers > _MAX_PROFILED_LAYERS:
-            raise ConnectionViolation(f"a profile has no layers up to {end}")
-        known = task.profiles.setdefault(message.arena, {})
-        for number, layer in enumerate(message.layers, message.first_layer):
-            known[number] = layer
-        for number in [number for number in known if number >= message.total_layers]:
-            del known[number]
-        task.profiled_workspace_bytes = message.workspace_bytes
-        self._client.reply(sequence, Profiled(len(known)))
+        """Keep which layers of an arena a client has measured."""
+        client, first, count = self._client, message.first_layer, len(message.layers)
+        if first + count > message.total_layers or message.total_layers > _MAX_PROFILED_LAYERS:
+            raise ConnectionViolation(f"a profile has no layers up to {first + count}")
+        client.arena(message.arena)
+        before = client.task.profiled.get(message.arena, b"")
+        known = bytearray(before[: message.total_layers].ljust(message.total_layers, b"\0"))
+        known[first : first + count] = b"\1" * count
+        client.task.profiled[message.arena] = bytes(known)
+        client.reply(sequence, Profiled(known.count(1)))
 
 
 async def gather_all(work: Iterable[Awaitable[None]]) -> None:

@@ -94,8 +94,7 @@ class Reattach:
         """Begin to take an arena back."""
         if self._offer is not None:
             raise ConnectionViolation("another arena is being attached", out_of_order=True)
-        if message.arena in self._client.arenas:
-            raise ConnectionViolation(f"arena {message.arena} is there already", out_of_order=True)
+        self._check_place(message)
         wanted = {
             DescriptorKind.RESIDENT: len(residents_of(message.placement)),
             DescriptorKind.RING: message.ring_slots,
@@ -138,12 +137,17 @@ class Reattach:
             self._withdraw(self._offer)
             self._offer = None
 
+    def _check_place(self, message: Attach) -> None:
+        if message.arena in self._client.arenas:
+            raise ConnectionViolation(f"arena {message.arena} is there already", out_of_order=True)
+        if message.running_job and self._jobs.in_progress:
+            raise ConnectionViolation("two jobs are in progress at once", out_of_order=True)
+
     def _check(self, message: Attach) -> None:
         client = self._client
         plan, extent_bytes = client.task.plan, client.unit.device.extent_bytes
         count = len(message.placement)
         resident = residents_of(message.placement)
-        held = client.arenas.values()
         if message.arena >= client.node.config.limits.arenas:
             raise QuotaExceeded(f"a client may have {client.node.config.limits.arenas} arenas")
         if count != extents_for(message.weight_bytes, extent_bytes) or count != len(
@@ -152,12 +156,10 @@ class Reattach:
             raise ConnectionViolation(
                 f"arena {message.arena} has {count} extents, not so many bytes or digests"
             )
-        if count + sum(arena.extent_count for arena in held) > plan.extent_count:
-            raise QuotaExceeded(f"the plan of {client.task.name} has {plan.extent_count} extents")
-        residents = len(resident) + sum(len(arena.residents) for arena in held)
-        if residents > len(plan.resident_extents) or message.ring_slots > plan.ring_extents:
+        client.check_plan(count, len(resident))
+        if message.ring_slots > plan.ring_extents:
             raise QuotaExceeded(
-                f"the plan of {client.task.name} has fewer resident or ring extents than offered"
+                f"the plan of {client.task.name} has fewer ring extents than offered"
             )
         if len(resident) < count and message.ring_slots == 0:
             raise ConnectionViolation("an arena streams without a ring")
@@ -204,8 +206,8 @@ class Reattach:
 
     def _build(self, offer: _Offer) -> Arena:
         client, message = self._client, offer.message
-        if message.running_job and client.job_arena is not None:
-            raise ConnectionViolation("two jobs are in progress at once")
+        self._check_place(message)  # other messages may have come between
+        self._check(message)
         stored = []
         try:
             for digest in self._digests.pop(message.arena):
@@ -224,8 +226,14 @@ class Reattach:
             ring=offer.ring,
             words=offer.words,
             stored=list(stored),
+            first=self._first_extent(message.arena),
             sealed=True,
         )
+
+    def _first_extent(self, index: int) -> int | None:
+        before = [self._client.arenas.get(lower) for lower in range(index)]
+        known = [arena.extent_count for arena in before if arena is not None]
+        return sum(known) if len(known) == index else None
 
     def _withdraw(self, offer: _Offer) -> None:
         self._digests.pop(offer.message.arena, None)

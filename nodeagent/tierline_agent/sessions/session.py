@@ -1,8 +1,12 @@
 """The state machine of one client: HELLO first, then the subjects; ERROR and close on violation.
 
-Closing has two steps. At once: the job ends and the lease goes on. Then, when requests and copies
-that still use the client's memory have ended, its arenas and staging memory are given up. Extents
-that the process may still have mapped wait, in the pool, for its death.
+Closing has two steps. At once: the job ends and the lease goes on, and another client may have the
+task's arenas. Then, when requests and copies that still use the client's memory have ended, its
+arenas and staging memory are given up, and the task may have another plan. Extents that the process
+may still have mapped wait, in the pool, for its death.
+
+A session that ends because the agent does leaves everything as it is: its client goes on, with the
+next agent (`leave`).
 
 Invariant: after `closed` is done nothing of this session touches memory, descriptors or stores.
 """
@@ -87,6 +91,7 @@ class Session:
         self._reattach = Reattach(self.client, self.jobs)
         self._workspace.on_running = self._resume_with_workspace
         self._on_closed = on_closed
+        self._leaves = False
         self.closed: asyncio.Task[None] | None = None
         self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
             Hello: self._hello,
@@ -154,12 +159,17 @@ class Session:
         self.client.reply(0, error_for(NotAdmitted(sentence)))
         self.client.connection.close()
 
+    def leave(self) -> None:
+        """End with the agent: the client keeps what it has, and so does what is on disk of it."""
+        self._leaves = True
+        self.client.connection.close()
+
     def on_closed(self) -> None:
         """Let the lease go on; give up the rest when it is quiet."""
         client, node = self.client, self.client.node
         node.watch.forget(client.process, self._death)
         self.on_quiet()
-        if node.stopping:
+        if self._leaves:
             return
         self._reattach.close()
         arenas = list(client.arenas.values())
@@ -173,7 +183,8 @@ class Session:
             client.unit.memory.forget_client(client.task.name, client.token)
             _log.info("%s disconnected", client)
         client.arenas.clear()
-        client.disown_arenas()
+        if client.task.arena_owner is client:
+            client.task.arena_owner = self  # any client may be it; none needed, the plan stays
         node.reclaims.session_leaves(client.process)
         self.closed = node.loop.create_task(self._give_up(arenas))
         self._on_closed(self)
@@ -211,6 +222,9 @@ class Session:
         for arena in arenas:
             await client.unit.executor.quiet(arena.words)
             arena.close(client.unit.pool, node.storage, unmapped_by=None)
+        # not before: a smaller ring frees slots, and something may have been read into them
+        if client.task.arena_owner is self:
+            client.task.arena_owner = None
         await self._workspace.close()
         if client.staging is not None:
             client.staging.close()

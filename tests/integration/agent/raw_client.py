@@ -67,6 +67,10 @@ class RawClient:
         socket.send_fds(self.socket, [p.encode(message, sequence)], list(descriptors))
         return sequence
 
+    def send_together(self, *messages: p.Message) -> None:
+        """Send messages that arrive at once."""
+        self.send_bytes(b"".join(p.encode(one, next(self._sequences)) for one in messages))
+
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 
@@ -230,6 +234,11 @@ class RawClient:
         assert self.ask(p.Rewind(job), p.Rewound).job == job
 
     def attach(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
+        """Offer an arena back, which the agent takes."""
+        self.offer(loaded, job=job, deadline_ns=deadline_ns)
+        assert self.expect(p.Attached).arena == loaded.arena
+
+    def offer(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
         """Offer an arena back."""
         self.send(p.Digests(loaded.arena, 0, tuple(loaded.digests)))
         self.send(
@@ -253,7 +262,6 @@ class RawClient:
             for first in range(0, len(descriptors), p.MAX_DESCRIPTORS):
                 part = descriptors[first : first + p.MAX_DESCRIPTORS]
                 self.send(p.Fds(loaded.arena, kind, first, len(part)), part)
-        assert self.expect(p.Attached).arena == loaded.arena
 
     def wait_readable(self) -> None:
         """Wait until a message is there, and leave it."""

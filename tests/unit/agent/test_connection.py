@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from tests.unit.agent.loops import in_loop
@@ -15,6 +18,9 @@ from tierline_agent.errors import ConnectionViolation
 from tierline_agent.readiness import Readiness
 
 LIMIT_BYTES = 1 << 17
+AT_ONCE = 32
+"""Messages that one turn of the event loop delivers at most."""
+FLOOD = 500
 
 
 @dataclass
@@ -27,6 +33,10 @@ class Peer:
     pauses: bool = False
     sends_on: bool = False
     """The client sends the next message while one is worked with."""
+    closes_at: int = 0
+    """The connection is closed at this message."""
+    taken: list[list[int]] = field(default_factory=list)
+    """The descriptors of each FDS message."""
     quiet: list[int] = field(default_factory=list)
     """How many messages there were at each `on_quiet`."""
 
@@ -46,6 +56,10 @@ class Peer:
         if self.sends_on:
             self.sends_on = False
             self.client.sendall(p.encode(p.Ended(2), 2))
+        if isinstance(message, p.Fds):
+            self.taken.append(self.connection.take_descriptors(message.count))
+        if len(self.messages) == self.closes_at:
+            self.connection.close()
         self.changed.set()
 
     def on_quiet(self) -> None:
@@ -75,14 +89,49 @@ def open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def ended(count: int) -> list[p.Message]:
+    return [p.Ended(job) for job in range(1, count + 1)]
+
+
+def frames(count: int) -> bytes:
+    return b"".join(p.encode(message, 1) for message in ended(count))
+
+
+def identities(descriptors: list[int]) -> list[tuple[int, bool]]:
+    """Which pipes these are, and which end; they are closed."""
+    found = []
+    for descriptor in descriptors:
+        writes = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+        found.append((os.fstat(descriptor).st_ino, writes))
+        os.close(descriptor)
+    return found
+
+
+def count_turns(peer: Peer) -> list[int]:
+    """How many messages there are in each turn of the event loop, from now on."""
+    loop = asyncio.get_running_loop()
+    turns: list[int] = []
+
+    def count() -> None:
+        turns.append(len(peer.messages))
+        loop.call_soon(count)
+
+    count()
+    return turns
+
+
+def most_at_once(turns: list[int]) -> int:
+    return max(after - before for before, after in pairwise(turns))
+
+
 @in_loop
 async def test_frames_in_any_pieces_become_messages() -> None:
     peer = Peer()
-    frames = b"".join(p.encode(p.Ended(job), job) for job in range(1, 6))
-    for begin in range(0, len(frames), 7):
-        peer.client.sendall(frames[begin : begin + 7])
+    data = frames(5)
+    for begin in range(0, len(data), 7):
+        peer.client.sendall(data[begin : begin + 7])
     await peer.until(lambda: len(peer.messages) == 5)
-    assert peer.messages == [p.Ended(job) for job in range(1, 6)]
+    assert peer.messages == ended(5)
     peer.end()
 
 
@@ -104,6 +153,118 @@ async def test_what_arrives_meanwhile_is_delivered_before_it_is_quiet() -> None:
     peer.client.sendall(p.encode(p.Ended(1), 1))
     await peer.until(lambda: len(peer.messages) == 2)
     assert peer.quiet == [2]
+    peer.end()
+
+
+@in_loop
+async def test_a_flood_is_delivered_in_many_turns_and_in_order() -> None:
+    peer, other = Peer(), Peer()
+    peer.client.sendall(frames(FLOOD))
+    other.client.sendall(frames(1))
+    await other.until(lambda: other.messages)
+    assert len(peer.messages) <= 2 * AT_ONCE, "of this turn, and of the one in which this goes on"
+    await peer.until(lambda: len(peer.messages) == FLOOD)
+    assert peer.messages == ended(FLOOD)
+    assert most_at_once([0, *peer.quiet]) == AT_ONCE, "what nobody waits for is done in each turn"
+    peer.end()
+    other.end()
+
+
+@in_loop
+async def test_no_turn_delivers_more_however_much_is_there() -> None:
+    peer = Peer()
+    turns = count_turns(peer)
+    data = frames(20 * FLOOD)
+    sending = asyncio.get_running_loop().run_in_executor(None, peer.client.sendall, data)
+    await peer.until(lambda: len(peer.messages) == 20 * FLOOD)
+    await sending
+    # what was left of one read and the begin of the next one may fall into one turn
+    assert most_at_once(turns) < 2 * AT_ONCE
+    assert peer.messages == ended(20 * FLOOD)
+    peer.end()
+
+
+@in_loop
+async def test_all_that_a_client_sent_before_it_left_is_delivered() -> None:
+    peer = Peer()
+    peer.client.sendall(frames(FLOOD))
+    peer.client.close()
+    await peer.until(lambda: peer.closed)
+    assert len(peer.messages) == FLOOD
+    assert peer.quiet[-1] == FLOOD
+    assert peer.violations == []
+    peer.end()
+
+
+@in_loop
+async def test_what_was_held_back_by_a_pause_is_delivered_before_the_end_is_noticed() -> None:
+    peer = Peer(pauses=True)
+    peer.client.sendall(frames(3))
+    peer.client.close()
+    for count in range(1, 4):
+        await peer.until(partial(lambda n: len(peer.messages) == n, count))
+        # as when a request ends: from the loop itself, which looks for what can be read right after
+        asyncio.get_running_loop().call_soon(peer.connection.resume)
+    await peer.until(lambda: peer.closed)
+    assert peer.messages == ended(3)
+    peer.end()
+
+
+@in_loop
+async def test_a_pause_in_a_flood_holds_and_gives_no_second_share() -> None:
+    peer = Peer()
+    peer.client.sendall(frames(FLOOD))
+    await peer.until(lambda: peer.messages)
+    turns = count_turns(peer)
+    peer.connection.pause()
+    held = len(peer.messages)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(peer.messages) == held < FLOOD
+    for _ in range(3):
+        peer.connection.resume()
+        peer.connection.pause()
+    peer.connection.resume()
+    await peer.until(lambda: len(peer.messages) == FLOOD)
+    assert most_at_once(turns) == AT_ONCE
+    peer.end()
+
+
+@in_loop
+async def test_nothing_is_delivered_behind_a_close_in_a_flood() -> None:
+    before = open_descriptors()
+    peer = Peer(closes_at=AT_ONCE + 5)
+    socket.send_fds(peer.client, [frames(FLOOD)], [0, 0])
+    await peer.until(lambda: peer.closed)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(peer.messages) == AT_ONCE + 5
+    assert peer.closed == 1
+    peer.end()
+    assert open_descriptors() == before
+
+
+@in_loop
+async def test_a_violation_in_a_flood_is_reported_behind_what_came_before_it() -> None:
+    peer = Peer()
+    peer.client.sendall(frames(AT_ONCE + 5) + b"\xff" * 100 + frames(1))
+    await peer.until(lambda: peer.violations)
+    assert len(peer.messages) == AT_ONCE + 5
+    peer.end()
+
+
+@in_loop
+async def test_descriptors_stay_beside_their_messages_in_a_flood() -> None:
+    peer = Peer()
+    sent = []
+    for number in range(4):
+        reader, writer = os.pipe()
+        announced = p.encode(p.Fds(number, p.DescriptorKind.RING, 0, 2), number)
+        data = frames(FLOOD) + announced + frames(FLOOD)
+        socket.send_fds(peer.client, [data], [reader, writer])
+        sent.append(identities([reader, writer]))
+    await peer.until(lambda: len(peer.messages) == 4 * (2 * FLOOD + 1))
+    assert [identities(taken) for taken in peer.taken] == sent
     peer.end()
 
 
