@@ -17,6 +17,7 @@ from .quantities import (
     DURATION_PATTERN,
     MAX_BYTES,
     MAX_TEXT,
+    OutOfRangeError,
     QuantityError,
     format_duration,
     format_quantity,
@@ -66,7 +67,10 @@ class DurationText:
     def _read(self, value: object, info: core_schema.ValidationInfo[Any]) -> float:
         duration_s: float
         if isinstance(value, str):
-            duration_s = parse_duration(value)
+            try:
+                duration_s = parse_duration(value)
+            except OutOfRangeError:
+                raise self._out_of_range(value) from None
         elif isinstance(value, bool) or not isinstance(value, int | float):
             raise QuantityError(f"{shown(value)} is not a duration; {self._advice}")
         elif is_wire(info):
@@ -74,8 +78,11 @@ class DurationText:
         else:
             duration_s = value
         if not parse_duration(self.shortest) <= duration_s <= parse_duration(self.longest):
-            raise ValueError(f"{shown(value)} is out of range; {self._advice}")
+            raise self._out_of_range(value)
         return float(duration_s)  # not before: an integer may be too long for a float
+
+    def _out_of_range(self, value: object) -> ValueError:
+        return ValueError(f"{shown(value)} is out of range; {self._advice}")
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
         return core_schema.with_info_plain_validator_function(
@@ -111,14 +118,20 @@ class ByteText:
                 number = value[:-1]
                 fix = f"write {number}M or {number}Mi"
                 raise ValueError(f"{shown(value)} counts fractions of a byte; {fix}")
-            size_bytes = parse_quantity(value)
+            try:
+                size_bytes = parse_quantity(value)
+            except OutOfRangeError:
+                raise self._out_of_range(value) from None
         elif isinstance(value, bool) or not isinstance(value, int):
             raise QuantityError(f"{shown(value)} is not a quantity of bytes; {self._advice}")
         else:
             size_bytes = value
         if not self.least <= size_bytes <= MAX_BYTES:
-            raise ValueError(f"{shown(value)} is out of range; {self._advice}")
+            raise self._out_of_range(value)
         return size_bytes
+
+    def _out_of_range(self, value: object) -> ValueError:
+        return ValueError(f"{shown(value)} is out of range; {self._advice}")
 
     def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(

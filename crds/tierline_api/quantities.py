@@ -61,12 +61,16 @@ class QuantityError(ValueError):
     """A text that is no quantity or no duration; the message says what to write instead."""
 
 
+class OutOfRangeError(QuantityError):
+    """A text that means less or more than any is taken; a field's own bounds are narrower."""
+
+
 @lru_cache(_REMEMBERED)
 def parse_quantity(text: str) -> int:
     """Return the whole bytes that a Kubernetes quantity means: ``2Gi``, ``500M``, ``1e9``.
 
-    Raises QuantityError when it is malformed, negative, above 1Ei, or in thousandths of a byte that
-    are no whole byte.
+    Raises QuantityError when it is malformed or in thousandths of a byte that are no whole byte,
+    OutOfRangeError when it is negative or above 1Ei.
     """
     match = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
@@ -93,9 +97,9 @@ def parse_quantity(text: str) -> int:
         fix = f"{match['number']}{instead}" if instead is not None else "for example 512Mi or 2Gi"
         raise QuantityError(f"{shown(text)} has the unknown unit '{suffix}'; write {fix}")
     if match["sign"] == "-" and exact:
-        raise QuantityError(f"{shown(text)} is negative; write a quantity of at least 0")
+        raise OutOfRangeError(f"{shown(text)} is negative; write a quantity such as 512Mi")
     if exact > MAX_BYTES:
-        raise QuantityError(f"{shown(text)} is more than any memory holds; write at most 1Ei")
+        raise OutOfRangeError(f"{shown(text)} is more than any memory holds; write at most 1Ei")
     return ceil(exact)
 
 
@@ -116,7 +120,7 @@ def parse_duration(text: str) -> float:
     """Return the seconds that a duration (``50ms``, ``1.5s``, ``1m30s``, ``250us``) means.
 
     What is finer than a nanosecond is cut off, as Go does. Raises QuantityError when it is
-    malformed, has no unit, is negative, or is longer than 1000 hours.
+    malformed or has no unit, OutOfRangeError when it is negative or longer than 1000 hours.
     """
     if len(text) > MAX_TEXT or not _DURATION.fullmatch(text):
         if text == "0":
@@ -124,7 +128,7 @@ def parse_duration(text: str) -> float:
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) and len(text) <= MAX_TEXT:
             raise QuantityError(f"{shown(text)} has no unit; write {text}ms or {text}s")
         if text.startswith("-"):
-            raise QuantityError(f"{shown(text)} is negative; write a duration such as 50ms")
+            raise OutOfRangeError(f"{shown(text)} is negative; write a duration such as 50ms")
         raise QuantityError(
             f"{shown(text)} is not a duration; write for example 50ms, 1.5s or 1m30s"
         )
@@ -133,7 +137,7 @@ def parse_duration(text: str) -> float:
         exact = Fraction(f"0{number}0" if "." in number else number)
         total_ns += floor(exact * _UNIT_NS[unit])
     if total_ns > MAX_DURATION_S * 10**9:
-        raise QuantityError(f"{shown(text)} is too long; write at most 1000h")
+        raise OutOfRangeError(f"{shown(text)} is too long; write at most 1000h")
     return total_ns / 10**9
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from datetime import UTC, datetime
 
@@ -160,7 +161,7 @@ class Leadership:
             spec |= {"acquireTime": _now(), "leaseTransitions": self.term}
         spec |= {
             "holderIdentity": self._settings.identity,
-            "leaseDurationSeconds": round(self._settings.lease_duration_s),
+            "leaseDurationSeconds": math.ceil(self._settings.lease_duration_s),
             "renewTime": _now(),
         }
         if self._lease is None:

@@ -18,6 +18,8 @@ from tierline_api.margins import MARGINS
 PREFIX: Final = "TIERLINE_OPERATOR_"
 MEANING: Final = "meaning"
 """Under this name the metadata of a field of Settings says what it is."""
+_RANGE: Final = "range"
+"""Under this name they say the least and the most that a number may be."""
 T = TypeVar("T")
 
 
@@ -35,6 +37,12 @@ def _setting(default: T, meaning: str) -> T:
     return made
 
 
+def _number(default: T, least: float, most: float, meaning: str) -> T:
+    """A setting that is a number from `least` to `most`: never infinite, never none at all."""
+    made: T = field(default=default, metadata={MEANING: meaning, _RANGE: (least, most)})
+    return made
+
+
 @dataclass(frozen=True)
 class Settings:
     """What an administrator may set."""
@@ -45,33 +53,51 @@ class Settings:
         default_factory=_identity,
         metadata={MEANING: "Who this replica is, in the Lease; else host name and process."},
     )
-    lease_duration_s: float = _setting(
-        15.0, "After so long without a renewal another replica may lead."
+    lease_duration_s: float = _number(
+        15.0, 1, 3600, "After so long without a renewal another replica may lead."
     )
-    renew_deadline_s: float = _setting(
-        10.0, "After so long without a renewal a leader stops acting; below the Lease's duration."
+    renew_deadline_s: float = _number(
+        10.0,
+        0.1,
+        3600,
+        "After so long without a renewal a leader stops acting; below the Lease's duration.",
     )
-    retry_period_s: float = _setting(2.0, "Between two tries to renew or to take the Lease.")
-    writes_at_once: int = _setting(32, "API writes under way at once.")
-    metrics_port: int = _setting(9402, "Port of the Prometheus metrics; 0 for none.")
-    health_port: int = _setting(8080, "Port of /healthz for the kubelet; 0 for none.")
+    retry_period_s: float = _number(
+        2.0, 0.1, 3600, "Between two tries to renew or to take the Lease."
+    )
+    writes_at_once: int = _number(32, 1, 1000, "API writes under way at once.")
+    metrics_port: int = _number(9402, 0, 65535, "Port of the Prometheus metrics; 0 for none.")
+    health_port: int = _number(8080, 0, 65535, "Port of /healthz for the kubelet; 0 for none.")
     log_format: str = _setting("json", "json: one object a line; text: for people.")
     log_level: str = _setting("info", "debug, info, warning or error.")
-    cpu_margin: float = _setting(
+    cpu_margin: float = _number(
         MARGINS[DeviceKind.CPU],
+        1,
+        100,
         "Safety factor of compute times and bandwidths on the device kind cpu.",
     )
-    cuda_margin: float = _setting(MARGINS[DeviceKind.CUDA], "The same on cuda.")
+    cuda_margin: float = _number(MARGINS[DeviceKind.CUDA], 1, 100, "The same on cuda.")
     headroom: float = _setting(
         0.5, "Share of a device's fast memory that no pod holds which plans leave to later pods."
     )
-    measuring_limit_s: float = _setting(
+    measuring_limit_s: float = _number(
         900.0,
+        1,
+        86_400,
         "A task without a profile is measured for so long, once others wait for the device.",
     )
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
+        """Refuse what is out of range or contradicts itself."""
+        for setting in fields(self):
+            if _RANGE not in setting.metadata:
+                continue
+            value = getattr(self, setting.name)
+            least, most = setting.metadata[_RANGE]
+            if not least <= value <= most:  # nan is not
+                raise SettingsError(
+                    f"{name_of(setting.name)} is {value}; write a number from {least} to {most}"
+                )
         if not self.retry_period_s < self.renew_deadline_s < self.lease_duration_s:
             raise SettingsError(
                 f"{name_of('retry_period_s')} {self.retry_period_s}, {name_of('renew_deadline_s')} "
@@ -87,16 +113,10 @@ class Settings:
                     f"{name_of(name)} {getattr(self, name)!r} is not known; "
                     f"write one of {', '.join(words)}"
                 )
-        for name in ("cpu_margin", "cuda_margin"):
-            if not getattr(self, name) >= 1:
-                raise SettingsError(f"{name_of(name)} is below 1; write at least 1")
         if not 0 <= self.headroom < 1:
             raise SettingsError(
                 f"{name_of('headroom')} is {self.headroom}; write a share from 0 to below 1"
             )
-        for name in ("retry_period_s", "writes_at_once", "measuring_limit_s"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name_of(name)} is not above 0; write a positive number")
 
 
 def name_of(setting: str) -> str:

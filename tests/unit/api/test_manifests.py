@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.api.api_objects import WRONG, Wrong, node, profile, task
+from tests.unit.api.api_objects import REMOVED, WRONG, Wrong, node, profile, task
 
 from tierline_api.documents import MAX_DEPTH, DocumentError, read_documents
 from tierline_api.manifests import MAX_FILE_BYTES, ManifestError, load_manifests
@@ -52,6 +52,35 @@ def test_a_sentence_reads_as_a_whole(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path}: MemTask robot/camera: spec.realtime.deadline: the deadline 5s is longer than the"
         " period 100ms; write a deadline of at most the period"
+    )
+
+
+_PERIODS = "write a duration from 1us to 24h, such as 50ms or 1m30s"
+_BUDGETS = "write a quantity of bytes from 1 to 1Ei, such as 512Mi or 2Gi"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "advice"),
+    [
+        pytest.param("realtime__period", "25h", _PERIODS, id="longer than the field takes"),
+        pytest.param("realtime__period", "1001h", _PERIODS, id="longer than any field takes"),
+        pytest.param("realtime__period", "-5s", _PERIODS, id="a time before now"),
+        pytest.param("memory__budget", "0", _BUDGETS, id="nothing where something is needed"),
+        pytest.param("memory__budget", "-1", _BUDGETS, id="less than nothing"),
+        pytest.param("memory__budget", "2Ei", _BUDGETS, id="more than any memory holds"),
+    ],
+)
+def test_what_is_out_of_range_is_told_the_fields_own_bounds(
+    field: str, value: str, advice: str, tmp_path: Path
+) -> None:
+    wrong = task(spec__memory__reserved=REMOVED, **{f"spec__{field}": value})
+    path = written(tmp_path / "t.yaml", wrong)
+
+    with pytest.raises(ManifestError) as caught:
+        load_manifests([path])
+
+    assert str(caught.value).endswith(
+        f"spec.{field.replace('__', '.')}: '{value}' is out of range; {advice}"
     )
 
 

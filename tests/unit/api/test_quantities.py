@@ -54,7 +54,7 @@ def test_a_quantity_is_whole_bytes(text: str, size_bytes: int) -> None:
         pytest.param("2K", "write 2Ki", id="a capital K alone"),
         pytest.param("2Xi", "unknown unit 'Xi'", id="a unit nobody knows"),
         pytest.param("128m", "write 128M or 128Mi", id="m for M"),
-        pytest.param("-1Gi", "at least 0", id="negative"),
+        pytest.param("-1Gi", "is negative; write a quantity such as 512Mi", id="negative"),
         pytest.param("2Ei", "at most 1Ei", id="too large"),
         pytest.param("1e999", "at most 1Ei", id="an exponent that would fill memory"),
         pytest.param("1" * 5000, "write for example 512Mi", id="a number that never ends"),
