@@ -1,20 +1,37 @@
 """Runs a static model as one captured CUDA graph per shape of its input.
 
-A graph makes launch-bound jobs shorter and all jobs steady. It holds addresses: it is captured anew
-when the weights have moved. The first call of a shape runs the model a few times before it captures
-(libraries allocate and choose kernels then), and takes the path of these runs when it is captured
-(`eager_path`); a model that cannot be captured runs as it is, and says so once.
+A graph makes launch-bound jobs shorter and all jobs steady. The first call of a shape runs the
+model a few times before it captures (libraries allocate and choose kernels then), and takes the
+path of these runs when it is captured (`eager_path`); a model that cannot be captured runs as it
+is, and says so once.
 
 The inputs are copied into the graph's own, the outputs out of it, so a caller keeps what it got.
-Keyword arguments and arguments that are no tensors are part of the shape. A model whose control
-flow depends on its input's values must not be captured: nothing can tell.
+Keyword arguments and arguments that are no tensors are part of the shape, and so are autocast and
+inference mode. Where an argument may change without a trace (it is no tensor, number, text or the
+like) the model runs as it is.
+
+Invariant: a graph is replayed only while every parameter and buffer is at the address, and every
+module in the place and the mode (`training`), that it was captured with. Values written in place
+are seen anyway. A model that the program changed otherwise runs as it is once, as the change may be
+for one call only; the next call that finds it unchanged captures it anew. One whose weights
+Tierline moved is captured anew at once.
+
+Nothing tells what else a model looks at: hooks, attributes of modules, global settings of PyTorch
+such as the precision of products, its inputs' values. All of these stay as they were when it was
+captured; a model whose work depends on them later must not be captured.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from itertools import chain, compress
+from operator import attrgetter, is_
+from types import NoneType
 from typing import Any
 
 import torch
@@ -27,6 +44,13 @@ from tierline_torch.eager_path import eager_path, waits_for_gpu
 _WARM_UPS = 3
 _MOST_GRAPHS = 16
 """Shapes of one model that are kept captured; beyond, the model runs as it is."""
+_PLAIN = frozenset(
+    {NoneType, bool, int, float, complex, str, bytes}
+    | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+"""Types whose values never change, and are what their `repr` says."""
+_mode = attrgetter("training")
+_is_none = partial(is_, None)
 
 
 @dataclass
@@ -35,7 +59,6 @@ class _Captured:
     inputs: list[torch.Tensor]
     outputs: list[Any]
     structure: Any
-    moves: int
 
     def run(self, tensors: Sequence[torch.Tensor]) -> Any:
         for own, given in zip(self.inputs, tensors, strict=True):
@@ -43,6 +66,75 @@ class _Captured:
         self.graph.replay()
         kept = [one.clone() if isinstance(one, torch.Tensor) else one for one in self.outputs]
         return pytree.tree_unflatten(kept, self.structure)
+
+
+class _Live:
+    """The values of a scripted module's registry, which makes a list of them when it is asked."""
+
+    def __init__(self, registry: Mapping[str, Any]) -> None:
+        self._registry = registry
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._registry.values())
+
+
+class _Held:
+    """What graphs hold of a module: where its tensors are, which modules it has, and their modes.
+
+    It is compared at every call, and must take less than the launches that a graph saves. So it
+    does not walk the modules: views of their registries are live. A weight costs some 0.1 us.
+    Weights that were exchanged are not kept alive; a module that was taken out is, until the next
+    call. Raises RuntimeError or ValueError for weights that are nowhere yet.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._modules = tuple(module.modules())
+        tensors = [one for each in self._modules for one in (each._parameters, each._buffers)]
+        parts = [each._modules for each in self._modules]
+        self._empty = [one for one in (*tensors, *parts) if not one]
+        self._tensors = [_values(one) for one in tensors if one]
+        self._parts = [_values(one) for one in parts if one]
+        self._were_parts = list(chain.from_iterable(self._parts))
+        self._were_modes = list(map(_mode, self._modules))
+        live = list(chain.from_iterable(self._tensors))
+        self._present = [one is not None for one in live]
+        self._absent = [one is None for one in live]
+        self._were_places = self._places(live)
+        # An address, or an identity, may come back with something else: the first was freed then.
+        self._freed: list[object] = []
+        self._watched = [
+            weakref.ref(one.untyped_storage() if one.data_ptr() else one, self._freed.append)
+            for one in live
+            if one is not None
+        ]
+
+    def unchanged(self) -> bool:
+        """Whether graphs that were captured then may be replayed now."""
+        parts = list(chain.from_iterable(self._parts))
+        live = list(chain.from_iterable(self._tensors))
+        return (
+            not self._freed
+            and not any(self._empty)
+            and len(parts) == len(self._were_parts)
+            and all(map(is_, parts, self._were_parts))
+            and self._were_modes == list(map(_mode, self._modules))
+            and len(live) == len(self._present)
+            and all(map(_is_none, compress(live, self._absent)))
+            and self._were_places == self._places(live)
+        )
+
+    def _places(self, live: list[Any]) -> list[int]:
+        present = list(compress(live, self._present))
+        if any(map(_is_none, present)):
+            return []
+        places = list(map(torch.Tensor.data_ptr, present))
+        if 0 in places:  # a tensor that only wraps others has no address: by its identity then
+            return [place or id(one) for place, one in zip(places, present, strict=True)]
+        return places
+
+
+def _values(registry: Mapping[str, Any]) -> Iterable[Any]:
+    return registry.values() if isinstance(registry, dict) else _Live(registry)
 
 
 class _Graphs:
@@ -53,7 +145,11 @@ class _Graphs:
 
     def __init__(self) -> None:
         self.by_shape: dict[object, _Captured] = {}
+        self.held: _Held | None = None
+        """What all of them were captured with; None before the first."""
+        self.moves = 0
         self.refused = False
+        self.said = False
 
     def __reduce__(self) -> tuple[type[_Graphs], tuple[()]]:
         return _Graphs, ()
@@ -74,27 +170,53 @@ class Captured(torch.nn.Module):
         structure = None
         if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
             # Not for a mere list of tensors: it takes longer than the launch of the graph.
-            leaves, structure = pytree.tree_flatten((args, kwargs))
+            try:
+                leaves, structure = pytree.tree_flatten((args, kwargs))
+            except RecursionError:  # a list that is in itself
+                return self.module(*args, **kwargs)
         tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
         if self._graphs.refused or torch.is_grad_enabled() or not _on_gpu(tensors):
             return self.module(*args, **kwargs)
-        key = (
-            structure,
-            tuple(
-                (one.shape, one.stride(), one.dtype) if isinstance(one, torch.Tensor) else one
-                for one in leaves
-            ),
-            torch.is_autocast_enabled("cuda"),
-        )
-        known = self._graphs.by_shape.get(key)
-        if known is None or known.moves != arena.moves():
-            if known is None and len(self._graphs.by_shape) >= _MOST_GRAPHS:
-                return self.module(*args, **kwargs)
+        graph = self._graph(leaves, structure)
+        return self.module(*args, **kwargs) if graph is None else graph.run(tensors)
+
+    def _graph(self, leaves: Sequence[Any], structure: Any) -> _Captured | None:
+        """The graph of such a call; None if the module runs as it is."""
+        graphs = self._graphs
+        if not self._settled():
+            return None
+        try:
+            key = _key(leaves, structure)
+            known = graphs.by_shape.get(key)
+        except TypeError as error:
+            if not graphs.said:
+                graphs.said = True
+                self._say(f"runs without a graph for some arguments: {_first_line(error)}")
+            return None
+        if known is None and len(graphs.by_shape) < _MOST_GRAPHS:
             known = self._capture(leaves, structure)
-            if known is None:
-                return self.module(*args, **kwargs)
-            self._graphs.by_shape[key] = known
-        return known.run(tensors)
+            if known is not None:
+                self._settled()  # a forward may exchange a buffer, as for a longer input
+                graphs.by_shape[key] = known
+        return known
+
+    def _settled(self) -> bool:
+        """Whether the module is as at the last call, or as Tierline moved it.
+
+        Afterwards there are no graphs of what it was before.
+        """
+        graphs, moves = self._graphs, arena.moves()
+        moved = graphs.held is None or graphs.moves != moves
+        if not moved and graphs.held is not None and graphs.held.unchanged():
+            return True
+        graphs.by_shape.clear()
+        graphs.moves = moves
+        try:
+            graphs.held = _Held(self.module)
+        except (RuntimeError, ValueError):
+            graphs.held = None
+            return False
+        return moved
 
     def _capture(self, leaves: Sequence[Any], structure: Any) -> _Captured | None:
         own = [one.clone() if isinstance(one, torch.Tensor) else one for one in leaves]
@@ -106,13 +228,52 @@ class Captured(torch.nn.Module):
         try:
             graph, result = _captured(call)
         except RuntimeError as error:
-            self._graphs.refused = True
-            name = type(self.module).__name__
-            sys.stderr.write(f"tierline: {name} runs without a graph: {_first_line(error)}\n")
+            self._refuse(_first_line(error))
             return None
         outputs, shape = pytree.tree_flatten(result)
+        for one in outputs:
+            if not isinstance(one, torch.Tensor) and not _is_plain(one):
+                self._refuse(f"nothing tells which tensors are in the {_name(one)} that it returns")
+                return None
         inputs = [one for one in own if isinstance(one, torch.Tensor)]
-        return _Captured(graph, inputs, outputs, shape, arena.moves())
+        return _Captured(graph, inputs, outputs, shape)
+
+    def _refuse(self, reason: str) -> None:
+        self._graphs.refused = True
+        self._say(f"runs without a graph: {reason}")
+
+    def _say(self, what: str) -> None:
+        sys.stderr.write(f"tierline: {_name(self.module)} {what}\n")
+
+
+def _key(leaves: Sequence[Any], structure: Any) -> object:
+    """What a graph is captured for. Raises TypeError for what may change without a trace."""
+    return (
+        structure,
+        tuple(
+            (one.shape, one.stride(), one.dtype)
+            if isinstance(one, torch.Tensor)
+            else _constant(one)
+            for one in leaves
+        ),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.is_inference_mode_enabled(),  # its tensors cannot be written outside of it
+    )
+
+
+def _constant(leaf: object) -> object:
+    if not _is_plain(leaf):
+        raise TypeError(f"nothing tells whether a {_name(leaf)} has changed")
+    # 2, 2.0 and True are equal, and so are 0.0 and -0.0: what is computed with them is not.
+    return type(leaf), leaf if isinstance(leaf, Enum) else repr(leaf)
+
+
+def _is_plain(leaf: object) -> bool:
+    return type(leaf) in _PLAIN or isinstance(leaf, Enum)
+
+
+def _name(one: object) -> str:
+    return type(one).__name__
 
 
 def _captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:

@@ -7,9 +7,12 @@ observed run reports is what a managed run lays out.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+import torch
 
 from tierline_torch.calls import Invoke
 from tierline_torch.contents import Contents, Entry
@@ -30,6 +33,8 @@ class Site:
     name: str
     settled: bool = False
     """Learned, and streamed or resident for good."""
+    roots: tuple[weakref.ref[torch.nn.Module], ...] = ()
+    """The modules of the outermost forwards that it was learned from."""
     members: frozenset[int] = frozenset()
     """Ids of the modules under the roots."""
     gates: dict[int, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@
 How a run is watched depends on the device; see `survey`.
 
 A job that cannot be repeated, or not with the same output, could not be checked: all its weights
-are pinned, with that reason.
+are pinned, with that reason. Parameters that it writes are no weights: an arena is only read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import torch
 from tierline_torch.calls import original, plain
 from tierline_torch.contents import Contents, arrange
 from tierline_torch.jobs import Lesson, spread
-from tierline_torch.replay import Forward, Replay, State, UnrepeatableError, note_forward
+from tierline_torch.replay import Forward, Replay, note_forward
 from tierline_torch.selection import pin_everything
+from tierline_torch.state import State, UnrepeatableError
 from tierline_torch.structures import difference
 from tierline_torch.survey import Lease, Survey, through
 from tierline_torch.weights import Weight, collect
@@ -87,9 +88,16 @@ class FirstRun:
         except UnrepeatableError as error:
             self.unrepeatable = str(error)
             return None
+        except Exception as error:  # a user's attribute may refuse to be looked at
+            self.unrepeatable = _uncopied(error)
+            return None
         self._before = before
         self._forwards.append(noted)
         return noted
+
+    def written(self) -> set[int]:
+        """Ids of the parameters that the job wrote; call it when the job is over."""
+        return set() if self._before is None else {id(one) for one in self._before.written()}
 
     def replay(self) -> Replay | None:
         """The job to be repeated, if it can be; call it when the job is over."""
@@ -101,10 +109,17 @@ class FirstRun:
         try:
             replay = Replay(self._forwards, self._before)
             replay.finish()
-        except Exception as error:  # a user's attribute may refuse to be copied
-            self.unrepeatable = f"the model's state cannot be copied: {type(error).__name__}"
+        except UnrepeatableError as error:
+            self.unrepeatable = str(error)
+            return None
+        except Exception as error:
+            self.unrepeatable = _uncopied(error)
             return None
         return replay
+
+
+def _uncopied(error: Exception) -> str:
+    return f"the model's state cannot be copied: {type(error).__name__}"
 
 
 def learn(
@@ -118,10 +133,11 @@ def learn(
     """
     names = _names(first)
     modules = [(names[id(module)], module) for module in _modules(first)]
+    written = first.written()
     weights = [
         weight
         for weight in collect(modules, first.survey.kind)
-        if not any(claimed(parameter) for parameter in weight.parameters)
+        if not any(claimed(one) or id(one) in written for one in weight.parameters)
     ]
     if not weights:
         return None

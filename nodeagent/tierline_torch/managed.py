@@ -55,6 +55,8 @@ class Manager:
         self._failed: list[Arena] = []
         """Arenas whose check failed: kept, so that later ones find their places in the plan."""
         self._retired: deque[int] = deque()
+        self._settled: dict[int, tuple[Site, int]] = {}
+        """By arena number: the site that it was made for, and its bytes."""
         self._job = 0
 
     @classmethod
@@ -144,6 +146,7 @@ class Manager:
         arena = self._load(site, lesson)
         if arena is None:
             return
+        self._settled[arena.number] = site, lesson.contents.size_bytes
         arena.move(self._retired.append)
         site.arena = arena.number
         site.gates = dict(lesson.contents.gates)
@@ -152,6 +155,7 @@ class Manager:
             site.arena = None
             site.gates = {}
             arena.restore()
+            del self._settled[arena.number]
             self._failed.append(arena)
             self._stay(site, lesson, reason)
             return
@@ -224,11 +228,27 @@ class Manager:
             self._process.say(f"could not tell the agent that {text}: {error}")
 
     def _free_retired(self) -> None:
-        """Give back arenas that no tensor views any more."""
+        """Give back arenas that no tensor views any more. Between jobs: none reads them."""
         while self._retired:
             number = self._retired.popleft()
+            self._leave(number)
             self._give_up(number)
             self._numbers.add(number)
+
+    def _leave(self, number: int) -> None:
+        """Let the site of a retired arena run without it: the number may soon be another's.
+
+        If its model lives, the program gave it other weights, as `half()` or a new state do.
+        """
+        site, size_bytes = self._settled.pop(number)
+        if site.arena != number:
+            return  # learned anew, because its settling failed
+        site.arena = None
+        site.gates = {}
+        if any(root() is not None for root in site.roots):
+            text = f"{site.name} is no longer streamed: its weights were replaced"
+            self._process.say(text)
+            self._notice(NoticeKind.LEFT_MANAGEMENT, size_bytes, text)
 
     def ready(self) -> tuple[int, int]:
         """Wait for the administrator's START."""

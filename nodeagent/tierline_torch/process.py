@@ -261,6 +261,7 @@ class Job:
             return  # nothing ran; the next job may show more
         site, process = self._site, self._process
         lesson = learn(first, process.claimed, self._lease)
+        site.roots = tuple(weakref.ref(root) for root in first.roots)
         site.members = members(first.roots) - {id(root) for root in first.roots}
         if lesson is not None:
             site.workspace_bytes = lesson.workspace_bytes

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TextIO
 
 import safetensors.torch
@@ -261,6 +262,79 @@ def dropped_models_give_back_their_arena(program: Program) -> None:
             del model
 
 
+def dropped_models_leave_their_block(program: Program) -> None:
+    """The block goes on without the arena, whatever it runs then."""
+    for size in (80, 96):
+        model = nn.Sequential(nn.Linear(64, size), nn.ReLU()).eval()
+        for _ in range(2):
+            with torch.inference_mode(), tierline.job(name="changing"):
+                output = model(torch.ones(1, 64))
+            with torch.inference_mode(), invoking(plain):
+                assert difference(model(torch.ones(1, 64)), output) is None
+        del model, output
+
+
+def _convert(model: nn.Module) -> None:
+    model.double()
+
+
+def _load(model: nn.Module) -> None:
+    state = {name: tensor * 2 for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+
+
+def _share(model: nn.Module) -> None:
+    model.share_memory()
+
+
+def weights_are_replaced(program: Program) -> None:
+    """The arena that no parameter views is given back; its site never runs by it, or its heir."""
+
+    def same(model: nn.Module, expected: nn.Module) -> None:
+        x = torch.ones(1, 64, dtype=next(expected.parameters()).dtype)
+        with torch.inference_mode():
+            for _ in range(3):
+                output = model(x)
+                with invoking(plain):
+                    where = difference(expected(x), output)
+                assert where is None, where
+
+    pairs = []
+    for replace in (_convert, _load, _share):
+        model = nn.Sequential(nn.Linear(64, 90), nn.ReLU(), nn.Linear(90, 64)).eval()
+        pairs.append((model, copy.deepcopy(model)))
+        same(*pairs[-1])
+        for one in pairs[-1]:
+            replace(one)
+    heir = nn.Sequential(nn.Linear(64, 110), nn.ReLU()).eval()
+    pairs.append((heir, copy.deepcopy(heir)))
+    for pair in pairs * 2:
+        same(*pair)
+
+
+class _Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 512)
+        self.seen = SimpleNamespace(inputs=[])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.inputs.append(x)
+        return self.linear(x) + len(self.seen.inputs)
+
+
+def state_advances_once_a_job(program: Program) -> None:
+    """However often a job was repeated to learn it."""
+    model = _Remembers().eval()
+    expected = copy.deepcopy(model)
+    with torch.inference_mode():
+        for _ in range(4):
+            output = model(torch.ones(1, 64))
+            with invoking(plain):
+                where = difference(expected(torch.ones(1, 64)), output)
+            assert where is None, where
+
+
 def children_run_without(program: Program) -> None:
     child = os.fork()
     if child == 0:
@@ -292,6 +366,9 @@ CHECKS = (
     gradients_are_left_alone,
     originals_are_freed,
     dropped_models_give_back_their_arena,
+    dropped_models_leave_their_block,
+    weights_are_replaced,
+    state_advances_once_a_job,
     children_run_without,
 )
 

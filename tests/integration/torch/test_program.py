@@ -129,7 +129,7 @@ def test_odd_things_stay_correct(outcome: Outcome) -> None:
     odd = {
         check: fault for check, fault in outcome.managed.items() if check not in outcome.observed
     }
-    assert len(odd) == 16, sorted(odd)
+    assert len(odd) == 19, sorted(odd)
     assert _faults(odd) == {}
 
 
@@ -191,6 +191,7 @@ def test_a_deadline_given_to_a_job_is_the_jobs(outcome: Outcome) -> None:
         ("stays_resident", "Addressed stays resident: streamed and unstreamed runs differ"),
         ("order_changed", "Orders called its modules in another order"),
         ("left_management", "a sealed weight was written"),
+        ("left_management", "Sequential is no longer streamed: its weights were replaced"),
     ],
 )
 def test_the_status_says_why(outcome: Outcome, kind: str, text: str) -> None:
@@ -205,6 +206,12 @@ def test_an_order_change_is_told_once(outcome: Outcome) -> None:
 
 def test_arenas_of_dropped_models_are_used_again(outcome: Outcome) -> None:
     assert "more job roots than arenas" not in outcome.stderr
+
+
+def test_only_replaced_weights_are_told_as_such(outcome: Outcome) -> None:
+    texts = [one["text"] for one in outcome.task["notices"]]
+    assert sum("its weights were replaced" in text for text in texts) == 3, texts
+    assert outcome.stderr.count("its weights were replaced") == 1  # they have the same name
 
 
 def test_what_is_left_alone_is_told(outcome: Outcome) -> None:
