@@ -14,7 +14,9 @@ Invariant: a graph is replayed only while every parameter and buffer is at the a
 module in the place and the mode (`training`), that it was captured with. Values written in place
 are seen anyway. A model that the program changed otherwise runs as it is once, as the change may be
 for one call only; the next call that finds it unchanged captures it anew. One whose weights
-Tierline moved is captured anew at once.
+Tierline moved is captured anew at once. To look at all of that takes as long as some tens of
+launches: where a run leaves nothing but its outputs (`writes`), and no memory of the capture was
+freed, the GPU runs the graph meanwhile, and its outputs are dropped if it should not have.
 
 Nothing tells what else a model looks at: hooks, attributes of modules, global settings of PyTorch
 such as the precision of products, its inputs' values. All of these stay as they were when it was
@@ -40,6 +42,7 @@ from torch.utils import _pytree as pytree
 from tierline_torch import arena
 from tierline_torch.clean_launches import clean_launches
 from tierline_torch.eager_path import eager_path, waits_for_gpu
+from tierline_torch.writes import Writes
 
 _WARM_UPS = 3
 _MOST_GRAPHS = 16
@@ -56,6 +59,8 @@ _is_none = partial(is_, None)
 @dataclass
 class _Captured:
     graph: torch.cuda.CUDAGraph
+    harmless: bool
+    """Whether it may be run in vain."""
     inputs: list[torch.Tensor]
     outputs: list[Any]
     structure: Any
@@ -108,12 +113,17 @@ class _Held:
             if one is not None
         ]
 
+    @property
+    def mapped(self) -> bool:
+        """Whether all memory that graphs were captured with is still there."""
+        return not self._freed
+
     def unchanged(self) -> bool:
         """Whether graphs that were captured then may be replayed now."""
         parts = list(chain.from_iterable(self._parts))
         live = list(chain.from_iterable(self._tensors))
         return (
-            not self._freed
+            self.mapped
             and not any(self._empty)
             and len(parts) == len(self._were_parts)
             and all(map(is_, parts, self._were_parts))
@@ -177,28 +187,37 @@ class Captured(torch.nn.Module):
         tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
         if self._graphs.refused or torch.is_grad_enabled() or not _on_gpu(tensors):
             return self.module(*args, **kwargs)
-        graph = self._graph(leaves, structure)
+        try:
+            key = _key(leaves, structure)
+            known = self._graphs.by_shape.get(key)
+        except TypeError as error:
+            self._say_once(f"runs without a graph for some arguments: {_first_line(error)}")
+            return self.module(*args, **kwargs)
+        if known is not None and known.harmless and self._may_be_settled():
+            result = known.run(tensors)
+            if self._settled():
+                return result
+            return self.module(*args, **kwargs)
+        graph = self._graph(key, leaves, structure)
         return self.module(*args, **kwargs) if graph is None else graph.run(tensors)
 
-    def _graph(self, leaves: Sequence[Any], structure: Any) -> _Captured | None:
+    def _graph(self, key: object, leaves: Sequence[Any], structure: Any) -> _Captured | None:
         """The graph of such a call; None if the module runs as it is."""
         graphs = self._graphs
         if not self._settled():
             return None
-        try:
-            key = _key(leaves, structure)
-            known = graphs.by_shape.get(key)
-        except TypeError as error:
-            if not graphs.said:
-                graphs.said = True
-                self._say(f"runs without a graph for some arguments: {_first_line(error)}")
-            return None
+        known = graphs.by_shape.get(key)
         if known is None and len(graphs.by_shape) < _MOST_GRAPHS:
             known = self._capture(leaves, structure)
             if known is not None:
                 self._settled()  # a forward may exchange a buffer, as for a longer input
                 graphs.by_shape[key] = known
         return known
+
+    def _may_be_settled(self) -> bool:
+        """Whether a graph harms nobody: nothing that it reads was moved or freed."""
+        held = self._graphs.held
+        return held is not None and held.mapped and self._graphs.moves == arena.moves()
 
     def _settled(self) -> bool:
         """Whether the module is as at the last call, or as Tierline moved it.
@@ -225,8 +244,9 @@ class Captured(torch.nn.Module):
         def call() -> Any:
             return self.module(*args, **kwargs)
 
+        writes = Writes()
         try:
-            graph, result = _captured(call)
+            graph, result = _captured(call, writes)
         except RuntimeError as error:
             self._refuse(_first_line(error))
             return None
@@ -236,11 +256,16 @@ class Captured(torch.nn.Module):
                 self._refuse(f"nothing tells which tensors are in the {_name(one)} that it returns")
                 return None
         inputs = [one for one in own if isinstance(one, torch.Tensor)]
-        return _Captured(graph, inputs, outputs, shape)
+        return _Captured(graph, writes.harmless, inputs, outputs, shape)
 
     def _refuse(self, reason: str) -> None:
         self._graphs.refused = True
         self._say(f"runs without a graph: {reason}")
+
+    def _say_once(self, what: str) -> None:
+        if not self._graphs.said:
+            self._graphs.said = True
+            self._say(what)
 
     def _say(self, what: str) -> None:
         sys.stderr.write(f"tierline: {_name(self.module)} {what}\n")
@@ -276,7 +301,7 @@ def _name(one: object) -> str:
     return type(one).__name__
 
 
-def _captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+def _captured(call: Callable[[], Any], writes: Writes) -> tuple[torch.cuda.CUDAGraph, Any]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -288,19 +313,19 @@ def _captured(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     if not looks:
         try:
             with eager_path():
-                return _capture(call, stream)
+                return _capture(call, stream, writes)
         except RuntimeError:
             torch.cuda.synchronize()  # a wait that PyTorch did not see; it is known now
-    return _capture(call, stream)
+    return _capture(call, stream, writes)
 
 
 def _capture(
-    call: Callable[[], Any], stream: torch.cuda.Stream
+    call: Callable[[], Any], stream: torch.cuda.Stream, writes: Writes
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
     before = torch.cuda.current_stream()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph, stream=stream), clean_launches():
+        with torch.cuda.graph(graph, stream=stream), clean_launches(), writes:
             result = call()
     finally:
         torch.cuda.set_stream(before)  # one that fails may leave its own

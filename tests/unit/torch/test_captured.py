@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import weakref
 from collections.abc import Callable
 from enum import Enum
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tierline
 from tierline_torch import captured
+from tierline_torch.writes import Writes
 
 
 def test_a_model_on_the_cpu_runs_as_it_is() -> None:
@@ -50,6 +52,7 @@ class Recorded(TorchDispatchMode):
     def __init__(self, call: Callable[[], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[tuple[Any, Any, Any, Any]] = []
+        self.replays = 0
         with torch.random.fork_rng(), self:  # a capture computes nothing, so it draws nothing
             self.result = call()
 
@@ -62,6 +65,7 @@ class Recorded(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
+        self.replays += 1
         for func, args, kwargs, result in self.steps:
             fresh = func(*args, **kwargs)
             for own, one in zip(pytree.tree_leaves(result), pytree.tree_leaves(fresh), strict=True):
@@ -74,10 +78,12 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """What is captured, where there is no GPU."""
     made: list[Recorded] = []
 
-    def make(call: Callable[[], Any]) -> tuple[Recorded, Any]:
-        made.append(Recorded(call))
+    def make(call: Callable[[], Any], writes: Writes) -> tuple[Recorded, Any]:
+        with writes:
+            made.append(Recorded(call))
         return made[-1], made[-1].result
 
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)  # another test's
     monkeypatch.setattr(captured, "_captured", make)
     monkeypatch.setattr(captured, "_on_gpu", bool)
     return made
@@ -299,6 +305,79 @@ def test_a_changed_model_is_captured_anew(
         for _ in range(3):
             assert torch.equal(*both())
     assert len(graphs) == 3
+
+
+class Counts(nn.Module):
+    """Has state on the GPU: what it adds to its input, in a buffer or out of PyTorch's sight."""
+
+    seen: torch.Tensor
+
+    def __init__(self, *, registered: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        if registered:
+            self.register_buffer("seen", torch.zeros(4))
+        else:
+            self.held = [torch.zeros(4)]
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        seen = self.held[0] if hasattr(self, "held") else self.seen
+        seen[:2].add_(1)
+        computed: torch.Tensor = self.linear(given).relu_() + seen
+        return computed
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_state_is_advanced_once_though_the_weights_were_exchanged(
+    registered: bool, graphs: list[Recorded]
+) -> None:
+    model = Counts(registered=registered).eval()
+    plain = copy.deepcopy(model)
+    wrapped = tierline.captured(model)
+    given = torch.randn(2, 4)
+    with torch.no_grad():
+        wrapped(given)
+        (model.seen if registered else model.held[0]).zero_()  # of the capture
+        for _ in range(2):
+            assert torch.equal(wrapped(given), plain(given))
+        model.linear.weight.data = plain.linear.weight.data = torch.rand(4, 4)
+        assert torch.equal(wrapped(given), plain(given))
+    assert graphs[0].replays == 3
+
+
+class Draws(nn.Module):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return given + torch.rand_like(given)
+
+
+class Temporaries(nn.Module):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        made = given * 2
+        made[:1] += 1
+        return torch.cat([made.relu_(), made], out=torch.empty(2 * len(made)))
+
+
+@pytest.mark.parametrize(
+    ("model", "replays"),
+    [
+        pytest.param(Draws(), 2, id="it draws random numbers"),
+        pytest.param(Counts(registered=True), 2, id="it has state"),
+        pytest.param(Temporaries(), 3, id="it writes what it made itself"),
+        pytest.param(Small(), 3, id="it writes nothing"),
+    ],
+)
+def test_a_graph_runs_in_vain_only_if_nothing_is_left_of_it(
+    model: nn.Module, replays: int, graphs: list[Recorded]
+) -> None:
+    rest = nn.Identity()
+    wrapped = captured.Captured(nn.Sequential(model, rest).eval())
+    given = torch.ones(8) if not isinstance(model, Counts) else torch.ones(2, 4)
+    with torch.no_grad():
+        for _ in range(2):
+            wrapped(given)
+        rest.train()
+        wrapped(given)
+    assert graphs[0].replays == replays
 
 
 def test_weights_written_in_place_need_no_new_graph(graphs: list[Recorded]) -> None:

@@ -1,0 +1,77 @@
+"""Whether a run of a model leaves anything but its results.
+
+That is what it writes to memory that it has not made itself, and random numbers that it draws. Seen
+are PyTorch's operators and those that extensions declare to it, by what they say of themselves.
+Kernels that an extension launches by itself are not seen; nor is compiled code, so nothing is
+harmless where a compiler was loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tierline_torch.operators import OperatorMode
+
+_NO_STORAGE = 0
+
+
+class Writes(OperatorMode):
+    """Watches the runs within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside = False
+        """Whether one wrote to what it had not made itself, or may have, or drew random numbers."""
+        self._made: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Let the operator run, and note what it wrote and made."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        given = set(_storages((args, kwargs)))
+        draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
+        written = _written(func, args, kwargs, given)
+        self.outside = self.outside or draws or not self._made.issuperset(written)
+        self._made.update(set(_storages(result)) - given - {_NO_STORAGE})
+        return result
+
+    @property
+    def harmless(self) -> bool:
+        """Whether nothing is left of such a run but its results: it may be done in vain."""
+        return not self.outside and "torch._dynamo" not in sys.modules
+
+
+def _written(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: set[int]
+) -> set[int]:
+    """The storages of an operator's arguments that it writes to; all of them if it does not say."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return given
+    if not schema.is_mutable:
+        return set()
+    written = []
+    for number, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(args[number] if number < len(args) else kwargs.get(argument.name))
+    return set(_storages(written))
+
+
+def _storages(tree: object) -> Iterator[int]:
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            try:
+                yield leaf.untyped_storage()._cdata
+            except RuntimeError:  # a sparse one, or one that wraps others
+                yield _NO_STORAGE
