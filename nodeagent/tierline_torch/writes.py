@@ -3,7 +3,7 @@
 That is what it writes to memory that it has not made itself, and random numbers that it draws. Seen
 are PyTorch's operators and those that extensions declare to it, by what they say of themselves.
 Kernels that an extension launches by itself are not seen; nor is compiled code, so nothing is
-harmless where a compiler was loaded.
+harmless where there is any.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from tierline_torch.operators import OperatorMode
 
 _NO_STORAGE = 0
+_IN_TRAINING = frozenset({"training", "train", "use_input_stats"})
 
 
 class Writes(OperatorMode):
@@ -40,31 +41,40 @@ class Writes(OperatorMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given = set(_storages((args, kwargs)))
-        draws = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-        written = _written(func, args, kwargs, given)
-        self.outside = self.outside or draws or not self._made.issuperset(written)
+        if not self._made.issuperset(_written(func, args, kwargs, given)) or _draws(func):
+            self.outside = True
         self._made.update(set(_storages(result)) - given - {_NO_STORAGE})
         return result
 
     @property
     def harmless(self) -> bool:
         """Whether nothing is left of such a run but its results: it may be done in vain."""
-        return not self.outside and "torch._dynamo" not in sys.modules
+        compiler = sys.modules.get("torch._dynamo.convert_frame")
+        compiled = 0 if compiler is None else getattr(compiler, "FRAME_COUNTER", 1)
+        return not self.outside and compiled == 0
+
+
+def _draws(func: Callable[..., Any]) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
 
 
 def _written(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], given: set[int]
 ) -> set[int]:
-    """The storages of an operator's arguments that it writes to; all of them if it does not say."""
+    """The storages of an operator's arguments that it writes to; all of them if it does not say.
+
+    A normalisation does not say that it writes its statistics, but whether it is in training.
+    """
     schema = getattr(func, "_schema", None)
     if schema is None:
         return given
-    if not schema.is_mutable:
-        return set()
     written = []
     for number, argument in enumerate(schema.arguments):
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        if argument.name in _IN_TRAINING and value is True:
+            return given
         if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(args[number] if number < len(args) else kwargs.get(argument.name))
+            written.append(value)
     return set(_storages(written))
 
 
