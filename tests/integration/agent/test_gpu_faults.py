@@ -272,3 +272,27 @@ def test_an_illegal_access_of_the_agent_costs_a_reload(agent: AgentProcess, mach
     for _ in range(3):
         assert vision.do("job") == vision.expected
     assert agent.extents() == {"free": 0, "resident": 1, "ring": 3, "workspace": 0, "draining": 0}
+
+
+@pytest.mark.parametrize(
+    "refused",
+    ["cuMemcpyHtoDAsync 2", "cuStreamWriteValue32 2", "cuEventRecord 3"],
+    ids=["copy", "publish", "end"],
+)
+def test_what_was_enqueued_of_a_refused_extent_holds_nobody_up(
+    agent: AgentProcess, machine: Path, refused: str
+) -> None:
+    """The second extent waits for the first one to be consumed, and its client never does that."""
+    agent.register("victim", gpu_plan(6, ring=1, resident=(0,)))
+    agent.register("other", gpu_plan(9, ring=2))
+    victim = agent.program("victim", 1, 6, GPU_PROGRAM)
+    other = agent.program("other", 2, 9, GPU_PROGRAM)
+    (machine / "faults").write_text(f"call {refused} INVALID_VALUE\n")
+    assert victim.do("stall") == "stalled"  # it reads the resident extent alone
+    victim.kill()
+    left = {"free": 1, "resident": 0, "ring": 2, "workspace": 0, "draining": 0}
+    wait_until(lambda: agent.extents() == left, "the victim's extents are free")
+    (machine / "faults").write_text("")  # they are the other one's too
+    for _ in range(2):
+        assert other.do("job") == other.expected
+    assert agent.task("other")["revoked"] == 0

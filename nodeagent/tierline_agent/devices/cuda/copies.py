@@ -62,7 +62,7 @@ class CopyLane:
     ) -> Copy:
         """Enqueue a copy from pinned memory; then, `publish` a value in a flag word.
 
-        The copy has ended when that is done too. Raises CudaFailed.
+        The copy has ended when that is done too. Raises CudaFailed: a part may be enqueued.
         """
         kind = _TIMED if timed else _UNTIMED
         copy = Copy(self._event(kind) if timed else None, self._event(kind))
@@ -79,7 +79,7 @@ class CopyLane:
         """Publish as soon as a copy has ended that was enqueued without that.
 
         Copies behind it go on meanwhile; what is enqueued from now on, and the end of the last one
-        of them, come after it. Raises CudaFailed.
+        of them, come after it. Raises CudaFailed: a part may be enqueued.
         """
         last = self._last
         if last is None or copy is last:
@@ -97,6 +97,10 @@ class CopyLane:
     def is_done(self, copy: Copy) -> bool:
         """Whether a copy has ended. Raises CudaFailed: it, or something before it, failed."""
         return self._kept.has_passed(copy.end)
+
+    def is_idle(self) -> bool:
+        """Whether all that was enqueued has run, also what has no event. Raises CudaFailed."""
+        return self._kept.is_idle(self.stream) and self._kept.is_idle(self._beside)
 
     def take(self, copy: Copy) -> int | None:
         """What an ended copy took, nanoseconds, if it was timed; its events are free.

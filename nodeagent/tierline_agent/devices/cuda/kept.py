@@ -36,6 +36,7 @@ class KeptCalls:
         self._record = _find("cuEventRecord", _HANDLE, _HANDLE)
         self._wait_for = _find("cuStreamWaitEvent", _HANDLE, _HANDLE, _FLAGS)
         self._query = _find("cuEventQuery", _HANDLE)
+        self._query_stream = _find("cuStreamQuery", _HANDLE)
         self._elapsed = _find(
             "cuEventElapsedTime", ctypes.POINTER(ctypes.c_float), _HANDLE, _HANDLE
         )
@@ -74,6 +75,18 @@ class KeptCalls:
             CudaFailed: an earlier operation failed.
         """
         result = self._query(event)
+        if result == NOT_READY:
+            return False
+        _check("copy to the device", result)
+        return True
+
+    def is_idle(self, stream: int) -> bool:
+        """Whether all that was enqueued in a stream has run.
+
+        Raises:
+            CudaFailed: something of it failed.
+        """
+        result = self._query_stream(stream)
         if result == NOT_READY:
             return False
         _check("copy to the device", result)

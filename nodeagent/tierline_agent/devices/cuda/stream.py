@@ -21,7 +21,9 @@ the client's own device may still write there.
 
 A failure is told when what was enqueued before has run out, which needs nothing of the client but
 that it goes on: from then on the client fills its ring itself, and no late copy of the agent's may
-land there, no late count go back behind the client's own.
+land there, no late count go back behind the client's own. That includes what a refused call leaves
+there of its extent, a wait without its copy, a copy without its count: it has no event, so then the
+stream is over when the copy stream is empty.
 
 A stream that begins ahead of its job enqueues as many extents as plans have others wait for, two,
 or one while the stream before it is not over, and for each the copy alone: only when the CPU has
@@ -40,8 +42,9 @@ slot is, which then lies there *early*. Once the link has stood still that would
 ones waiting. With the job early extents are published behind the copies of those before them, which
 come after them in the same copy stream; to who asks how much is in place they do not count.
 
-Invariants: nothing is enqueued after `finished`, or after a failure; a buffer or a place is given
-back only when its copy has ended.
+Invariants: nothing is enqueued after `finished`, or after a failure; nothing that was enqueued is
+left at `finished`, if the process goes on; a buffer or a place is given back only when its copy has
+ended.
 """
 
 from __future__ import annotations
@@ -154,6 +157,10 @@ class CudaStream:
         self._stood_still = False
         """Nothing was under way at the last look."""
         self._flight: deque[_InFlight] = deque()
+        self._left_over = False
+        """A call was refused, and what was enqueued before it for the same end has no event."""
+        self._torn: tuple[int, Buffer | None] | None = None
+        """The extent, and its buffer, that what is left over may copy from."""
         self._prepared: dict[int, _Prepared] = {}
         self._copies: dict[Link, int] = {}
         """How many each link has made."""
@@ -330,7 +337,7 @@ class CudaStream:
             self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
         if self._cancelled and self._resumable:
             self._over = True  # the process ends; what is enqueued ends with it
-        elif not self._flight and not self._reading and self._has_nothing_to_do:
+        elif self._has_run_out and not self._reading and self._has_nothing_to_do:
             self._end()
         elif self._cancelled:
             self._let_go()
@@ -340,6 +347,11 @@ class CudaStream:
         """End the waits for the client of a job that is over."""
         if self._ahead is None:
             self.words.interrupt()
+
+    @property
+    def _has_run_out(self) -> bool:
+        """Whether nothing that was enqueued is left."""
+        return not (self._flight or self._left_over)
 
     @property
     def _reading(self) -> bool:
@@ -358,14 +370,23 @@ class CudaStream:
         lane, order = self._supplies.lane, self._order
         while self._flight and lane.is_done(self._flight[0].copy):
             ended = self._flight.popleft()
+            self._give_back(ended.number, ended.buffer)
             duration_ns = lane.take(ended.copy)
             source = order.sources[ended.number]
             self.streamed_bytes += ended.size_bytes
-            self._give_back(ended.number, ended.buffer)
             if ended.buffer is None:
                 source.link.account(ended.size_bytes, duration_ns)
             if order.on_placed is not None:
                 order.on_placed(ended.size_bytes, time.monotonic() - ended.asked_s)
+        if self._left_over and not self._flight and lane.is_idle():
+            self._clear_left_over()
+
+    def _clear_left_over(self) -> None:
+        """What a refused call left in the copy stream is there no more."""
+        self._left_over = False
+        if self._torn is not None:
+            torn, self._torn = self._torn, None
+            self._give_back(*torn)
 
     def _give_back(self, number: int, buffer: Buffer | None) -> None:
         """The bytes of an extent are not copied from any more."""
@@ -509,7 +530,7 @@ class CudaStream:
         try:
             self._copy(number, address, size_bytes, asked_s, buffer)
         except BaseException:
-            self._give_back(number, buffer)
+            self._left_over, self._torn = True, (number, buffer)
             raise
 
     def _copy(
@@ -549,6 +570,7 @@ class CudaStream:
         except DeviceLost as error:
             self._lose(error)
         except OSError as error:
+            self._left_over = True
             self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
 
     # -- the end
@@ -563,6 +585,7 @@ class CudaStream:
         while self._flight:
             ended = self._flight.popleft()
             self._give_back(ended.number, ended.buffer)
+        self._clear_left_over()
         failure = StreamFailed(f"cannot stream: {error}", corrupt=False)
         failure.__cause__ = error
         self._fail(failure)
