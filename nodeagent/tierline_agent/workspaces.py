@@ -61,10 +61,19 @@ class Workspaces:
         count = self.extents_of(size_bytes)
         shared = self._domains.setdefault(domain, _Domain())
         async with shared.moving:
-            lent = self._pool.workspace(domain, count, importer)
-            shared.extents = max(shared.extents, lent, key=len)
+            # The backup first: a client that has mapped nothing keeps no extents if it fails.
+            backup = None
             if preserve:
-                shared.backups[token] = await asyncio.to_thread(self._device.create_backup, count)
+                backup = await asyncio.to_thread(self._device.create_backup, count)
+            try:
+                lent = self._pool.workspace(domain, count, importer)
+            except BaseException:
+                if backup is not None:
+                    backup.close()
+                raise
+            shared.extents = max(shared.extents, lent, key=len)
+            if backup is not None:
+                shared.backups[token] = backup
             shared.overlay.join(token, count * self._device.extent_bytes, preserve=preserve)
         return lent
 

@@ -7,7 +7,10 @@
 | devdax character device  | refused      | mapped          | refused                      |
 | block device             | refused      | refused         | O_DIRECT                     |
 
-It does not look at what the medium holds (`volume.py`).
+What is not there is made, as a file; but not among device nodes, where it would pass for a device.
+
+It does not look at what the medium holds (`volume.py`), unless that is less than a block: a store
+is not, and whoever opens the medium sees it only when it was made longer.
 
 Invariant: one process at a time has a medium; others may have it mapped early. The lock is the
 kernel's (flock on the open file, O_EXCL on a block device), so it ends with the process however
@@ -25,14 +28,16 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from tierline_agent.tiers import memory
-from tierline_agent.tiers.errors import MediumUnusable, unusable
+from tierline_agent.tiers.errors import ForeignContent, MediumUnusable, unusable
 from tierline_agent.tiers.files import FileMedium
 from tierline_agent.tiers.mapped import MappedMedium, Persist, map_devdax, map_tmpfs
 from tierline_agent.tiers.medium import BLOCK_BYTES, Durability, Medium
 
 Kind = Literal["dram", "pmem", "nvme"]
 
-_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_DEVICES: Final = Path("/dev")
+_OF_DEVICES: Final = "devtmpfs"
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", _OF_DEVICES})
 
 
 def open_medium(
@@ -47,10 +52,11 @@ def open_medium(
     """Open, lock and allocate the medium of a tier.
 
     `size_bytes` 0 means all there is: the existing file's size, the device's size. A file that
-    does not exist is created (mode 0600). `persist` writes cache lines back on a devdax, and
-    `populate` maps all of a file on a tmpfs at once, see `mapped.py`. What was mapped `early` is
-    claimed and returned if it is of this medium, and else left alone.
-    Raises MediumUnusable or NoSpace.
+    does not exist is created (mode 0600), not among device nodes. `persist` writes cache lines back
+    on a devdax, and `populate` maps all of a file on a tmpfs at once, see `mapped.py`. What was
+    mapped `early` is claimed and returned if it is of this medium, and else left alone.
+    Raises MediumUnusable (ForeignContent if a file too short for a store holds something) or
+    NoSpace.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"a tier is one of {', '.join(get_args(Kind))}, not {kind!r}")
@@ -152,9 +158,30 @@ def _open(kind: str, path: str) -> int:
             flags = os.O_RDWR | os.O_EXCL  # refused by the kernel while a file system is mounted
         elif Path(path).is_char_device():
             flags = os.O_RDWR
+        elif not Path(path).exists() and _is_among_devices(path):
+            raise MediumUnusable(
+                f"cannot open the {kind} tier {path}: there is no such device, and no file is made "
+                "among devices; check the path"
+            )
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise unusable(f"open the {kind} tier", path, error) from error
+
+
+def _is_among_devices(path: str) -> bool:
+    """Whether a file made at `path` would lie where device nodes do.
+
+    Containers have them on a tmpfs. What is mounted below /dev, as /dev/shm is, has none.
+    """
+    folder = Path(os.path.realpath(path)).parent
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        in_place = folder.is_relative_to(_DEVICES)
+        return _file_system(descriptor) == _OF_DEVICES or (
+            in_place and os.fstat(descriptor).st_dev == _DEVICES.stat().st_dev
+        )
+    finally:
+        os.close(descriptor)
 
 
 def _lock(kind: str, path: str, descriptor: int) -> None:
@@ -190,6 +217,11 @@ def _allocate(kind: str, path: str, descriptor: int, size_bytes: int) -> int:
         raise MediumUnusable(
             f"cannot use {path} as the {kind} tier: it belongs to user {status.st_uid}, who could "
             "cut it short under the agent; remove it or configure another path"
+        )
+    if status.st_size < BLOCK_BYTES and any(os.pread(descriptor, BLOCK_BYTES, 0)):
+        raise ForeignContent(
+            f"the {kind} tier {path} holds something that is not a Tierline store; configure "
+            "another path, or give up what it holds: remove the file"
         )
     if size_bytes and status.st_size > size_bytes:
         raise MediumUnusable(

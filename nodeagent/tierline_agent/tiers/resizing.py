@@ -3,8 +3,9 @@
 The layout of a store follows from its size, so another size is another store: made beside the old
 one, filled with the old one's content, and put into its place in one step. An agent that dies
 meanwhile, or a machine that loses power, leaves the old store as it was, and a draft that the next
-agent removes. A device has no place beside its store: it keeps its size as long as content of it is
-needed, and then is made anew.
+agent removes. It is known as one by its superblock, or by holding nothing yet; another file of that
+name stays, and the store keeps its size. A device has no place beside its store: it keeps its size
+as long as content of it is needed, and then is made anew.
 
 Content is needed only by programs that run. What else a store holds saves a program that loads the
 same weights the writing: of a tier on a disk it is kept as far as it has room, the newest first,
@@ -20,8 +21,11 @@ reckon with.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import os
+import stat
 from collections.abc import Container, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,7 +34,13 @@ from typing import Final
 
 from tierline_agent.tiers.digest import Digest
 from tierline_agent.tiers.errors import TierError
-from tierline_agent.tiers.format import Record, SlotState, lay_out
+from tierline_agent.tiers.format import (
+    SUPERBLOCK_MAGIC,
+    Record,
+    SlotState,
+    decode_superblock,
+    lay_out,
+)
 from tierline_agent.tiers.media import Kind, open_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
 from tierline_agent.tiers.memory import scratch
@@ -38,6 +48,8 @@ from tierline_agent.tiers.volume import Volume, geometry_on
 
 _log = logging.getLogger(__name__)
 _IN_MEMORY: Final = "dram"
+_END_TASKS: Final = "end tasks"
+_PIECE_BYTES: Final = 1 << 20
 _MEMORY: Final = Path("/proc/meminfo")
 _Content = tuple[int, Record]
 """A slot and what it says."""
@@ -78,19 +90,22 @@ def fit(
         )
     beside = path.with_name(f"{path.name}.new")
     here_bytes = path.stat().st_size if path.is_file() else 0
-    if here_bytes:
-        beside.unlink(missing_ok=True)  # of an agent that died
-    if not size_bytes or here_bytes < BLOCK_BYTES:
+    if here_bytes < BLOCK_BYTES:
         return Fitted(size_bytes)
     with closing(Volume.open(open_medium(kind, path), extent_bytes)) as store:
+        taken = not _clear(beside)
         wanted = lay_out(extent_bytes, size_bytes)
-        if store.geometry == wanted and here_bytes <= size_bytes:
+        if not size_bytes or (store.geometry == wanted and here_bytes <= size_bytes):
             return Fitted(size_bytes)
         stored = [one for one in store.scan() if one[1].state is SlotState.STORED]
         content = [one for one in stored if needed is None or one[1].digest in needed]
         slots = wanted.slot_count if wanted else 0
         objection = _too_small(slots, max(planned_extents, len(content)))
+        remedy = _END_TASKS
         kept = content if kind == _IN_MEMORY else _with_newest(content, stored, slots)
+        if kept and not objection and taken:
+            objection = f"it would be copied to {beside}, and what is there is none of Tierline's"
+            remedy = "move that file away"
         if kept and not objection:
             lacking = _no_room_beside(kind, path, size_bytes)
             try:
@@ -103,7 +118,8 @@ def fit(
             if lacking:
                 objection, kept = (lacking if content else ""), []
         if objection:
-            return Fitted(here_bytes, _keeps(kind, path, here_bytes, size_bytes, objection))
+            sentence = _keeps(kind, path, here_bytes, size_bytes, objection, remedy)
+            return Fitted(here_bytes, sentence)
     if not kept:
         path.unlink()
     lost = 0 if kind == _IN_MEMORY else len(stored) - len(kept)
@@ -144,11 +160,18 @@ def _fit_device(
     return Fitted(size_bytes, left=_left(kind, path, here_bytes, wanted_bytes, held, held))
 
 
-def _keeps(kind: Kind, path: Path, here_bytes: int, size_bytes: int, objection: str) -> str:
+def _keeps(
+    kind: Kind,
+    path: Path,
+    here_bytes: int,
+    size_bytes: int,
+    objection: str,
+    remedy: str = _END_TASKS,
+) -> str:
     """Say that a tier could not be given another size."""
     return (
         f"the {kind} tier {path} keeps its {here_bytes} bytes instead of {size_bytes}: {objection}"
-        "; end tasks, then restart the agent"
+        f"; {remedy}, then restart the agent"
     )
 
 
@@ -210,6 +233,63 @@ def _make(
             old.read_content(slot, part)
             new.write_content(to, part)
             new.write_record(to, record)
+
+
+def _clear(beside: Path) -> bool:
+    """Remove the draft of an agent that died. Whether there is nothing any more.
+
+    The store that it is a draft of is locked, so nobody is making one.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(beside, flags)
+    except FileNotFoundError:
+        return True
+    except OSError:  # a folder, a link, another user's
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # or it is another agent's store
+        ours = _is_draft(descriptor)
+        if ours:
+            beside.unlink()
+    except OSError:
+        return False
+    else:
+        return ours
+    finally:
+        os.close(descriptor)
+
+
+def _is_draft(descriptor: int) -> bool:
+    """Whether a file has a superblock, or nothing but zeros and the beginnings of its last one."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    end = status.st_size
+    last_block = max(0, end - end % BLOCK_BYTES - BLOCK_BYTES)
+    for offset in (0, last_block):
+        block = os.pread(descriptor, BLOCK_BYTES, offset)
+        if decode_superblock(block) is not None:
+            return True
+    if block.startswith(SUPERBLOCK_MAGIC):
+        end = last_block
+    at = 0
+    while (at := _next_data(descriptor, at, end)) < end:
+        piece = os.pread(descriptor, min(_PIECE_BYTES, end - at), at)
+        if piece.count(0) != len(piece):
+            return False
+        at += len(piece)
+    return True
+
+
+def _next_data(descriptor: int, at: int, end: int) -> int:
+    """Where the file holds anything from `at` on: blocks never written are not read."""
+    try:
+        return os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return end
 
 
 def _put_in_place(beside: Path, path: Path) -> None:

@@ -243,3 +243,14 @@ def test_nothing_is_mapped_early_that_is_not_memory_of_that_size(folders: dict[s
     path = folders[DISK] / "medium"
     open_medium("pmem", path, SIZE_BYTES).close()
     assert map_early("pmem", path, SIZE_BYTES) is None
+
+
+@pytest.mark.parametrize("kind", ["dram", "pmem", "nvme"])
+def test_no_file_is_made_among_devices(kind: Kind, tmp_path: Path) -> None:
+    missing = Path("/dev/tierline-of-a-test")
+    link = tmp_path / "link"
+    link.symlink_to(missing)
+    for path in (missing, link):
+        with pytest.raises(MediumUnusable, match="there is no such device"):
+            open_medium(kind, path, SIZE_BYTES)
+    assert not missing.exists()

@@ -69,7 +69,7 @@ def test_content_in_use_moves_to_a_store_of_the_new_size(
     path: Path, before: int, after: int
 ) -> None:
     digests = fill(path, before)
-    path.with_name(f"{path.name}.new").write_bytes(b"left by a crash")
+    path.with_name(f"{path.name}.new").write_bytes(bytes(before))  # left by a crash
     slots, _ = held(path, before, digests)
     assert refit(path, after) == Fitted(after)
     assert path.stat().st_size == after
@@ -185,8 +185,36 @@ def test_the_same_size_touches_nothing(path: Path, size_bytes: int) -> None:
     assert path.stat().st_ino == before.st_ino
 
 
-def test_what_is_no_store_is_left_alone(path: Path) -> None:
-    path.write_bytes(b"a thesis" * 4096)
+@pytest.mark.parametrize("times", [1, 4096], ids=["less than a block", "more"])
+def test_what_is_no_store_is_left_alone(path: Path, times: int) -> None:
+    path.write_bytes(b"a thesis" * times)
     with pytest.raises(ForeignContent):
-        refit(path, LARGE, needed=())
-    assert path.read_bytes()[:8] == b"a thesis"
+        open_medium(kind_of(path), path, refit(path, LARGE, needed=()).size_bytes)
+    assert path.read_bytes() == b"a thesis" * times
+
+
+@pytest.mark.parametrize(
+    "beside", [b"a thesis", b"a thesis" * 4096, bytes(1 << 20) + b"a thesis", None]
+)
+def test_what_lies_beside_and_is_no_draft_is_left_alone(path: Path, beside: bytes | None) -> None:
+    digests = fill(path, SMALL)
+    there = path.with_name(f"{path.name}.new")
+    if beside is None:
+        there.mkdir()
+    else:
+        there.write_bytes(beside)
+    fitted = refit(path, LARGE)
+    assert fitted.size_bytes == SMALL
+    assert f"it would be copied to {there}, and what is there is none of" in fitted.objection
+    assert "; move that file away, then restart the agent" in fitted.objection
+    assert there.is_dir() if beside is None else there.read_bytes() == beside
+    assert held(path, SMALL, digests)[1] == len(digests)
+
+
+def test_a_draft_that_holds_nothing_yet_is_removed(path: Path) -> None:
+    digests = fill(path, SMALL)
+    for length in (0, 100, LARGE):
+        path.with_name(f"{path.name}.new").write_bytes(bytes(length))
+        assert refit(path, SMALL) == Fitted(SMALL)
+        assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert held(path, SMALL, digests)[1] == len(digests)

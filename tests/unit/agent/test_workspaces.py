@@ -1,0 +1,108 @@
+"""What a client is lent, or is not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.unit.agent.loops import in_loop
+
+from tierline_agent.devices.backup import HostBackup
+from tierline_agent.devices.base import Extent
+from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.extents import ExtentPool, State
+from tierline_agent.identity import Process
+from tierline_agent.protocol import Workspace, WorkspaceFlags
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.workspace import ClientWorkspace
+from tierline_agent.workspaces import Workspaces
+
+EXTENT_BYTES = 64 << 10
+EXTENTS = 8
+ASKED = 6
+ALICE, BOB = Process(1, 1), Process(2, 2)
+
+
+class Poor(CpuDevice):
+    """A device whose host, or whose own memory, has no room for what it is asked."""
+
+    def __init__(self, *, backups: bool, extents: int = EXTENTS) -> None:
+        super().__init__(EXTENT_BYTES, EXTENTS * EXTENT_BYTES)
+        self.backups: list[HostBackup] = []
+        self._makes_backups = backups
+        self._left = extents
+
+    def create_backup(self, extents: int) -> HostBackup:
+        if not self._makes_backups:
+            raise OSError(errno.ENOMEM, "no memory for a backup")
+        self.backups.append(super().create_backup(extents))
+        return self.backups[-1]
+
+    def create_extent(self) -> Extent:
+        if self._left == 0:
+            raise OSError(errno.ENOMEM, "no memory for an extent")
+        self._left -= 1
+        return super().create_extent()
+
+
+class Asking:
+    """A client of domain `a` that asks for a preserved workspace, and what the agent answers."""
+
+    def __init__(self, device: CpuDevice, pool: ExtentPool) -> None:
+        self.requests: list[Coroutine[Any, Any, None]] = []
+        plan = SimpleNamespace(workspace_bytes=ASKED * EXTENT_BYTES)
+        node = SimpleNamespace(
+            recovery=SimpleNamespace(settled=self._at_once), watch_importer=lambda _: None
+        )
+        client = SimpleNamespace(
+            node=node,
+            task=SimpleNamespace(plan=plan),
+            unit=SimpleNamespace(device=device, workspaces=Workspaces(device, pool)),
+            domain="a",
+            token=7,
+            process=ALICE,
+            own_arenas=lambda: None,
+            spawn=lambda _, request: self.requests.append(request),
+        )
+        self.workspace = ClientWorkspace(cast(Client, client))
+
+    async def ask(self) -> None:
+        self.workspace.ask(1, Workspace(ASKED * EXTENT_BYTES, WorkspaceFlags.PRESERVE))
+        await self.requests.pop()
+
+    async def _at_once(self) -> None:
+        pass
+
+
+@in_loop
+async def test_a_workspace_without_a_backup_takes_no_extents() -> None:
+    device = Poor(backups=False)
+    pool = ExtentPool(device)
+    pool.reserve(ASKED * EXTENT_BYTES)
+    asking = Asking(device, pool)
+    with pytest.raises(OSError, match="no memory for a backup"):
+        await asking.ask()
+    await asking.workspace.close()
+    pool.died(ALICE)
+    assert pool.count_by_state()[State.WORKSPACE] == 0
+
+    pool.reserve(0)  # the task was removed
+    assert len(pool.take_resident("b", EXTENTS, BOB)) == EXTENTS
+    pool.close()
+
+
+@in_loop
+async def test_a_workspace_without_extents_keeps_no_backup() -> None:
+    device = Poor(backups=True, extents=ASKED - 1)
+    pool = ExtentPool(device)
+    asking = Asking(device, pool)
+    with pytest.raises(OSError, match="no memory for an extent"):
+        await asking.ask()
+    assert pool.bytes_held == 0
+    (backup,) = device.backups
+    with pytest.raises(ValueError, match="released memoryview"):
+        backup.memory.content[0]
+    await asking.workspace.close()
