@@ -21,7 +21,7 @@ another's may still write to the domain's extents, and a backup is closed only w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tierline_agent.devices.base import Backup, Device
@@ -62,9 +62,7 @@ class Workspaces:
         shared = self._domains.setdefault(domain, _Domain())
         async with shared.moving:
             # The backup first: a client that has mapped nothing keeps no extents if it fails.
-            backup = None
-            if preserve:
-                backup = await asyncio.to_thread(self._device.create_backup, count)
+            backup = await _make(self._device.create_backup, count) if preserve else None
             try:
                 lent = self._pool.workspace(domain, count, importer)
             except BaseException:
@@ -115,7 +113,7 @@ class Workspaces:
             shared.extents = max(shared.extents, lent, key=len)
             saved = False
             if backup is not None:
-                taken = await asyncio.to_thread(self._device.adopt_backup, backup, len(lent))
+                taken = await _make(self._device.adopt_backup, backup, len(lent))
                 shared.backups[token] = taken
                 saved = taken.memory.saved and not running
             reach_bytes = size_bytes if running else reach_bytes
@@ -184,6 +182,18 @@ class Workspaces:
         backup = shared.backups[token]
         extents = [pooled.extent for pooled in shared.extents[: self.extents_of(size_bytes)]]
         await asyncio.to_thread(backup.save if saving else backup.restore, extents)
+
+
+async def _make(make: Callable[..., Backup], *args: int) -> Backup:
+    """Have a backup made in a thread. If cancelled, wait for the thread, and close what it made."""
+    making = asyncio.get_running_loop().run_in_executor(None, make, *args)
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await asyncio.wait([making])
+        if making.exception() is None:
+            making.result().close()
+        raise
 
 
 def check_granted(size_bytes: int, granted_bytes: int) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tierline_agent.errors import ConnectionViolation
+from tierline_agent.extents import Pooled
 from tierline_agent.kills import KillReason
 from tierline_agent.protocol import (
     DescriptorKind,
@@ -68,15 +69,31 @@ class ClientWorkspace:
             message.workspace_bytes,
             preserve=preserve,
         )
+        try:
+            extents, backup = self._export(lent, preserve=preserve)
+        except Exception:
+            await workspaces.leave(client.domain, client.token)
+            raise
         self._has_it()
         client.reply(sequence, WorkspaceLent(len(lent)))
-        device = client.unit.device
-        descriptors = [device.export_extent(pooled.extent, writable=True) for pooled in lent]
-        client.send_descriptors(sequence, 0, DescriptorKind.WORKSPACE, descriptors)
-        if preserve:
-            backup = workspaces.backup_descriptor(client.domain, client.token)
-            client.send_descriptors(sequence, 0, DescriptorKind.BACKUP, [backup])
+        client.send_descriptors(sequence, 0, DescriptorKind.WORKSPACE, extents)
+        client.send_descriptors(sequence, 0, DescriptorKind.BACKUP, backup)
         _log.info("%s has a workspace of %d extents", client, len(lent))
+
+    def _export(self, lent: Sequence[Pooled], *, preserve: bool) -> tuple[list[int], list[int]]:
+        """Descriptors of the extents, and of the backup if there is one. Raises OSError."""
+        client, unit = self._client, self._client.unit
+        extents: list[int] = []
+        try:
+            for pooled in lent:
+                extents.append(unit.device.export_extent(pooled.extent, writable=True))  # noqa: PERF401 - those made so far must be closed if one fails
+            if not preserve:
+                return extents, []
+            return extents, [unit.workspaces.backup_descriptor(client.domain, client.token)]
+        except BaseException:
+            for descriptor in extents:
+                os.close(descriptor)
+            raise
 
     def _has_it(self) -> None:
         self._lent = True

@@ -3,9 +3,9 @@
 The layout of a store follows from its size, so another size is another store: made beside the old
 one, filled with the old one's content, and put into its place in one step. An agent that dies
 meanwhile, or a machine that loses power, leaves the old store as it was, and a draft that the next
-agent removes. It is known as one by its superblock, or by holding nothing yet; another file of that
-name stays, and the store keeps its size. A device has no place beside its store: it keeps its size
-as long as content of it is needed, and then is made anew.
+agent removes. A draft has a name that no store is given, and begins with a superblock or with
+nothing yet; another file of that name stays, and the store keeps its size. A device has no place
+beside its store: it keeps its size as long as content of it is needed, and then is made anew.
 
 Content is needed only by programs that run. What else a store holds saves a program that loads the
 same weights the writing: of a tier on a disk it is kept as far as it has room, the newest first,
@@ -21,11 +21,8 @@ reckon with.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import os
-import stat
 from collections.abc import Container, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,13 +31,7 @@ from typing import Final
 
 from tierline_agent.tiers.digest import Digest
 from tierline_agent.tiers.errors import TierError
-from tierline_agent.tiers.format import (
-    SUPERBLOCK_MAGIC,
-    Record,
-    SlotState,
-    decode_superblock,
-    lay_out,
-)
+from tierline_agent.tiers.format import SUPERBLOCK_MAGIC, Record, SlotState, lay_out
 from tierline_agent.tiers.media import Kind, open_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
 from tierline_agent.tiers.memory import scratch
@@ -48,8 +39,8 @@ from tierline_agent.tiers.volume import Volume, geometry_on
 
 _log = logging.getLogger(__name__)
 _IN_MEMORY: Final = "dram"
+_DRAFT: Final = ".tierline-draft"
 _END_TASKS: Final = "end tasks"
-_PIECE_BYTES: Final = 1 << 20
 _MEMORY: Final = Path("/proc/meminfo")
 _Content = tuple[int, Record]
 """A slot and what it says."""
@@ -88,7 +79,8 @@ def fit(
         return _fit_device(
             *(kind, path, size_bytes, extent_bytes), planned_extents=planned_extents, needed=needed
         )
-    beside = path.with_name(f"{path.name}.new")
+    path = Path(os.path.realpath(path))  # a link to a store stays one
+    beside = path.with_name(path.name + _DRAFT)
     here_bytes = path.stat().st_size if path.is_file() else 0
     if here_bytes < BLOCK_BYTES:
         return Fitted(size_bytes)
@@ -240,56 +232,17 @@ def _clear(beside: Path) -> bool:
 
     The store that it is a draft of is locked, so nobody is making one.
     """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if beside.is_symlink() or not beside.is_file():
+        return not os.path.lexists(beside)
     try:
-        descriptor = os.open(beside, flags)
-    except FileNotFoundError:
-        return True
-    except OSError:  # a folder, a link, another user's
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # or it is another agent's store
-        ours = _is_draft(descriptor)
-        if ours:
-            beside.unlink()
-    except OSError:
-        return False
-    else:
-        return ours
-    finally:
-        os.close(descriptor)
-
-
-def _is_draft(descriptor: int) -> bool:
-    """Whether a file has a superblock, or nothing but zeros and the beginnings of its last one."""
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    end = status.st_size
-    last_block = max(0, end - end % BLOCK_BYTES - BLOCK_BYTES)
-    for offset in (0, last_block):
-        block = os.pread(descriptor, BLOCK_BYTES, offset)
-        if decode_superblock(block) is not None:
-            return True
-    if block.startswith(SUPERBLOCK_MAGIC):
-        end = last_block
-    at = 0
-    while (at := _next_data(descriptor, at, end)) < end:
-        piece = os.pread(descriptor, min(_PIECE_BYTES, end - at), at)
-        if piece.count(0) != len(piece):
+        with beside.open("rb") as file:
+            first = file.read(BLOCK_BYTES)
+        if any(first) and not first.startswith(SUPERBLOCK_MAGIC):
             return False
-        at += len(piece)
+        beside.unlink()
+    except OSError:  # another user's
+        return False
     return True
-
-
-def _next_data(descriptor: int, at: int, end: int) -> int:
-    """Where the file holds anything from `at` on: blocks never written are not read."""
-    try:
-        return os.lseek(descriptor, at, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return end
 
 
 def _put_in_place(beside: Path, path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +18,7 @@ from tierline_agent.devices.base import Extent
 from tierline_agent.devices.cpu import CpuDevice
 from tierline_agent.extents import ExtentPool, State
 from tierline_agent.identity import Process
-from tierline_agent.protocol import Workspace, WorkspaceFlags
+from tierline_agent.protocol import Message, Workspace, WorkspaceFlags
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.workspaces import Workspaces
@@ -27,13 +30,16 @@ ALICE, BOB = Process(1, 1), Process(2, 2)
 
 
 class Poor(CpuDevice):
-    """A device whose host, or whose own memory, has no room for what it is asked."""
+    """A device that has no memory, or no descriptors, for what it is asked."""
 
-    def __init__(self, *, backups: bool, extents: int = EXTENTS) -> None:
+    def __init__(
+        self, *, backups: bool = True, extents: int = EXTENTS, descriptors: int = EXTENTS
+    ) -> None:
         super().__init__(EXTENT_BYTES, EXTENTS * EXTENT_BYTES)
         self.backups: list[HostBackup] = []
         self._makes_backups = backups
         self._left = extents
+        self._descriptors_left = descriptors
 
     def create_backup(self, extents: int) -> HostBackup:
         if not self._makes_backups:
@@ -41,11 +47,35 @@ class Poor(CpuDevice):
         self.backups.append(super().create_backup(extents))
         return self.backups[-1]
 
+    def check_backup_is_closed(self) -> None:
+        (backup,) = self.backups
+        with pytest.raises(ValueError, match="released memoryview"):
+            backup.memory.content[0]
+
     def create_extent(self) -> Extent:
         if self._left == 0:
             raise OSError(errno.ENOMEM, "no memory for an extent")
         self._left -= 1
         return super().create_extent()
+
+    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
+        if self._descriptors_left == 0:
+            raise OSError(errno.EMFILE, "no descriptor for an extent")
+        self._descriptors_left -= 1
+        return super().export_extent(extent, writable=writable)
+
+
+class Slow(Poor):
+    """A device that makes a backup when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may = threading.Event(), threading.Event()
+
+    def create_backup(self, extents: int) -> HostBackup:
+        self.begun.set()
+        self.may.wait()
+        return super().create_backup(extents)
 
 
 class Asking:
@@ -53,6 +83,7 @@ class Asking:
 
     def __init__(self, device: CpuDevice, pool: ExtentPool) -> None:
         self.requests: list[Coroutine[Any, Any, None]] = []
+        self.replies: list[Message] = []
         plan = SimpleNamespace(workspace_bytes=ASKED * EXTENT_BYTES)
         node = SimpleNamespace(
             recovery=SimpleNamespace(settled=self._at_once), watch_importer=lambda _: None
@@ -66,6 +97,7 @@ class Asking:
             process=ALICE,
             own_arenas=lambda: None,
             spawn=lambda _, request: self.requests.append(request),
+            reply=lambda _, message: self.replies.append(message),
         )
         self.workspace = ClientWorkspace(cast(Client, client))
 
@@ -75,6 +107,10 @@ class Asking:
 
     async def _at_once(self) -> None:
         pass
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @in_loop
@@ -96,13 +132,42 @@ async def test_a_workspace_without_a_backup_takes_no_extents() -> None:
 
 @in_loop
 async def test_a_workspace_without_extents_keeps_no_backup() -> None:
-    device = Poor(backups=True, extents=ASKED - 1)
+    device = Poor(extents=ASKED - 1)
     pool = ExtentPool(device)
     asking = Asking(device, pool)
     with pytest.raises(OSError, match="no memory for an extent"):
         await asking.ask()
     assert pool.bytes_held == 0
-    (backup,) = device.backups
-    with pytest.raises(ValueError, match="released memoryview"):
-        backup.memory.content[0]
+    device.check_backup_is_closed()
     await asking.workspace.close()
+
+
+@in_loop
+async def test_a_workspace_that_cannot_be_handed_over_is_given_up() -> None:
+    before = descriptors()
+    device = Poor(descriptors=ASKED - 1)
+    pool = ExtentPool(device)
+    asking = Asking(device, pool)
+    with pytest.raises(OSError, match="no descriptor for an extent"):
+        await asking.ask()
+    assert (asking.workspace.lent, asking.replies) == (False, [])
+    assert pool.count_by_state()[State.WORKSPACE] == 0
+    device.check_backup_is_closed()
+    pool.died(ALICE)
+    assert pool.count_by_state()[State.FREE] == ASKED
+    pool.close()
+    assert descriptors() == before
+
+
+@in_loop
+async def test_a_backup_that_nobody_waits_for_any_more_is_closed() -> None:
+    device = Slow()
+    pool = ExtentPool(device)
+    asking = asyncio.create_task(Asking(device, pool).ask())
+    await asyncio.to_thread(device.begun.wait)
+    asking.cancel()
+    device.may.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    device.check_backup_is_closed()
+    assert pool.bytes_held == 0

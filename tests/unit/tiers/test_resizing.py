@@ -11,7 +11,15 @@ from typing import cast
 import pytest
 from tests.unit.tiers.media_models import content
 
-from tierline_agent.tiers import Digest, ForeignContent, Store, domain_key, open_medium, resizing
+from tierline_agent.tiers import (
+    Digest,
+    ForeignContent,
+    MediumUnusable,
+    Store,
+    domain_key,
+    open_medium,
+    resizing,
+)
 from tierline_agent.tiers.media import Kind
 from tierline_agent.tiers.memory import scratch
 from tierline_agent.tiers.resizing import Fitted, fit
@@ -44,6 +52,16 @@ def fill(path: Path, size_bytes: int, count: int = len(LENGTHS)) -> list[Digest]
         return [store.put(KEY, content(n, LENGTHS[n % len(LENGTHS)])) for n in range(count)]
 
 
+def draft_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.tierline-draft")
+
+
+def about(path: Path) -> tuple[int, int, int]:
+    """Which file it is, and how long, and when it was written."""
+    found = path.lstat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def refit(
     path: Path, size_bytes: int, *, planned: int = 0, needed: Container[Digest] | None = None
 ) -> Fitted:
@@ -69,7 +87,7 @@ def test_content_in_use_moves_to_a_store_of_the_new_size(
     path: Path, before: int, after: int
 ) -> None:
     digests = fill(path, before)
-    path.with_name(f"{path.name}.new").write_bytes(bytes(before))  # left by a crash
+    draft_of(path).write_bytes(bytes(before))  # left by a crash
     slots, _ = held(path, before, digests)
     assert refit(path, after) == Fitted(after)
     assert path.stat().st_size == after
@@ -193,28 +211,64 @@ def test_what_is_no_store_is_left_alone(path: Path, times: int) -> None:
     assert path.read_bytes() == b"a thesis" * times
 
 
-@pytest.mark.parametrize(
-    "beside", [b"a thesis", b"a thesis" * 4096, bytes(1 << 20) + b"a thesis", None]
-)
-def test_what_lies_beside_and_is_no_draft_is_left_alone(path: Path, beside: bytes | None) -> None:
+def test_another_store_beside_is_left_alone(path: Path) -> None:
+    fill(path, SMALL)
+    other = path.with_name(f"{path.name}.new")
+    other.write_bytes(path.read_bytes())
+    for size_bytes in (0, SMALL, LARGE):
+        assert refit(path, size_bytes) == Fitted(size_bytes)
+    assert other.stat().st_size == SMALL
+
+
+def test_a_link_leads_to_the_store_of_the_new_size(path: Path) -> None:
+    place = path.parent / "drive" / "store"
+    place.parent.mkdir()
+    path.symlink_to(place)
     digests = fill(path, SMALL)
-    there = path.with_name(f"{path.name}.new")
-    if beside is None:
+    assert refit(path, LARGE) == Fitted(LARGE)
+    assert held(path, LARGE, digests)[1] == len(digests)
+    assert path.readlink() == place
+    assert [one.name for one in place.parent.iterdir()] == [place.name]
+
+
+@pytest.mark.parametrize("what", ["text", "much text", "folder", "link"])
+def test_what_has_the_name_of_a_draft_and_is_none_is_left_alone(path: Path, what: str) -> None:
+    digests = fill(path, SMALL)
+    there = draft_of(path)
+    if what == "folder":
         there.mkdir()
+    elif what == "link":
+        there.symlink_to(path)
     else:
-        there.write_bytes(beside)
+        there.write_bytes(b"a thesis" * (1 if what == "text" else 4096))
+    before = about(there)
     fitted = refit(path, LARGE)
     assert fitted.size_bytes == SMALL
-    assert f"it would be copied to {there}, and what is there is none of" in fitted.objection
-    assert "; move that file away, then restart the agent" in fitted.objection
-    assert there.is_dir() if beside is None else there.read_bytes() == beside
+    assert fitted.objection == (
+        f"the {path.name} tier {path} keeps its {SMALL} bytes instead of {LARGE}: it would be "
+        f"copied to {there}, and what is there is none of Tierline's; move that file away, then "
+        "restart the agent"
+    )
+    assert about(there) == before
     assert held(path, SMALL, digests)[1] == len(digests)
 
 
-def test_a_draft_that_holds_nothing_yet_is_removed(path: Path) -> None:
+@pytest.mark.parametrize("size_bytes", [0, SMALL], ids=["all there is", "the same"])
+def test_a_draft_that_holds_nothing_yet_is_removed(path: Path, size_bytes: int) -> None:
     digests = fill(path, SMALL)
     for length in (0, 100, LARGE):
-        path.with_name(f"{path.name}.new").write_bytes(bytes(length))
-        assert refit(path, SMALL) == Fitted(SMALL)
+        draft_of(path).write_bytes(bytes(length))
+        assert refit(path, size_bytes) == Fitted(size_bytes)
         assert [one.name for one in path.parent.iterdir()] == [path.name]
     assert held(path, SMALL, digests)[1] == len(digests)
+
+
+def test_a_draft_is_not_removed_while_another_agent_makes_it(path: Path) -> None:
+    fill(path, SMALL)
+    draft_of(path).touch()
+    with (
+        closing(open_medium(kind_of(path), path)),
+        pytest.raises(MediumUnusable, match="another process has it"),
+    ):
+        refit(path, SMALL)
+    assert draft_of(path).exists()
