@@ -319,6 +319,53 @@ static void revoked(void) {
     run_streamed(exec);
 }
 
+/* Has the driver refuse calls of this process from now on. */
+static void fail(const char *rule) {
+    FILE *rules = fopen(getenv("SIMCUDA_FAULT_FILE"), "w");
+    HOLDS(rules != NULL && fputs(rule, rules) >= 0 && fclose(rules) == 0);
+}
+
+/* A graph that did not run has waited for nothing and given nothing back. */
+static void refused_launch(void) {
+    load_all();
+    uint32_t from = task.count / 2;
+    for (uint32_t w = 0; w < task.count; w++) {
+        forwards[w] = w;
+    }
+    for (uint32_t count = 1; count <= task.count - from; count += task.count - from - 1) {
+        CUgraphExec exec = capture(forwards + from, count, 0);
+        clear(&task);
+        uint64_t job = begin(&task);
+        fail("call cuGraphLaunch 1 OUT_OF_MEMORY\n");
+        HOLDS(cuGraphLaunch(exec, stream) == CUDA_ERROR_OUT_OF_MEMORY);
+        fail("");
+        for (uint32_t w = from; w < task.count; w++) {
+            OK(launch(&task, w, w, stream, 0));
+        }
+        check(&task, from, task.count, stream);
+        end(&task, job);
+        OK(cuGraphExecDestroy(exec));
+    }
+}
+
+/* What cannot be read may read anything: such a graph does not run. */
+static void unreadable(void) {
+    load_all();
+    CUgraph graph;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(launch(&task, 1, 1, stream, 0));
+    OK(cuStreamEndCapture(stream, &graph));
+    fail("call cuGraphKernelNodeGetParams 1+ INVALID_VALUE\n");
+    CUgraphExec exec;
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    fail("");
+    uint64_t job = begin(&task);
+    HOLDS(cuGraphLaunch(exec, stream) == CUDA_ERROR_NOT_SUPPORTED);
+    end(&task, job);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"captured", captured},
@@ -332,6 +379,8 @@ int main(int argc, char **argv) {
         {"preempted", preempted},
         {"agent_killed", agent_killed},
         {"revoked", revoked},
+        {"refused_launch", refused_launch},
+        {"unreadable", unreadable},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

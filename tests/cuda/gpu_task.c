@@ -1,6 +1,7 @@
 /* What a task on a GPU does with its weights. One scenario, named by the first argument, a process;
  * the second is the agent's socket, the third the number of extents. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -498,7 +499,111 @@ static void revoked_slow(void) {
     HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_REVOKED);
 }
 
-/* Memory that cannot be swapped, beside the weights and before them. */
+/* The same, heard of while the job is begun: the copies of the job before are still being dropped.
+ */
+static void revoked_early(void) {
+    load_all();
+    uint32_t last = task.count - 1;
+    uint64_t job = begin(&task);
+    OK(launch(&task, last, last, NULL, 0)); /* far ahead of its turn: it gets copies */
+    check(&task, last, task.count, NULL);
+    end(&task, job);
+    say("copied");
+    clear(&task);
+    job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 0));
+    }
+    check(&task, 0, task.count, NULL);
+    HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_REVOKED);
+}
+
+struct busy {
+    CUcontext context;
+    atomic_bool over;
+    atomic_uint calls;
+};
+
+/* A thread whose calls name no weights; some are at the driver for long. */
+static void *keep_calling(void *argument) {
+    struct busy *busy = argument;
+    OK(cuCtxSetCurrent(busy->context));
+    CUdeviceptr memory;
+    uint64_t word = 1;
+    OK(cuMemAlloc(&memory, sizeof word));
+    while (!atomic_load(&busy->over)) {
+        OK(cuMemcpyHtoD(memory, &word, sizeof word));
+        atomic_fetch_add(&busy->calls, 1);
+    }
+    OK(cuMemFree(memory));
+    return NULL;
+}
+
+static void *keep_waiting(void *argument) {
+    struct busy *busy = argument;
+    uint64_t word;
+    uint64_t duration_ns = 3000000;
+    void *parameters[] = {&duration_ns};
+    CUdeviceptr memory;
+    OK(cuCtxSetCurrent(busy->context));
+    OK(cuMemAlloc(&memory, sizeof word));
+    while (!atomic_load(&busy->over)) {
+        OK(cuLaunchKernel(task.spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+        OK(cuMemcpyDtoH(&word, memory, sizeof word));
+        atomic_fetch_add(&busy->calls, 1);
+    }
+    OK(cuMemFree(memory));
+    return NULL;
+}
+
+/* Jobs that the program begins, beside threads that never cease to call without one: each gets its
+ * turn, and its bytes. */
+static void small_calls(void) {
+    load_all();
+    struct busy busy = {.context = context};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        HOLDS(pthread_create(&threads[i], NULL, keep_calling, &busy) == 0);
+    }
+    for (int i = 0; i < 100; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(launch(&task, 0, 0, NULL, 0));
+        check(&task, 0, 1, NULL);
+        end(&task, job);
+    }
+    atomic_store(&busy.over, true);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+    }
+}
+
+/* Calls are at the driver while the last arena goes: they are not forgotten there. */
+static void freed_in_a_call(void) {
+    load_all();
+    for (int i = 0; i < 3; i++) {
+        struct busy busy = {.context = context};
+        pthread_t thread;
+        HOLDS(pthread_create(&thread, NULL, keep_waiting, &busy) == 0);
+        while (atomic_load(&busy.calls) < 3) {
+        }
+        OK(tierline_free(task.client, 0));
+        unsigned int before = atomic_load(&busy.calls);
+        while (atomic_load(&busy.calls) - before < 3) {
+        }
+        atomic_store(&busy.over, true);
+        pthread_join(thread, NULL);
+        struct task again;
+        load_another(&again, &task, 0, extents, 1);
+        again.spin = task.spin;
+        task = again;
+        uint64_t job = begin(&task);
+        OK(launch(&task, 0, 0, NULL, 0));
+        check(&task, 0, 1, NULL);
+        end(&task, job);
+    }
+}
+
 /* Jobs long enough to be preempted. */
 static void preempted(void) {
     load_all();
@@ -553,6 +658,9 @@ int main(int argc, char **argv) {
         {"agent_killed", agent_killed},
         {"revoked", revoked},
         {"revoked_slow", revoked_slow},
+        {"revoked_early", revoked_early},
+        {"small_calls", small_calls},
+        {"freed_in_a_call", freed_in_a_call},
         {"preempted", preempted},
         {"unswappable", unswappable},
     };

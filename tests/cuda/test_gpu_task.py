@@ -28,7 +28,9 @@ SCENARIOS = [
         r'^ {8}\{"(\w+)", \1\}', (HERE / f"{program}.c").read_text(), re.MULTILINE
     )
 ]
-DIALOGUES = ("agent_killed", "revoked", "revoked_slow", "unswappable")
+FAILING = ("refused_launch", "unreadable", "revoked_early")
+"""Those that have the driver refuse calls of their own."""
+DIALOGUES = ("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable")
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]
 PLANS = {
     "all streamed": gpu_plan(EXTENTS, ring=4),
@@ -49,7 +51,10 @@ class Task(Running):
     def __init__(self, agent: AgentProcess, flavour: str, program: str, name: str) -> None:
         socket = agent.run_dir / "tasks" / "vision" / "tierline.sock"
         arguments = (name, str(socket), str(EXTENTS))
-        super().__init__(agent, flavour, program, *arguments, **SYNCHRONOUS)
+        self.faults = agent.folder / f"faults-of-{name}"
+        own = {"SIMCUDA_FAULT_FILE": str(self.faults)} if name in FAILING else {}
+        self.faults.write_text("")  # of an earlier one
+        super().__init__(agent, flavour, program, *arguments, **(SYNCHRONOUS | own))
 
     def wait_for(self, word: str) -> None:
         assert self.process.stdout is not None
@@ -118,6 +123,25 @@ def test_nobody_gets_the_ring_of_a_revoked_job_that_still_reads_it(
         task.held()
         assert other.answer() == other.expected
         assert agent.task("vision")["revoked"] == 1
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_job_is_revoked_while_it_is_begun(agent: AgentProcess, flavour: str) -> None:
+    agent.register("vision", PLANS["all streamed"])
+    task = Task(agent, flavour, "gpu_task", "revoked_early")
+    held = task.faults.with_name("held")
+    held.touch()
+    task.wait_for("copied")
+    task.faults.write_text(f"hold cuMemUnmap 1 {held}\n")
+    faults = Path(agent.environment["SIMCUDA_FAULT_FILE"])
+    faults.write_text("call cuMemcpyHtoDAsync 1+ INVALID_VALUE\n")
+    task.go_on()
+    try:
+        wait_until(lambda: agent.task("vision")["revoked"], "the job is revoked")
+    finally:
+        faults.write_text("")
+        held.unlink()
+    task.held()
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

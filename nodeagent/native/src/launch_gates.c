@@ -20,7 +20,8 @@
  * (launch_yields.h): that is where the GPU stands when the agent wants it for another job.
  *
  * Invariant: no call reads a streamed extent unless its stream has waited for it in this pass, or
- * it has a private copy; `consumed` never passes what issued work may still read.
+ * it has a private copy; `consumed` never passes what issued work may still read. A graph's own
+ * waits and writes count when the driver has taken it, not before: it may refuse.
  */
 #include "cuda.h"
 #include "drain.h"
@@ -265,6 +266,7 @@ static int lease(struct tierline_call *call) {
         tl_lock_acquire(&tl_gates.lock);
         atomic_fetch_add(&tl_gates.named, 1);
         tl_gates.at_driver = NULL;
+        tl_gates.pass.stream = NULL;
         call->held = LOCKED;
     }
     const tierline_client *client = tl_gates.client;
@@ -302,6 +304,9 @@ static void end(struct tierline_call *call) {
     if (call->held == PASSING) {
         atomic_fetch_sub(&tl_gates.passing, 1);
     } else {
+        if (call->launched) {
+            tl_graph_launched();
+        }
         if (tl_gates.at_driver != NULL) {
             tl_stream_after(tl_gates.at_driver); /* a failure shows at the next call */
         }

@@ -114,12 +114,20 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
     if (result == ABI_SUCCESS) {
         tl_stream_reads(stream, plan->lowest);
         tl_gates.at_driver = stream;
-        tl_stream_waited(stream, plan->needs);
-        tl_gates.cursor.layer = plan->layer;
-        tl_gates.cursor.consumed =
+        uint32_t consumed =
             plan->consumed > tl_gates.cursor.consumed ? plan->consumed : tl_gates.cursor.consumed;
+        tl_gates.pass = (struct tl_pass){.stream = stream,
+                                         .waited = plan->needs,
+                                         .cursor = {.layer = plan->layer, .consumed = consumed}};
     }
     return result;
+}
+
+void tl_graph_launched(void) {
+    if (tl_gates.pass.stream != NULL) {
+        tl_stream_waited(tl_gates.pass.stream, tl_gates.pass.waited);
+        tl_gates.cursor = tl_gates.pass.cursor;
+    }
 }
 
 static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void *stream,

@@ -69,7 +69,10 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_gates.doubted = (struct tl_need){0};
     tl_gates.streamed = 0;
     atomic_store(&tl_gates.highest, 0);
-    atomic_store(&tl_gates.orphaned, false);
+    tl_lock_acquire(&client->lock);
+    /* The monitor may have heard of its end since it was granted. */
+    atomic_store(&tl_gates.orphaned, client->job.number == number && client->job.revoked);
+    tl_lock_release(&client->lock);
     tl_streams_restart();
     tl_drain_restart();
     tl_yields_begin(client, number);
@@ -314,21 +317,39 @@ int tl_gates_show(tierline_client *client) {
     return code;
 }
 
-int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
-    int code = tl_gates_settle(client);
+/* Asks for a job, with the gates' lock: no call of another thread begins one meanwhile. TL_BUSY if
+ * there is another explicit one, after something changed. */
+static int ask(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
+    int code = tl_gates.client == client && tl_gates.job != 0 && tl_gates.implicit
+                   ? tl_gates_end_locked(client, tl_gates.job, 0)
+                   : 0;
     if (code != 0) {
         return code;
     }
     tl_lock_acquire(&client->lock);
-    code = tl_job_begin(client, asked, true);
+    code = tl_job_begin(client, asked, false);
     *job = client->job.number;
-    tl_lock_release(&client->lock);
-    if (code != 0) {
-        return code;
+    if (code == TL_BUSY) {
+        tl_lock_release(&tl_gates.lock);
+        tl_event_wait(&client->changed, &client->lock, TL_FOREVER);
     }
+    tl_lock_release(&client->lock);
+    if (code == TL_BUSY) {
+        tl_lock_acquire(&tl_gates.lock);
+    }
+    return code;
+}
+
+int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
     tl_lock_acquire(&tl_gates.lock);
-    tl_gates.says_jobs = true;
-    code = tl_gates.job == *job ? 0 : take_job(client, *job, asked->arena);
+    int code = TL_BUSY;
+    while (code == TL_BUSY) {
+        code = ask(client, asked, job);
+    }
+    if (code == 0) {
+        tl_gates.says_jobs = true;
+        code = take_job(client, *job, asked->arena);
+    }
     tl_lock_release(&tl_gates.lock);
     return code;
 }

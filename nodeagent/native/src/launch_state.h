@@ -14,6 +14,13 @@
 
 struct tl_stream;
 
+/* What a graph will have done if the driver takes it. */
+struct tl_pass {
+    struct tl_stream *stream; /* NULL: nothing */
+    uint32_t waited;          /* the stream, by the graph's waits */
+    struct tl_cursor cursor;
+};
+
 struct tl_gates {
     struct tl_lock lock;
     tierline_client *client;
@@ -36,6 +43,7 @@ struct tl_gates {
     uint32_t copies;        /* of extents, in this pass */
     struct tl_need doubted; /* of a call far ahead of its turn that got copies; or not streamed */
     struct tl_stream *at_driver; /* of the call that is there, if it goes with the stream */
+    struct tl_pass pass;         /* of the graph that is there */
     bool says_jobs;              /* the program begins jobs itself */
     uint64_t streamed;           /* extents, in passes that were rewound */
 
@@ -82,7 +90,9 @@ static inline bool tl_gates_stream(uint32_t index) {
     return index == tl_gates.arena && !atomic_load(&tl_gates.orphaned);
 }
 extern const struct own_gate tl_launch_gate;
-extern const struct tl_graph_gates tl_launch_graphs; /* launch_graphs.c */
+/* launch_graphs.c. With the lock held: the driver has taken the graph that is there. */
+void tl_graph_launched(void);
+extern const struct tl_graph_gates tl_launch_graphs;
 
 /* launch_monitor.c */
 int tl_monitor_start(void);

@@ -110,7 +110,8 @@ class DemandTest:
         self._points: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._counts: npt.NDArray[np.int64] = np.empty((len(periods), 0), dtype=np.int64)
         self._below: list[int] = []
-        if periods:
+        self._is_short = self._count(self._longest) <= MAX_POINTS
+        if periods and self._is_short:
             self._extend(self._longest)
 
     def worst(
@@ -122,11 +123,11 @@ class DemandTest:
         """
         if not self.periods:
             return "holds", -_FAR, 0, None
-        horizon = self._horizon(costs, background)
+        horizon = self._horizon(costs, sections, background)
         if horizon is None:
             return "overload", _FAR, _FAR, None
         if horizon > self._reach:
-            if sum(max(0, horizon - d) // t + 1 for t, d in self._pairs()) > MAX_POINTS:
+            if self._count(horizon) > MAX_POINTS:
                 return "unproven", _FAR, _FAR, None
             self._extend(horizon)
         end = int(np.searchsorted(self._points, horizon, side="right"))
@@ -163,8 +164,20 @@ class DemandTest:
     def _pairs(self) -> zip[tuple[int, int]]:
         return zip(self.periods, self.deadlines, strict=True)
 
-    def _horizon(self, costs: Sequence[int], background: int) -> int | None:
-        """Nanoseconds after which nothing new can fail, or None on overload."""
+    def _count(self, horizon: int) -> int:
+        """How many deadlines there are up to then, each task's counted by itself."""
+        return sum((horizon - d) // t + 1 for t, d in self._pairs() if d <= horizon)
+
+    def _horizon(
+        self, costs: Sequence[int], sections: Sequence[int], background: int
+    ) -> int | None:
+        """Nanoseconds after which nothing new can fail, or None on overload.
+
+        From the longest deadline on only the background blocks. Where there are too many deadlines
+        before that one, the blocker is reckoned with everywhere. It is a job of a task that has no
+        other one due in such a window, so its section adds to the busy period no more than what it
+        exceeds the task's cost by; and who misses a deadline does so within a busy period.
+        """
         load = sum(cost / period for cost, period in zip(costs, self.periods, strict=True))
         if load > 1 - 1e-9:
             common = math.lcm(*self.periods)
@@ -173,10 +186,15 @@ class DemandTest:
         slack = sum(
             max(0, t - d) * cost / t for (t, d), cost in zip(self._pairs(), costs, strict=True)
         )
-        limit = min(self._repeat, math.ceil((background + slack) / (1 - load)) + 1)
+        most = background if self._is_short else max(background, *sections)
+        limit = min(self._repeat, math.ceil((most + slack) / (1 - load)) + 1)
         if limit > self._reach:
-            limit = min(limit, self._busy(costs, background, limit))
-        return max(self._longest, limit)
+            beside = background
+            if not self._is_short:
+                longer = (section - cost for section, cost in zip(sections, costs, strict=True))
+                beside = max(background, *longer)
+            limit = min(limit, self._busy(costs, beside, limit))
+        return max(self._longest, limit) if self._is_short else limit
 
     def _busy(self, costs: Sequence[int], background: int, limit: int) -> int:
         """The longest busy period, or `limit` once it is known to be longer."""

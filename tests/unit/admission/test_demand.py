@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.admission.reference import enumerate_all, random_tasks
 
+from tierline_operator.admission import demand
 from tierline_operator.admission.demand import (
     DemandTest,
     SporadicTask,
@@ -42,6 +43,36 @@ def test_it_agrees_with_enumeration_over_the_hyperperiod() -> None:
             assert got.shortfall_s == pytest.approx(expected.late_s, abs=1e-9)
         answers.append(got.ok)
     assert 120 < sum(answers) < 480
+
+
+def test_it_agrees_where_the_longest_deadline_is_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    answers = []
+    for _ in range(600):
+        tasks = random_tasks(rng, load=float(rng.uniform(0.1, 1.05)))
+        expected = enumerate_all(tasks)
+        due = [task for task in tasks if task.deadline_s is not None]
+        longest = max(instant_ns(task.deadline_s or 0) for task in due)
+        count = sum(
+            (longest - instant_ns(task.deadline_s or 0)) // instant_ns(task.period_s) + 1
+            for task in due
+        )
+        monkeypatch.setattr(demand, "MAX_POINTS", count - 1)
+        got = np_edf(tasks)
+        if got.kind != "unproven":
+            assert got.ok == expected.ok, tasks
+            answers.append(got.ok)
+    assert 60 < sum(answers) < len(answers) - 60
+
+
+def test_a_deadline_of_a_day_beside_one_of_a_millisecond_takes_no_time() -> None:
+    day = 24 * 3600 * 1000
+    for section, ok in ((0.9, True), (0.91, False)):
+        tasks = [task("camera", 1, 1, 0.1), task("report", day, day, 60_000, section)]
+        verdict = np_edf(tasks)
+        assert verdict.ok is ok
+        assert ok or (verdict.critical_time_s, verdict.blocker) == (0.001, 1)
+    assert np_edf([task("camera", 1, 1, 1), task("report", day, day, 1, 0)]).kind == "overload"
 
 
 def test_t1_blocking_is_part_of_the_demand() -> None:

@@ -148,7 +148,9 @@ struct tierline_call {
     const uint32_t
         *weights; /* indexes of the watched weights that it names, each once, unordered */
     uint32_t weight_count;
-    uint32_t held; /* the library's own, as the two below; 0 for anybody else */
+    uint32_t held;   /* the library's own, as those below; 0 for anybody else */
+    const void *own; /* which gate holds it */
+    bool launched;   /* a graph launch that the driver has accepted */
     bool timed;
     uint64_t launch;
     uint64_t generation; /* changes whenever other weights are watched */

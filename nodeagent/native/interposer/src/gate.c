@@ -29,7 +29,11 @@ int gate_ask(struct tierline_call *call) {
     int verdict = asked == NULL || asked->function == NULL ? ABI_SUCCESS
                                                            : asked->function(call, asked->context);
     const struct own_gate *ours = own_gate();
-    return verdict != ABI_SUCCESS || ours == NULL ? verdict : ours->begin(call);
+    if (verdict != ABI_SUCCESS || ours == NULL) {
+        return verdict;
+    }
+    call->own = ours;
+    return ours->begin(call);
 }
 
 void gate_done(struct tierline_call *call) {
@@ -37,7 +41,8 @@ void gate_done(struct tierline_call *call) {
         timing_behind(call);
         call->timed = false;
     }
-    const struct own_gate *ours = call->held != 0 ? own_gate() : NULL;
+    /* The one that began it, though it may be nobody's by now: it counts the call. */
+    const struct own_gate *ours = call->held != 0 ? call->own : NULL;
     if (ours != NULL) {
         ours->end(call);
     }

@@ -80,7 +80,8 @@ struct tl_graph_gates {
                  struct tl_cursor *cursor, struct tl_need *out);
     /* Before the real cuGraphLaunch of a graph that names weights, inside the gate of the call
      * (gate_ask on it has answered 0, and gate_done follows): takes the job to where the graph can
-     * run, and counts it as done. `stream` as the call names it. Returns a CUresult. */
+     * run; what the graph waits for and gives back counts when gate_done says that it was launched.
+     * `stream` as the call names it. Returns a CUresult. */
     int (*launch)(const struct tl_graph_plan *plans, uint32_t count, void *stream, bool per_thread);
 };
 

@@ -206,15 +206,21 @@ static void read_node(struct reading *reading, void *node, uint32_t top, int dep
     struct abi_kernel_node kernel = {0};
     struct abi_copy3d copy = {0};
     void *child = NULL;
-    if (type_of == NULL || type_of(node, &type) != ABI_SUCCESS) {
+    bool known = type_of != NULL && type_of(node, &type) == ABI_SUCCESS;
+    if (known && type == ABI_NODE_KERNEL) {
+        known = kernel_of != NULL && kernel_of(node, &kernel) == ABI_SUCCESS;
+    } else if (known && type == ABI_NODE_COPY) {
+        known = copy_of != NULL && copy_of(node, &copy) == ABI_SUCCESS;
+    } else if (known && type == ABI_NODE_CHILD_GRAPH) {
+        known = child_of != NULL && child_of(node, &child) == ABI_SUCCESS;
+    }
+    if (!known) {
         reading->whole = false;
-    } else if (type == ABI_NODE_KERNEL && kernel_of != NULL &&
-               kernel_of(node, &kernel) == ABI_SUCCESS) {
+    } else if (type == ABI_NODE_KERNEL) {
         append(reading, reader_of_kernel(node, top, &kernel, true));
-    } else if (type == ABI_NODE_COPY && copy_of != NULL && copy_of(node, &copy) == ABI_SUCCESS) {
+    } else if (type == ABI_NODE_COPY) {
         append(reading, reader_of_copy(node, top, &copy));
-    } else if (type == ABI_NODE_CHILD_GRAPH && child_of != NULL &&
-               child_of(node, &child) == ABI_SUCCESS) {
+    } else if (type == ABI_NODE_CHILD_GRAPH) {
         read_graph(reading, child, top, depth + 1);
     } else if (type == ABI_NODE_ALLOCATION || type == ABI_NODE_FREE) {
         reading->view->fixed = true;

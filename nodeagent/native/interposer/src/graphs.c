@@ -490,6 +490,11 @@ int graphs_launch(struct tierline_call *call, void **exec) {
     return verdict;
 }
 
+int graphs_launched(struct tierline_call *call, int result) {
+    call->launched = result == ABI_SUCCESS;
+    return result;
+}
+
 void graphs_fork_before(void) {
     pthread_mutex_lock(&lock);
 }

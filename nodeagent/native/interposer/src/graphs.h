@@ -41,6 +41,8 @@ int graphs_destroy(void *exec);
  * the job to where the graph can run. While launches are timed, *exec may become another executable
  * that does the same (graph_marks.h). */
 int graphs_launch(struct tierline_call *call, void **exec);
+/* Behind it: tells the gates what the driver answered, and passes it on. */
+int graphs_launched(struct tierline_call *call, int result);
 
 void graphs_fork_before(void);
 void graphs_fork_after(bool in_child);

@@ -598,7 +598,7 @@ TIERLINE_EXPORT int cuGraphLaunch(void *hGraph, void *hStream) {
                                  .per_thread = false};
     int result = graphs_launch(&call, &hGraph);
     if (result == ABI_SUCCESS) {
-        result = next(hGraph, hStream);
+        result = graphs_launched(&call, next(hGraph, hStream));
         gate_done(&call);
     }
     driver_leave();
@@ -618,7 +618,7 @@ TIERLINE_EXPORT int cuGraphLaunch_ptsz(void *hGraph, void *hStream) {
                                  .per_thread = true};
     int result = graphs_launch(&call, &hGraph);
     if (result == ABI_SUCCESS) {
-        result = next(hGraph, hStream);
+        result = graphs_launched(&call, next(hGraph, hStream));
         gate_done(&call);
     }
     driver_leave();
