@@ -26,7 +26,8 @@ enum tl_arena_state {
     TL_ARENA_NONE,
     TL_ARENA_LOADING,
     TL_ARENA_SEALED,
-    TL_ARENA_LOST, /* the connection broke before it was sealed */
+    TL_ARENA_LOST,    /* the connection broke before it was sealed */
+    TL_ARENA_LEAVING, /* being freed: it belongs to the thread that does */
 };
 
 enum tl_extent_state {
@@ -57,10 +58,11 @@ struct tl_gate {
 
 struct tl_arena;
 
-/* What differs between memory of the CPU and of a GPU. Each returns 0 or a code. */
+/* What differs between memory of the CPU and of a GPU. Each returns 0 or a code. What makes memory
+ * or gives it back may wait for all work of the GPU. */
 struct tl_memory {
     int (*reserve)(struct tl_arena *arena);  /* sets base: addresses that nothing can read */
-    void (*release)(struct tl_arena *arena); /* undoes all of it, also half done */
+    void (*release)(struct tl_arena *arena); /* undoes all of it, also half done, or undone */
     void (*abandon)(struct tl_arena *arena); /* in a fork's child */
     int (*accept)(struct tl_arena *arena);   /* checks what the agent sent; control is mapped */
     int (*map)(struct tl_arena *arena);      /* every extent: resident ones readable */

@@ -3,7 +3,8 @@
  * Invariants:
  *  - Everything below `lock` is touched only with it held, except by a thread that re-attaches
  *    (link == TL_LINK_ATTACHING): it alone uses the connection, and reads `offer` and what never
- *    changes in a sealed arena. Arenas come and go only while the link is up.
+ *    changes in a sealed arena; and by one that makes an arena's memory, or gives it back: the
+ *    arena is its own meanwhile. A sealed arena goes only while the link is up.
  *  - No arena memory is read or written with the lock held: a thread that faults on arena memory
  *    therefore never holds the lock, and the fault handler may take it.
  *  - A request waits without the lock; whoever waits and finds no reader reads for all.

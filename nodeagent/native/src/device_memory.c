@@ -101,7 +101,9 @@ static void release(struct tl_arena *arena) {
     struct range shown;
     (void)ranges_remove((uint64_t)(uintptr_t)arena->base, RANGE_WEIGHTS, &shown);
     if (arena->base != NULL && tl_cuda_enter(gpu->context)) {
-        TL_CUDA(USED, cuCtxSynchronize);
+        if (gpu->mapped > 0) {
+            TL_CUDA(USED, cuCtxSynchronize);
+        }
         for (uint32_t e = 0; e < gpu->mapped; e++) {
             TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
         }

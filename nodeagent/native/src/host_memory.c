@@ -39,6 +39,7 @@ static int reserve(struct tl_arena *arena) {
 static void release(struct tl_arena *arena) {
     if (arena->base != NULL) {
         munmap(arena->base, tl_arena_bytes(arena));
+        arena->base = NULL;
     }
 }
 

@@ -13,8 +13,8 @@ int tl_gates_adopt(tierline_client *client);
 /* The client goes: its job has ended and its arenas are no longer read. */
 void tl_gates_disown(const tierline_client *client);
 
-/* An arena was sealed or freed: from now on what names weights of sealed ones is gated. Without the
- * client's lock. */
+/* An arena was sealed, or is leaving: from now on what names weights of sealed ones is gated.
+ * Without the client's lock. */
 int tl_gates_show(tierline_client *client);
 /* An arena is about to be freed: an implicit job ends, so that nothing reads it. */
 int tl_gates_settle(tierline_client *client);

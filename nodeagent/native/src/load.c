@@ -3,6 +3,10 @@
  * Invariant: an arena that is not sealed exists for one connection only. When that breaks the
  * arena is lost, every call on it says TIERLINE_E_RETRY, and the caller frees it and starts again:
  * the agent has forgotten what was stored in it.
+ *
+ * Invariant: an arena's memory is mapped and given back without the client's lock. On a GPU the
+ * driver may wait there until the GPU is done, which may stand at a gate until the monitor lets it
+ * go on, and that needs the lock.
  */
 #include "client.h"
 #include "device_memory.h"
@@ -115,6 +119,26 @@ static int collect_descriptors(tierline_client *client, uint32_t generation) {
     return 0;
 }
 
+/* Has the arena's memory made, without the lock; the arena stays. */
+static int make(tierline_client *client, struct tl_arena *arena, int (*step)(struct tl_arena *)) {
+    arena->users++;
+    tl_lock_release(&client->lock);
+    int code = step(arena);
+    tl_lock_acquire(&client->lock);
+    arena->users--;
+    tl_event_announce(&client->changed);
+    return code;
+}
+
+/* Gives its memory back, without the lock, and then the arena. */
+static void take_down(tierline_client *client, struct tl_arena *arena) {
+    arena->state = TL_ARENA_LEAVING;
+    tl_lock_release(&client->lock);
+    arena->memory->release(arena);
+    tl_lock_acquire(&client->lock);
+    tl_arena_destroy(arena);
+}
+
 static int reserve_locked(tierline_client *client, uint32_t index, uint64_t pinned_bytes,
                           uint32_t largest_span_extents) {
     struct tl_arena *arena = &client->arenas[index];
@@ -139,7 +163,7 @@ static int reserve_locked(tierline_client *client, uint32_t index, uint64_t pinn
     arena->ring_slots = client->inbox.ring_slots;
     client->inbox.open = false;
     code = code == 0 ? tl_arena_place(arena) : code;
-    return code == 0 ? tl_arena_accept(arena) : code;
+    return code == 0 ? make(client, arena, tl_arena_accept) : code;
 }
 
 int tierline_reserve(tierline_client *client, uint32_t index, uint64_t weight_bytes,
@@ -179,7 +203,7 @@ int tierline_reserve(tierline_client *client, uint32_t index, uint64_t weight_by
             if (code == 0) {
                 *base = arena->base;
             } else {
-                tl_arena_destroy(arena);
+                take_down(client, arena);
             }
             tl_event_announce(&client->changed);
         }
@@ -302,7 +326,8 @@ static int seal_locked(tierline_client *client, uint32_t index, const tierline_l
         code = tl_fail(TIERLINE_E_MALFORMED, "sealing arena %u: the agent sealed arena %u", index,
                        reply.sealed.arena);
     }
-    code = code == 0 ? arena->memory->map(arena) : code;
+    code = code == 0 ? make(client, arena, arena->memory->map) : code;
+    code = code == 0 ? check_loading(client, index, "sealing") : code;
     if (code == 0) {
         arena->state = TL_ARENA_SEALED;
         if (digest != NULL) {
@@ -337,6 +362,34 @@ int tierline_seal(tierline_client *client, uint32_t index, const tierline_layer 
     return code == 0 && client->device == TIERLINE_DEVICE_CUDA ? tl_gates_show(client) : code;
 }
 
+static int free_locked(tierline_client *client, uint32_t index) {
+    struct tl_arena *arena = &client->arenas[index];
+    bool known = arena->state != TL_ARENA_LOST;
+    uint32_t generation = client->generation;
+    int shown = 0;
+    tl_faults_forget(client, index);
+    arena->state = TL_ARENA_LEAVING;
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        tl_lock_release(&client->lock);
+        shown = tl_gates_show(client); /* before its memory goes: calls do not name it any more */
+        tl_lock_acquire(&client->lock);
+    }
+    take_down(client, arena);
+    /* An agent that came back never heard of the arena: it was not offered. */
+    if (!known || client->generation != generation) {
+        return shown;
+    }
+    struct tlp_message message = {.type = TLP_FREE};
+    message.free.arena = index;
+    struct tlp_message reply;
+    int code = tl_request(client, &message, TLP_FREED, &reply, TL_FAIL_ON_RECONNECT);
+    if (code == 0 && reply.freed.arena != index) {
+        return tl_fail(TIERLINE_E_MALFORMED, "freeing arena %u: the agent freed arena %u", index,
+                       reply.freed.arena);
+    }
+    return code == 0 || code == TIERLINE_E_RETRY ? shown : code;
+}
+
 int tierline_free(tierline_client *client, uint32_t index) {
     int code = tl_check_usable(client);
     if (code != 0) {
@@ -361,23 +414,11 @@ int tierline_free(tierline_client *client, uint32_t index) {
         code = tl_fail(TIERLINE_E_STATE, "freeing arena %u: it is not reserved", index);
     } else if (code == 0 && client->job.active && client->job.arena == index) {
         code = tl_fail(TIERLINE_E_STATE, "freeing arena %u: a job reads it", index);
+    } else if (code == 0 && arena->state == TL_ARENA_LEAVING) {
+        code = tl_fail(TIERLINE_E_STATE, "freeing arena %u: another thread frees it", index);
     } else if (code == 0) {
-        bool known = arena->state != TL_ARENA_LOST;
-        tl_faults_forget(client, index);
-        tl_arena_destroy(arena);
-        struct tlp_message message = {.type = TLP_FREE};
-        message.free.arena = index;
-        struct tlp_message reply = {.type = 0};
-        if (known) {
-            code = tl_request(client, &message, TLP_FREED, &reply, TL_FAIL_ON_RECONNECT);
-            /* An agent that came back never heard of the arena: it was not offered. */
-            code = code == TIERLINE_E_RETRY ? 0 : code;
-            if (code == 0 && reply.type == TLP_FREED && reply.freed.arena != index) {
-                code = tl_fail(TIERLINE_E_MALFORMED, "freeing arena %u: the agent freed arena %u",
-                               index, reply.freed.arena);
-            }
-        }
+        code = free_locked(client, index);
     }
     tl_lock_release(&client->lock);
-    return code == 0 && client->device == TIERLINE_DEVICE_CUDA ? tl_gates_show(client) : code;
+    return code;
 }

@@ -14,7 +14,8 @@
 #define HIGHEST_PRIORITY (-1000)
 
 static void *stream;
-static uint8_t *piece; /* pinned */
+static uint8_t *piece;   /* pinned */
+static const void *home; /* the context in which they were made */
 
 int tl_stand_in_open(void) {
     if (piece != NULL) {
@@ -22,6 +23,7 @@ int tl_stand_in_open(void) {
     }
     int code = 0;
     if (stream == NULL) {
+        home = driver_context();
         code = tl_cuda_check(
             TL_CUDA(USED, cuStreamCreateWithPriority, &stream, ABI_NON_BLOCKING, HIGHEST_PRIORITY),
             "making a stream");
@@ -40,7 +42,9 @@ int tl_stand_in_write(const struct tl_arena *arena, uint32_t index, const uint8_
                       uint64_t length) {
     uint64_t slot =
         arena->on_device.slots + (uint64_t)(index % arena->ring_slots) * arena->extent_bytes;
-    int code = 0;
+    int code = piece != NULL ? 0
+                             : tl_fail(TIERLINE_E_SYSTEM, "copying an extent to the GPU: the CUDA "
+                                                          "context for that is gone");
     for (uint64_t done = 0; done < length && code == 0; done += PIECE_BYTES) {
         uint64_t size = length - done < PIECE_BYTES ? length - done : PIECE_BYTES;
         memcpy(piece, bytes + done, size);
@@ -51,6 +55,12 @@ int tl_stand_in_write(const struct tl_arena *arena, uint32_t index, const uint8_
                    : code;
     }
     return code;
+}
+
+void tl_stand_in_context_ended(const void *context) {
+    if (home == context) {
+        tl_stand_in_forget();
+    }
 }
 
 void tl_stand_in_forget(void) {

@@ -14,6 +14,7 @@ _Static_assert(TL_MARKS * sizeof(uint32_t) == PAGES_BYTES, "words of whole pages
 
 static uint32_t *words;
 static uint64_t words_address; /* 0: no context can write them */
+static const void *home;       /* the context in which they were registered */
 static atomic_uint_fast64_t threads;
 static _Thread_local uint64_t this_thread;
 
@@ -45,6 +46,7 @@ int tl_marks_open(void) {
         madvise(page, PAGES_BYTES, MADV_DONTFORK);
         words = page;
     }
+    home = driver_context();
     int code = tl_cuda_check(TL_CUDA(HOOK, cuMemHostRegister_v2, words, PAGES_BYTES,
                                      ABI_HOST_PORTABLE | ABI_HOST_MAPPED),
                              "registering flag words");
@@ -54,8 +56,10 @@ int tl_marks_open(void) {
                      : code;
 }
 
-void tl_marks_close(void) {
-    words_address = 0;
+void tl_marks_context_ended(const void *context) {
+    if (home == context) {
+        words_address = 0;
+    }
 }
 
 void tl_marks_forget(void) {

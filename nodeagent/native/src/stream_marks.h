@@ -28,8 +28,8 @@ uint64_t tl_this_thread(void);
 
 /* Makes the words addressable in the current context, unless they are. 0 or a code. */
 int tl_marks_open(void);
-/* That context has ended. */
-void tl_marks_close(void);
+/* A context has ended: if it was that one, they are addressable in none. */
+void tl_marks_context_ended(const void *context);
 /* In a fork's child. */
 void tl_marks_forget(void);
 

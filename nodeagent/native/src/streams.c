@@ -11,6 +11,7 @@
 
 struct tl_stream {
     struct tl_stream_name name;
+    const void *context;
     uint32_t waited; /* `published` is at least this for what comes next */
     uint32_t lowest; /* the first streamed extent that its reads touch */
     uint32_t passed; /* the last value that its mark was told to take */
@@ -61,8 +62,10 @@ struct tl_stream *tl_stream_of(void *stream, bool per_thread) {
         found = &streams[0];
     }
     if (!found->used || found->left) {
-        *found =
-            (struct tl_stream){.used = true, .name = name, .passed = tl_mark_seen(mark_of(found))};
+        *found = (struct tl_stream){.used = true,
+                                    .name = name,
+                                    .context = driver_context(),
+                                    .passed = tl_mark_seen(mark_of(found))};
     }
     return found;
 }
@@ -183,6 +186,15 @@ bool tl_streams_idle(void) {
         }
     }
     return true;
+}
+
+void tl_streams_context_ended(const void *context) {
+    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+        if (streams[i].used && streams[i].context == context) {
+            streams[i] = (struct tl_stream){0};
+            writer = writer == &streams[i] ? NULL : writer;
+        }
+    }
 }
 
 void tl_streams_forget(void) {

@@ -55,6 +55,8 @@ void tl_stream_leave(void *stream, bool per_thread);
 /* Whether all that was issued to these streams is done. */
 bool tl_streams_idle(void);
 
+/* A context has ended, and its streams with it. */
+void tl_streams_context_ended(const void *context);
 /* In a fork's child. */
 void tl_streams_forget(void);
 

@@ -10,7 +10,6 @@
 #include "device_memory.h"
 #include "launch_gates.h"
 #include "launch_state.h"
-#include "stream_marks.h"
 #include "swap.h"
 
 #include <errno.h>
@@ -82,7 +81,6 @@ static void ended(void) {
     if (own == NULL) {
         return;
     }
-    tl_marks_close();
     tl_workspace_adopt(own, NULL);
     tl_gates_settle(own);
 }

@@ -131,6 +131,9 @@ const void *driver_context(void) {
 void driver_context_ended(const void *context) {
     ledger_forget_context(context);
     spill_forget_context(context);
+    if (&driver_tenant != NULL) {
+        driver_tenant.context_ended(context);
+    }
     swap_forget_context(context);
 }
 

@@ -37,6 +37,12 @@ int driver_capture_status(void *stream, bool per_thread); /* ABI_CAPTURE_NONE is
 const void *driver_context(void);
 uint64_t driver_range_bytes(uint64_t address);
 
+/* Who else keeps something in contexts: the client library, where it is linked in. */
+struct driver_tenant {
+    void (*context_ended)(const void *context);
+};
+extern const struct driver_tenant driver_tenant __attribute__((weak));
+
 /* A context has ended. */
 void driver_context_ended(const void *context);
 /* A device's primary context was retained, or released and perhaps ended. */

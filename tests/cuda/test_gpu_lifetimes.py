@@ -1,0 +1,35 @@
+"""Arenas and contexts of a simulated GPU that come and go: a C program with the library preloaded.
+
+The program checks every byte that its kernels read (gpu_kit.h). What makes memory or gives it back
+may wait for the GPU, and the GPU may stand at a gate until the agent gives it back.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.cuda.test_gpu_preemption import preempting, register
+from tests.cuda.test_gpu_task import PLANS, Task
+from tests.integration.agent.agent_process import AgentProcess
+from tests.native_builds import FLAVOURS
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", ["freed_beside_jobs", "refused_beside_jobs"])
+def test_an_arena_goes_while_a_job_of_another_one_is_preempted(
+    agent: AgentProcess, name: str, flavour: str
+) -> None:
+    register(agent, "streamed", "streamed")
+    with preempting(agent, "streamed"):
+        Task(agent, flavour, "gpu_lifetimes", name).held()
+    seen = agent.task("vision")
+    assert seen["preemptions"] > 0
+    assert seen["revoked"] == seen["late_yields"] == 0
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", ["reset", "reset_below"])
+def test_a_context_ends(agent: AgentProcess, name: str, flavour: str) -> None:
+    agent.register("vision", PLANS["all streamed"])
+    Task(agent, flavour, "gpu_lifetimes", name).held()
