@@ -13,14 +13,36 @@ where jobs yield at layer boundaries (then C_i must contain what a preemption by
 test is sufficient, no longer exact). A task without a deadline (`deadline_s=None`) demands nothing
 and can block at every t.
 
-Horizon: max(D_max, min(L, La, P + D_max)): L is the least fixed point of L = b + sum ceil(L/T_i)
-C_i, La = (b + sum (T_i - D_i) U_i) / (1 - U), P the least common multiple of the periods, b the
-longest section of a task without a deadline (beyond D_max nothing else blocks).
+Horizon: the longest busy period, whoever blocks at its beginning, is the least fixed point L of
+
+    L = e + sum ceil(L / T_i) C_i,    e = max(b, max(q_j - C_j)),
+
+b the longest section of a task without a deadline. Take a t > L. Who blocks in it has no job due by
+then, so B(t) and the costs of all other jobs released before L are no more than L; and of those
+released later no more than n_i(t - L) are due by t. Hence
+
+    h(t) + B(t) - t <= L + h(t - L) - t = h(t - L) - (t - L):
+
+if t fails, so does the last deadline up to t - L, and the first one that fails is no later than L,
+whatever D_max is (after Jeffay, Stanat, Martel and George, Rivierre, Spuri: who misses a deadline
+does so in a busy period). The same says of any t > L + D_min that an earlier one has no more slack.
+So has any t > P + D_max, P the least common multiple of the periods: the one P before it. And as
+n_i(t) <= (t + max(0, T_i - D_i)) / T_i, every t behind La(s) has a slack of more than s,
+
+    La(s) = (q + sum max(0, T_i - D_i) U_i + s) / (1 - U),   q the longest section; b behind D_max.
+
+The verdict needs the t up to the least of these (with s = 0), the tightest of *all* windows those
+up to the least with s = D_min and L + D_min: the shortest window never has more slack than D_min.
+
+Where these are many, most are stepped over. Between two distinct D_j B is constant and h does not
+fall with t: a t' < t that is late by more than x has x < h(t') + B - t' <= h(t) + B - t'. So behind
+a t that is not, the next to look at is the last deadline before h(t) + B - x (QPA, Zhang and Burns,
+IEEE TC 58(9) 2009, within each such stretch by itself). Bisection finds the largest x.
 
 Traps this avoids: B(t) left out (T1); h + B searched as if it were monotone, it drops at every D_j
-(T7: here every t is looked at); only first jobs looked at (T10: here every k); ties and rounding
-(T12: time is whole nanoseconds, costs round up, deadlines and periods down, and a blocker may start
-an instant before the window, so its whole section counts).
+(T7: here every stretch is searched by itself); only first jobs looked at (T10: here every k); ties
+and rounding (T12: time is whole nanoseconds, costs round up, deadlines and periods down, and a
+blocker may start an instant before the window, so its whole section counts).
 
 Assumptions: independent jobs, a device that never idles while a job waits, costs that contain every
 overhead and are never exceeded. The test is sustainable: shorter costs or longer separations cannot
@@ -32,7 +54,7 @@ What it does not do: choose plans (planning) or bound response times (response.p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -42,9 +64,17 @@ import numpy.typing as npt
 NS: Final = 1_000_000_000
 MAX_POINTS: Final = 400_000
 """Deadlines looked at before the test says that the utilisation is too close to 1 to prove."""
+_AT_ONCE: Final = 5_000
+"""So many deadlines are all looked at, by one product; of more, most are stepped over."""
+_MAX_STEPS: Final = 20_000
+"""Steps before a busy period counts as endless, or stepping over deadlines as no gain."""
 _FAR: Final = 4 * 10**18
 
 Kind = Literal["holds", "late", "overload", "unproven"]
+Window = tuple[int, int, int | None]
+"""Lateness (negative: slack), length, and who blocks in it."""
+Stretch = tuple[int, int, int, int | None]
+"""Windows at least so long and shorter than the second: B(t), the same in all, and who blocks."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +120,8 @@ class DemandTest:
     """The test for fixed periods and deadlines, asked again and again for other costs.
 
     Everything is in nanoseconds. Deadlines up to the longest horizon asked for so far are kept
-    with their job counts, so that one answer is one product of a matrix and a vector.
+    with their job counts, so that one answer is one product of a matrix and a vector. Only with
+    utilisations close to 1 are there many of them, however far the tasks' deadlines lie apart.
     """
 
     def __init__(self, periods: Sequence[int], deadlines: Sequence[int]) -> None:
@@ -101,6 +132,7 @@ class DemandTest:
         self.deadlines = tuple(deadlines)
         self._t = np.array(periods, dtype=np.int64)
         self._d = np.array(deadlines, dtype=np.int64)
+        self._shortest = min(deadlines, default=0)
         self._longest = max(deadlines, default=0)
         repeat = math.lcm(*periods) if periods else 1
         self._repeat = min(_FAR, repeat + self._longest)
@@ -109,45 +141,66 @@ class DemandTest:
         self._reach = 0
         self._points: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._counts: npt.NDArray[np.int64] = np.empty((len(periods), 0), dtype=np.int64)
-        self._below: list[int] = []
-        self._is_short = self._count(self._longest) <= MAX_POINTS
-        if periods and self._is_short:
-            self._extend(self._longest)
 
     def worst(
         self, costs: Sequence[int], sections: Sequence[int], background: int = 0
     ) -> tuple[Kind, int, int, int | None]:
         """(kind, shortfall ns, critical time ns, blocker); blocker -1 stands for the background.
 
-        The shortfall is the largest over all windows, negative if every window has slack.
+        The shortfall is the largest over all windows, negative if every window has slack. Only
+        where the utilisation is so close to 1 that this takes too many steps, it is that of some
+        late window, or the largest over those in which a deadline could be missed at all.
         """
         if not self.periods:
             return "holds", -_FAR, 0, None
-        horizon = self._horizon(costs, sections, background)
-        if horizon is None:
+        horizons = self._horizons(costs, sections, background)
+        if horizons is None:
             return "overload", _FAR, _FAR, None
-        if horizon > self._reach:
-            if self._count(horizon) > MAX_POINTS:
+        for_all, for_verdict = horizons
+        if self._count(for_all) <= _AT_ONCE:
+            best = self._look(costs, sections, background, for_all)
+        else:
+            stretches = self._stretches(sections, background, for_all)
+            most = sum(costs) + max(background, *sections)
+            walked = _Walk(self._pairs(), costs, stretches).tightest(most)
+            if walked is None and self._count(for_verdict) > MAX_POINTS:
                 return "unproven", _FAR, _FAR, None
-            self._extend(horizon)
+            best = walked or self._look(costs, sections, background, for_verdict)
+        return ("late" if best[0] > 0 else "holds"), *best
+
+    def _look(
+        self, costs: Sequence[int], sections: Sequence[int], background: int, horizon: int
+    ) -> Window:
+        """The largest lateness up to there, when, and who blocks then: every deadline at once."""
+        if horizon > self._reach:
+            # Costs that come next reach a little further; twice as far is as good as found.
+            far = max(horizon, 2 * self._reach)
+            self._extend(far if self._count(far) <= _AT_ONCE else horizon)
         end = int(np.searchsorted(self._points, horizon, side="right"))
         lateness = np.array(costs, dtype=np.int64) @ self._counts[:, :end] - self._points[:end]
-        # B(t) counts tasks with D_j > t: walk the deadlines downwards, one constant stretch each.
-        blocking = background
-        blocker: int | None = -1 if background else None
-        edge = end
-        best: tuple[int, int, int | None] = (-_FAR, 0, None)
-        for task in (*self._by_deadline, None):
-            start = 0 if task is None else min(self._below[task], end)
+        best: Window = (-_FAR, 0, None)
+        for first, behind, blocking, blocker in self._stretches(sections, background, horizon):
+            start, edge = np.searchsorted(self._points[:end], (first, behind), side="left")
             if start < edge:
                 at = start + int(np.argmax(lateness[start:edge]))
                 late = int(lateness[at]) + blocking
                 if late > best[0]:
                     best = (late, int(self._points[at]), blocker)
-                edge = start
-            if task is not None and sections[task] > blocking:
+        return best
+
+    def _stretches(
+        self, sections: Sequence[int], background: int, horizon: int
+    ) -> Iterator[Stretch]:
+        """Up to the horizon, the longest windows first."""
+        blocking = background
+        blocker: int | None = -1 if background else None
+        behind = horizon + 1
+        for task in self._by_deadline:
+            if self.deadlines[task] < behind:
+                yield self.deadlines[task], behind, blocking, blocker
+                behind = self.deadlines[task]
+            if sections[task] > blocking:
                 blocking, blocker = sections[task], task
-        return ("late" if best[0] > 0 else "holds"), *best
 
     def jobs_due(self, instant: int) -> list[int]:
         """n_i(t): for each task the jobs that may have to be done in a window of that length."""
@@ -168,45 +221,58 @@ class DemandTest:
         """How many deadlines there are up to then, each task's counted by itself."""
         return sum((horizon - d) // t + 1 for t, d in self._pairs() if d <= horizon)
 
-    def _horizon(
+    def _horizons(
         self, costs: Sequence[int], sections: Sequence[int], background: int
-    ) -> int | None:
-        """Nanoseconds after which nothing new can fail, or None on overload.
+    ) -> tuple[int, int] | None:
+        """How far to look for the tightest of all windows, or else for the verdict alone.
 
-        From the longest deadline on only the background blocks. Where there are too many deadlines
-        before that one, the blocker is reckoned with everywhere. It is a job of a task that has no
-        other one due in such a window, so its section adds to the busy period no more than what it
-        exceeds the task's cost by; and who misses a deadline does so within a busy period.
+        None on overload. Nanoseconds; see the head of this file.
         """
         load = sum(cost / period for cost, period in zip(costs, self.periods, strict=True))
+        verdict = beyond = self._repeat
         if load > 1 - 1e-9:
             common = math.lcm(*self.periods)
             busy = sum(cost * (common // p) for cost, p in zip(costs, self.periods, strict=True))
-            return None if busy > common else self._repeat
-        slack = sum(
-            max(0, t - d) * cost / t for (t, d), cost in zip(self._pairs(), costs, strict=True)
-        )
-        most = background if self._is_short else max(background, *sections)
-        limit = min(self._repeat, math.ceil((most + slack) / (1 - load)) + 1)
-        if limit > self._reach:
-            beside = background
-            if not self._is_short:
-                longer = (section - cost for section, cost in zip(sections, costs, strict=True))
-                beside = max(background, *longer)
-            limit = min(limit, self._busy(costs, beside, limit))
-        return max(self._longest, limit) if self._is_short else limit
+            if busy > common:
+                return None
+        else:
+            slack = sum(
+                max(0, t - d) * cost / t for (t, d), cost in zip(self._pairs(), costs, strict=True)
+            )
+            most = max(background, *sections)
 
-    def _busy(self, costs: Sequence[int], background: int, limit: int) -> int:
-        """The longest busy period, or `limit` once it is known to be longer."""
-        length = background + sum(costs)
-        while length < limit:
-            grown = background - sum(
+            def from_there(spare: int) -> int:
+                """Where every window has more slack than that."""
+                blocked, alone = (
+                    math.ceil((longest + slack + spare) / (1 - load)) + 1
+                    for longest in (most, background)
+                )
+                return min(self._repeat, blocked, max(self._longest, alone))
+
+            verdict, beyond = from_there(0), from_there(self._shortest)
+        if self._count(beyond) <= _AT_ONCE:
+            return beyond, verdict
+        longer = (section - cost for section, cost in zip(sections, costs, strict=True))
+        busy = self._busy(costs, max(background, *longer), beyond)
+        return (
+            min(beyond, busy + self._shortest),
+            # The shortest window is always looked at: its slack is an answer.
+            max(self._shortest, min(verdict, busy)),
+        )
+
+    def _busy(self, costs: Sequence[int], extra: int, limit: int) -> int:
+        """The busy period, or `limit` where it is longer or takes too long to find."""
+        length = extra + sum(costs)
+        for _ in range(_MAX_STEPS):
+            grown = extra - sum(
                 -length // period * cost for cost, period in zip(costs, self.periods, strict=True)
             )
             if grown == length:
+                return min(length, limit)
+            if grown >= limit:
                 break
             length = grown
-        return min(length, limit)
+        return limit
 
     def _extend(self, horizon: int) -> None:
         parts = [np.arange(d, horizon + 1, t, dtype=np.int64) for t, d in self._pairs()]
@@ -214,7 +280,67 @@ class DemandTest:
         counts = (self._points[None, :] - self._d[:, None]) // self._t[:, None] + 1
         self._counts = np.maximum(counts, 0)
         self._reach = horizon
-        self._below = [int(np.searchsorted(self._points, d, side="left")) for d in self.deadlines]
+
+
+class _Walk:
+    """Looks for the tightest window where there are many, by steps over what cannot be it."""
+
+    def __init__(
+        self,
+        periods_and_deadlines: Iterable[tuple[int, int]],
+        costs: Sequence[int],
+        stretches: Iterable[Stretch],
+    ) -> None:
+        """`stretches` cover all windows that may be the tightest."""
+        pairs = zip(periods_and_deadlines, costs, strict=True)
+        self._rows = [(period, limit, cost) for (period, limit), cost in pairs]
+        self._stretches = list(stretches)
+        self._left = _MAX_STEPS
+
+    def tightest(self, most: int) -> Window | None:
+        """The window with the largest lateness, which is at most `most`.
+
+        It most often is the first one of a stretch, so those are looked at before anything else.
+        Where it takes too many steps, a late one that was met; None if there was none.
+        """
+        firsts = [
+            (self._demand(first) + blocking - first, first, blocker)
+            for first, _, blocking, blocker in self._stretches
+        ]
+        best = max(firsts, key=lambda window: window[0])
+        target = best[0]
+        while best[0] < most:
+            later = self._later_than(target)
+            if self._left < 0:
+                return best if best[0] > 0 else None
+            if later is None:
+                most = target
+            else:
+                best = later
+            target = (best[0] + most) // 2
+        return best
+
+    def _later_than(self, late: int) -> Window | None:
+        for first, behind, blocking, blocker in self._stretches:
+            instant = self._last_before(behind)
+            while instant >= first:
+                self._left -= 1
+                if self._left < 0:
+                    return None
+                needed = self._demand(instant) + blocking
+                if needed - instant > late:
+                    return needed - instant, instant, blocker
+                instant = self._last_before(needed - late)
+        return None
+
+    def _demand(self, instant: int) -> int:
+        """h(t)."""
+        return sum(((instant - d) // t + 1) * cost for t, d, cost in self._rows if d <= instant)
+
+    def _last_before(self, instant: int) -> int:
+        """The last deadline before then, 0 if there is none."""
+        lasts = (instant - 1 - (instant - 1 - d) % t for t, d, _ in self._rows if d < instant)
+        return max(lasts, default=0)
 
 
 def np_edf(tasks: Sequence[SporadicTask]) -> Verdict:

@@ -17,7 +17,7 @@ from tierline_api.realtime import Criticality
 from tierline_api.swap import SwapPolicy
 from tierline_operator.admission.demand import cost_ns, instant_ns
 from tierline_operator.admission.preemption import PlannedJob
-from tierline_operator.planning.curve import Point, pareto
+from tierline_operator.planning.curve import Point, forced_residents, pareto
 from tierline_operator.planning.held import Held
 from tierline_operator.planning.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
@@ -182,6 +182,13 @@ class Task:
             self._options[ring] = [self.option(point, ring) for point in points]
         return self._options[ring]
 
+    def fewest_resident(self, ring_extents: int) -> int:
+        """Extents that no choice with that ring does without."""
+        if self.held is not None:
+            return len(self.held.resident_extents)
+        ring = ring_extents if self.may_stream else 0
+        return max(self.least_extents, len(forced_residents(self.worst, ring)))
+
     def resident(self) -> Option:
         """The choice that keeps everything."""
         return self.options(0)[-1]
@@ -279,7 +286,7 @@ def displacement_s(device: DeviceCapacity, homes: Iterable[str], size_bytes: int
     return device.blocked_extents * longest_s
 
 
-def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
+def rings_to_try(tasks: Sequence[Task], *, tight: bool = False) -> list[dict[str, int]]:
     """Ring sizes per domain worth trying, in the order of preference, as domain -> extents.
 
     A ring one extent larger than a task's widest layer lets every layer of it stream with one
@@ -288,6 +295,9 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
     nobody), then ever smaller ones, with wide layers kept resident instead, and at last a larger
     one. Of 104 random sets admitted with streaming, the first such ring served 102. No ring is
     smaller than what a running pod of its domain uses of it.
+
+    `tight`: also one just as large as the widest layer, without look-ahead, before the set is
+    refused; where none of them fits in memory, `leanest_rings` may.
     """
     needs: dict[str, list[int]] = {task.demand.domain: [] for task in tasks}
     for task in tasks:
@@ -300,20 +310,44 @@ def rings_to_try(tasks: Sequence[Task]) -> list[dict[str, int]]:
             for domain, sizes in needs.items()
         }
 
-    least = dict.fromkeys(needs, 0)
-    for task in tasks:
-        if task.held is not None:
-            least[task.demand.domain] = max(least[task.demand.domain], task.held.ring_extents)
+    least = _rings_held(tasks)
     streaming = {task.demand.domain for task in tasks if task.must_stream}
     tried: list[dict[str, int]] = []
     smallest = {domain: 2 if sizes else 0 for domain, sizes in needs.items()}
     middle = [level(1, 2), level(1), level(0.5), smallest]
     none = {domain: size if domain in streaming else 0 for domain, size in middle[0].items()}
-    for wished in (none, *middle, level(1, 8)):
+    for wished in (none, *middle, level(1, 8), *([level(1, -1)] if tight else [])):
         rings = {domain: max(size, least[domain]) for domain, size in wished.items()}
         if rings not in tried:
             tried.append(rings)
     return tried
+
+
+def leanest_rings(tasks: Sequence[Task]) -> dict[str, int]:
+    """The rings with which the smallest choices of all tasks take least, rings included.
+
+    Nothing else does with less: domains share no ring, so each has its own best one, and one larger
+    than the widest layer spares nobody anything. Of rings that take as much the largest.
+    """
+    best: dict[str, int] = {}
+    for domain, held in _rings_held(tasks).items():
+        inside = [task for task in tasks if task.demand.domain == domain]
+        widest = max((task.span for task in inside if task.may_stream), default=0)
+
+        def taken(ring: int, inside: Sequence[Task] = inside) -> int:
+            return ring + sum(task.fewest_resident(ring) for task in inside)
+
+        best[domain] = min(range(max(widest, held), held - 1, -1), key=taken)
+    return best
+
+
+def _rings_held(tasks: Sequence[Task]) -> dict[str, int]:
+    """What running pods use of the ring of each domain."""
+    held = {task.demand.domain: 0 for task in tasks}
+    for task in tasks:
+        if task.held is not None:
+            held[task.demand.domain] = max(held[task.demand.domain], task.held.ring_extents)
+    return held
 
 
 def _widest(layout: ArenaLayout) -> tuple[int, int]:

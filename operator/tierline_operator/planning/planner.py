@@ -6,11 +6,12 @@ whose programs keep theirs the sum), fit in fast memory. Tasks of a domain share
 jobs run one at a time and nothing in it outlives a job.
 
 How a plan is found: homes first (homes.py); then for a few ring sizes (options.py) a search for
-resident sets (search.py) until the exact test (admission/demand.py) accepts. What is left of memory
-afterwards goes to Auto tasks by gain in utilisation, which can only shorten jobs; the test is
-sustainable, and it is asked again all the same. The search goes for whole models where that is the
-shortest way, so tasks that are to stream give back first what their deadlines do not need; where
-one must be fully resident all the same, a remark says why.
+resident sets (search.py) until the exact test (admission/demand.py) accepts. Where none of these
+rings leaves room for everybody's smallest plan, those that leave most are asked at last. What is
+left of memory afterwards goes to Auto tasks by gain in utilisation, which can only shorten jobs;
+the test is sustainable, and it is asked again all the same. The search goes for whole models where
+that is the shortest way, so tasks that are to stream give back first what their deadlines do not
+need; where one must be fully resident all the same, a remark says why.
 
 Theorem behind the answer (P2, P3): a job holds device and copy engine together from dispatch to
 end, with an empty ring at first, so non-preemptive EDF with the job times of the recursion as costs
@@ -36,7 +37,7 @@ as it is, too, and with it the way of scheduling as soon as one does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -47,7 +48,13 @@ from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.beside_weights import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.homes import place_homes, runs
-from tierline_operator.planning.options import Option, Task, displacement_s, rings_to_try
+from tierline_operator.planning.options import (
+    Option,
+    Task,
+    displacement_s,
+    leanest_rings,
+    rings_to_try,
+)
 from tierline_operator.planning.reasons import (
     deadline_missed,
     memory_exceeded,
@@ -99,10 +106,11 @@ def plan(
     refusals: list[Infeasible] = []
     for way in ways:
         for fast_bytes in sizes:
-            answer = prepared.answer(fast_bytes, way, give_spare=give_spare)
+            whole = fast_bytes == device.fast_bytes
+            answer = prepared.answer(fast_bytes, way, give_spare=give_spare, tight=whole)
             if isinstance(answer, Admitted):
                 return answer
-            if fast_bytes == device.fast_bytes:
+            if whole:
                 refusals.append(answer)
     return min(refusals, key=_distance)
 
@@ -160,17 +168,20 @@ class Prepared:
         return nearest is not None and nearest.outcome.ok
 
     def answer(
-        self, fast_bytes: int, scheduling: Scheduling, *, give_spare: bool
+        self, fast_bytes: int, scheduling: Scheduling, *, give_spare: bool, tight: bool = True
     ) -> Admitted | Infeasible:
-        """Plans for that much fast memory, or why there are none."""
+        """Plans for that much fast memory, or why there are none.
+
+        `tight=False` leaves out rings that nobody wants who may have more memory.
+        """
         if not self.tasks:
             return Admitted((), 0.0, 0.0, float("inf"), None, 0)
-        return self._planner(fast_bytes, scheduling).answer(give_spare=give_spare)
+        return self._planner(fast_bytes, scheduling, tight=tight).answer(give_spare=give_spare)
 
-    def _planner(self, fast_bytes: int, scheduling: Scheduling) -> _Planner:
+    def _planner(self, fast_bytes: int, scheduling: Scheduling, *, tight: bool = True) -> _Planner:
         if any(task.demand.preserved_bytes for task in self.tasks):
             scheduling = Scheduling.NON_PREEMPTIVE
-        return _Planner(self, fast_bytes, scheduling)
+        return _Planner(self, fast_bytes, scheduling, tight=tight)
 
     def lean(self, fast_bytes: int, scheduling: Scheduling) -> Lean | None:
         """The admitted set with no memory given away beyond what deadlines need; None if refused.
@@ -227,7 +238,10 @@ class _Found:
 
 
 class _Planner:
-    def __init__(self, prepared: Prepared, fast_bytes: int, scheduling: Scheduling) -> None:
+    def __init__(
+        self, prepared: Prepared, fast_bytes: int, scheduling: Scheduling, *, tight: bool
+    ) -> None:
+        self.tight = tight
         self.tasks = tasks = prepared.tasks
         self.test = prepared.test
         self.scheduling = scheduling
@@ -241,7 +255,13 @@ class _Planner:
         hopeless = not self._holds_with_unlimited_memory()
         nearest: _Nearest | None = None
         least: list[int] = []
-        for rings in rings_to_try(self.tasks):
+
+        def rings_in_turn() -> Iterator[dict[str, int]]:
+            yield from rings_to_try(self.tasks, tight=self.tight)
+            if nearest is None and self.tight:
+                yield leanest_rings(self.tasks)
+
+        for rings in rings_in_turn():
             search = self._search(rings)
             least.append(search.least() + sum(rings.values()))
             outcome = search.run(self.room - sum(rings.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 import numpy as np
@@ -101,3 +102,19 @@ def test_plans_respect_every_limit_and_hold_under_attack() -> None:
             assert got.response_s is None or worst <= got.response_s + 3e-9
     assert kinds["admitted"] > 10
     assert {"deadline", "memory", "ring", "tier"} <= set(kinds)
+
+
+@pytest.mark.slow
+def test_where_a_task_is_said_to_be_too_many_the_others_are_admitted() -> None:
+    rng = np.random.default_rng(6)
+    named = 0
+    for _ in range(150):
+        tasks, device = random_question(rng)
+        answer = plan(tasks, device)
+        if isinstance(answer, Infeasible):
+            found = re.search(r"the others would hold without (\w+)", answer.sentence)
+            if found:
+                named += 1
+                rest = [task for task in tasks if task.name != found[1]]
+                assert plan(rest, device).ok, answer.sentence
+    assert named > 10

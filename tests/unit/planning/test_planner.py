@@ -341,6 +341,21 @@ class TestRefusals:
         assert "layer 0 of wide" in answer.sentence
         assert plan(tasks, device(10)).ok
 
+    def test_a_ring_just_as_large_as_the_widest_layer_is_enough(self) -> None:
+        tasks = [task("wide", 1000, 1000, 10, megabytes=8, layers=2)]
+        answer = admitted(tasks, device(4))
+        assert answer.plans[0].ring_extents == 4
+        assert answer.fast_bytes_used == 4 * MB
+        assert refused(tasks, device(3)).missing_bytes == MB
+
+    def test_what_only_the_leanest_ring_leaves_room_for_is_admitted(self) -> None:
+        # With 4 MB kept anyhow, a ring of 3 takes no more: of each layer two extents stay.
+        tasks = [task("kept", 1000, 1000, 10, layers=2, reserved_bytes=4 * MB)]
+        answer = admitted(tasks, device(7))
+        assert answer.plans[0].ring_extents == 3
+        assert len(answer.plans[0].resident_extents) == 4
+        assert refused(tasks, device(6)).missing_bytes == MB
+
     def test_tier(self) -> None:
         on = device(20, tiers={"dram": TierCapacity(5 * MB, LINK)})
         assert refused([task("a", 100, 100, 1)], on).kind == "tier"
