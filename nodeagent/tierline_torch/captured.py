@@ -16,7 +16,7 @@ are seen anyway. A model that the program changed otherwise runs as it is once, 
 for one call only; the next call that finds it unchanged captures it anew. One whose weights
 Tierline moved is captured anew at once. To look at all of that takes as long as some tens of
 launches: where a run leaves nothing but its outputs (`writes`), and no memory of the capture was
-freed, the GPU runs the graph meanwhile, and its outputs are dropped if it should not have.
+freed, the GPU runs the graph meanwhile, and its outputs are left if it should not have.
 
 Nothing tells what else a model looks at: hooks, attributes of modules, global settings of PyTorch
 such as the precision of products, its inputs' values. All of these stay as they were when it was
@@ -65,10 +65,12 @@ class _Captured:
     outputs: list[Any]
     structure: Any
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def launch(self, tensors: Sequence[torch.Tensor]) -> None:
         for own, given in zip(self.inputs, tensors, strict=True):
             own.copy_(given)
         self.graph.replay()
+
+    def result(self) -> Any:
         kept = [one.clone() if isinstance(one, torch.Tensor) else one for one in self.outputs]
         return pytree.tree_unflatten(kept, self.structure)
 
@@ -194,12 +196,15 @@ class Captured(torch.nn.Module):
             self._say_once(f"runs without a graph for some arguments: {_first_line(error)}")
             return self.module(*args, **kwargs)
         if known is not None and known.harmless and self._may_be_settled():
-            result = known.run(tensors)
-            if self._settled():
-                return result
-            return self.module(*args, **kwargs)
+            # Before the outputs are copied: that way the code of a launch is in the caches again
+            # when the next job begins, for which the GPU waits.
+            known.launch(tensors)
+            return known.result() if self._settled() else self.module(*args, **kwargs)
         graph = self._graph(key, leaves, structure)
-        return self.module(*args, **kwargs) if graph is None else graph.run(tensors)
+        if graph is None:
+            return self.module(*args, **kwargs)
+        graph.launch(tensors)
+        return graph.result()
 
     def _graph(self, key: object, leaves: Sequence[Any], structure: Any) -> _Captured | None:
         """The graph of such a call; None if the module runs as it is."""

@@ -114,12 +114,38 @@ static void reset_below(void) {
     use_two_streams();
 }
 
+static CUstream capturing(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    return stream;
+}
+
+/* A program that gives a capture up without ending it can still end its jobs. */
+static void capture_dropped(void) {
+    context = use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+    uint64_t job = begin(&task);
+    CUstream stream = capturing();
+    HOLDS(tierline_job_end(task.client, job, 0) == TIERLINE_E_STATE);
+    OK(cuStreamDestroy(stream));
+    end(&task, job);
+    capturing();
+    tierline_close(task.client);
+    free(task.content);
+    OK(cuDevicePrimaryCtxReset(0));
+    context = use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+    use_two_streams();
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"freed_beside_jobs", freed_beside_jobs},
         {"refused_beside_jobs", refused_beside_jobs},
         {"reset", reset},
         {"reset_below", reset_below},
+        {"capture_dropped", capture_dropped},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

@@ -512,6 +512,38 @@ static void gated(void) {
     OK(D(cuStreamDestroy)(stream));
 }
 
+enum { MANY = 6000, SMALL = 64 };
+
+/* More than a launch can name. */
+static void many_weights(void) {
+    static tierline_weight list[MANY];
+    CUdeviceptr base;
+    CUdeviceptr copy;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    access_device();
+    OK(D(cuMemAlloc)(&base, MANY * SMALL));
+    OK(D(cuMemAlloc)(&copy, MANY * SMALL));
+    OK(D(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    for (CUdeviceptr i = 0; i < MANY; i++) {
+        list[i] = (tierline_weight){base + i * SMALL, SMALL};
+    }
+    EQUAL(D(tierline_observer_watch)(list, MANY), 0);
+    OK(D(cuMemcpyDtoDAsync)(copy, base, MANY * SMALL, stream));
+    EQUAL(totals().reads, MANY);
+    OK(D(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(D(cuMemcpyDtoDAsync)(copy, base, MANY * SMALL, stream));
+    OK(D(cuStreamEndCapture)(stream, &graph));
+    OK(D(cuGraphInstantiate)(&exec, graph, 0));
+    OK(D(cuGraphLaunch)(exec, stream));
+    EQUAL(totals().reads, 2 * MANY);
+    OK(D(cuStreamSynchronize)(stream));
+    OK(D(cuGraphExecDestroy)(exec));
+    OK(D(cuGraphDestroy)(graph));
+    OK(D(cuStreamDestroy)(stream));
+}
+
 enum { THREADS = 3, ROUNDS = 200 };
 static CUcontext shared;
 static atomic_bool stop;
@@ -613,6 +645,7 @@ int main(int argc, char **argv) {
         {"timed_graph", timed_graph},
         {"allocation_in_capture", allocation_in_capture},
         {"gated", gated},
+        {"many_weights", many_weights},
         {"many_threads", many_threads},
         {"stale_stack", stale_stack},
     };

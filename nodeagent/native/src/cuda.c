@@ -1,8 +1,8 @@
 /* See cuda.h. */
 #include "cuda.h"
 
+#include "captures.h"
 #include "error.h"
-#include "gate.h"
 #include "tierline/tierline.h"
 
 #include <stddef.h>
@@ -37,5 +37,5 @@ void tl_cuda_restore(int *mode) {
 }
 
 int tl_cuda_synchronise(void) {
-    return gate_capturing() ? (int)ABI_CAPTURE_UNSUPPORTED : TL_CUDA(USED, cuCtxSynchronize);
+    return captures_any() ? (int)ABI_CAPTURE_UNSUPPORTED : TL_CUDA(USED, cuCtxSynchronize);
 }

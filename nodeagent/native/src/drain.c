@@ -1,8 +1,8 @@
 /* See drain.h. */
 #include "drain.h"
 
+#include "captures.h"
 #include "cuda.h"
-#include "gate.h"
 #include "stream_marks.h"
 #include "words.h"
 
@@ -88,7 +88,7 @@ void tl_drain_after(void) {
     }
     unmarked = false;
     /* What is captured runs later, in a graph, which is launched into some stream. */
-    if (gate_captures(NULL, true)) {
+    if (captures_now(NULL, true)) {
         return;
     }
     if (own_place != NO_PLACE) {

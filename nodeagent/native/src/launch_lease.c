@@ -3,6 +3,7 @@
  * Invariant: a job ends only when no call is at the driver and the GPU has done all that was given
  * to it.
  */
+#include "captures.h"
 #include "cuda.h"
 #include "drain.h"
 #include "gate.h"
@@ -155,7 +156,7 @@ static bool gpu_is_idle(const tierline_client *client) {
  * which may be waiting for that call. */
 void tl_gates_end_if_idle(tierline_client *client) {
     if (tl_gates.job == 0 || !tl_gates.implicit || !is_running(client, tl_gates.job) ||
-        gate_capturing() || !gpu_is_idle(client)) {
+        captures_any() || !gpu_is_idle(client)) {
         return;
     }
     atomic_store(&tl_gates.leased, false);

@@ -69,14 +69,19 @@ static bool orphaned(const tierline_client *client, uint64_t job) {
            !atomic_load(&tl_gates.stopping);
 }
 
-/* Fetches and publishes the next extent for which work on the GPU waits. 0 or a code. */
-static int publish_next(tierline_client *client, uint32_t index, uint32_t next, uint8_t *buffer) {
+/* Fetches and publishes the next extent for which work on the GPU waits, unless the job is over by
+ * then: the ring would be the next one's. 0 or a code. */
+static int publish_next(tierline_client *client, uint64_t job, uint32_t index, uint32_t next,
+                        uint8_t *buffer) {
     struct tl_arena *arena = &client->arenas[index];
     uint32_t extent = arena->stream_extent[next];
     tl_lock_acquire(&client->lock);
     int code = tl_fetch_bytes(client, index, extent, tl_copy_bytes, buffer);
     tl_lock_release(&client->lock);
-    code = code == 0 ? tl_stand_in_write(arena, next, buffer, arena->lengths[extent]) : code;
+    if (code != 0 || !orphaned(client, job)) {
+        return code;
+    }
+    code = tl_stand_in_write(arena, next, buffer, arena->lengths[extent]);
     if (code == 0) {
         tierline_word_publish(&arena->control->published, next + 1);
     }
@@ -127,7 +132,7 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
                 pause_ns(PERIOD_NS / 10);
                 continue;
             }
-            code = publish_next(client, index, next, buffer);
+            code = publish_next(client, job, index, next, buffer);
             next += code == 0;
         }
         code = code == 0 ? await_readers(client, job) : code;

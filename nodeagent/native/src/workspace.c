@@ -177,10 +177,11 @@ int tl_workspace_adopt(tierline_client *client, void *context) {
     tl_lock_acquire(&client->lock);
     struct tl_workspace *workspace = &client->workspace;
     workspace->context = context;
-    tl_lock_release(&tl_gates.lock);
-    int code = context != NULL ? allow(workspace, client->terms.extent_bytes) : 0;
     tl_lock_release(&client->lock);
-    return code;
+    tl_lock_release(&tl_gates.lock);
+    /* Without locks, as the driver may wait for the GPU. What is mapped does not change any more.
+     */
+    return context != NULL ? allow(workspace, client->terms.extent_bytes) : 0;
 }
 
 uint64_t tl_workspace_reach(tierline_client *client, uint64_t told) {

@@ -279,6 +279,7 @@ def c_source(table: Table, header: Header) -> str:
         '#include "hooks.h"',
         "",
         '#include "budget.h"',
+        '#include "captures.h"',
         '#include "driver.h"',
         '#include "gate.h"',
         '#include "graph_hooks.h"',

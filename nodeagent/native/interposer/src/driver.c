@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "budget.h"
+#include "captures.h"
 #include "changes.h"
 #include "graphs.h"
 #include "intercept.h"
@@ -131,6 +132,7 @@ const void *driver_context(void) {
 void driver_context_ended(const void *context) {
     ledger_forget_context(context);
     spill_forget_context(context);
+    captures_context_ended(context);
     if (&driver_tenant != NULL) {
         driver_tenant.context_ended(context);
     }

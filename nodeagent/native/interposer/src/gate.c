@@ -18,7 +18,6 @@ struct gate {
 };
 static _Atomic(struct gate *) gate;
 static _Atomic(const struct own_gate *) own;
-static atomic_int captures;
 
 static const struct own_gate *own_gate(void) {
     return atomic_load_explicit(&own, memory_order_acquire);
@@ -65,39 +64,6 @@ int gate_stream_leaves(void *stream, bool per_thread) {
     return ABI_SUCCESS;
 }
 
-int gate_capture_begins(void *stream, bool per_thread) {
-    atomic_fetch_add(&captures, 1);
-    return gate_stream_leaves(stream, per_thread);
-}
-
-int gate_capture_begun(int result) {
-    if (result != ABI_SUCCESS) {
-        atomic_fetch_sub(&captures, 1);
-    }
-    return result;
-}
-
-bool gate_capture_ends(void *stream, bool per_thread) {
-    return driver_capture_status(stream, per_thread) != ABI_CAPTURE_NONE;
-}
-
-int gate_capture_ended(int result, void *stream, bool per_thread) {
-    /* An error may mean that it goes on, or that another thread has just ended it. */
-    if (result != ABI_ILLEGAL_STATE &&
-        driver_capture_status(stream, per_thread) == ABI_CAPTURE_NONE) {
-        atomic_fetch_sub(&captures, 1);
-    }
-    return result;
-}
-
-bool gate_capturing(void) {
-    return atomic_load(&captures) > 0;
-}
-
-bool gate_captures(void *stream, bool per_thread) {
-    return gate_capturing() && driver_capture_status(stream, per_thread) == ABI_CAPTURE_ACTIVE;
-}
-
 TIERLINE_EXPORT int tierline_gate_set(tierline_gate *function, void *context) {
     struct gate *fresh = malloc(sizeof *fresh);
     if (fresh == NULL) {
@@ -111,7 +77,6 @@ TIERLINE_EXPORT int tierline_gate_set(tierline_gate *function, void *context) {
 
 void gate_forget(void) {
     atomic_store(&own, NULL);
-    atomic_store(&captures, 0);
     for (struct gate *old = atomic_exchange(&gate, NULL); old != NULL;) {
         struct gate *older = old->older;
         free(old);

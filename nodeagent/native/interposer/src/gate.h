@@ -28,22 +28,5 @@ void gate_own(const struct own_gate *fresh);
 /* Answers CUDA_SUCCESS. */
 int gate_stream_leaves(void *stream, bool per_thread);
 
-/* Captures are counted, so that the driver is asked about a stream only while there is one: a
- * capture is counted before it begins, until the driver says that its stream is not captured any
- * more. One that ends without cuStreamEndCapture, with its stream or its context, stays counted. */
-
-/* Before cuStreamBeginCapture. Answers CUDA_SUCCESS. */
-int gate_capture_begins(void *stream, bool per_thread);
-/* Behind it; passes its result on. */
-int gate_capture_begun(int result);
-/* Before cuStreamEndCapture: whether there is anything to end. */
-bool gate_capture_ends(void *stream, bool per_thread);
-/* Behind it, if there was; passes its result on. */
-int gate_capture_ended(int result, void *stream, bool per_thread);
-/* Whether a stream is being captured: then a context cannot be synchronised. */
-bool gate_capturing(void);
-/* Whether this one is. */
-bool gate_captures(void *stream, bool per_thread);
-
 /* In a fork's child. */
 void gate_forget(void);

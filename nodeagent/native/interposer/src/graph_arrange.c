@@ -47,14 +47,8 @@ bool graph_names_find(const struct graph_reader *readers, uint64_t generation,
     uint32_t filled = 0;
     uint32_t i = 0;
     for (const struct graph_reader *r = readers; whole && r != NULL; r = r->next) {
-        uint32_t found[OBSERVER_MOST];
-        uint32_t more = observer_resolve(r->ranges, r->count, found);
-        uint32_t *larger = realloc(out->weights, ((size_t)filled + more + 1) * sizeof *larger);
-        whole = larger != NULL;
+        whole = observer_resolve(r->ranges, r->count, &out->weights, &filled);
         if (whole) {
-            out->weights = larger;
-            memcpy(larger + filled, found, more * sizeof *found);
-            filled += more;
             out->tops[i] = r->top;
             out->ends[i++] = filled;
         }
@@ -180,6 +174,7 @@ struct arranger {
     uint32_t lying_count;
     struct plan_node *nodes;
     struct plan_span *spans;
+    uint32_t *reads; /* of one node */
     struct plan_question question;
     struct graph_order order;
 };
@@ -221,9 +216,11 @@ static bool ask_question(struct arranger *a) {
     uint32_t count = a->view->node_count;
     a->nodes = calloc((size_t)count + 1, sizeof *a->nodes);
     a->spans = calloc((size_t)graph_names_total(a->names) + 1, sizeof *a->spans);
+    a->reads = calloc((size_t)graph_names_total(a->names) + 1, sizeof *a->reads);
     a->early = calloc((size_t)a->view->edge_count + 1, sizeof *a->early);
     a->stops = calloc((size_t)count + 1, sizeof *a->stops);
-    if (a->nodes == NULL || a->spans == NULL || a->early == NULL || a->stops == NULL) {
+    if (a->nodes == NULL || a->spans == NULL || a->reads == NULL || a->early == NULL ||
+        a->stops == NULL) {
         return false;
     }
     bool any_early = false;
@@ -282,14 +279,13 @@ static void follow_order(struct arranger *a) {
     bool started = false;
     for (uint32_t i = 0; i < a->view->node_count; i++) {
         uint32_t v = a->order.nodes[i];
-        uint32_t weights[OBSERVER_MOST];
+        uint32_t *weights = a->reads;
         uint32_t count = 0;
         uint32_t past = 0;
         for (uint32_t k = node_begin(a->made, v); k < a->made->node_ends[v]; k++) {
             const struct lying *lying =
                 find_weight(a->lying, a->lying_count, a->made->node_weights[k]);
-            if (lying != NULL && lying->arena == a->made->arena && !lying->loose &&
-                count < OBSERVER_MOST) {
+            if (lying != NULL && lying->arena == a->made->arena && !lying->loose) {
                 weights[count++] = lying->weight;
                 past = lying->past > past ? lying->past : past;
             }
@@ -334,6 +330,7 @@ struct arrangement *arrange(const struct tl_graph_gates *gates, const struct gra
     free(a.lying);
     free(a.nodes);
     free(a.spans);
+    free(a.reads);
     free(a.early);
     free(a.stops);
     if (!whole || a.made->plan == NULL) {

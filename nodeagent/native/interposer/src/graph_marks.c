@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "captures.h"
 #include "driver.h"
-#include "gate.h"
 #include "graph_clone.h"
 #include "graph_cuts.h"
 #include "timing.h"
@@ -213,7 +213,7 @@ void *marks_time(struct graph_marks *marks, const struct graph_view *view,
     while (last > 0 && !first[last - 1]) {
         last--;
     }
-    if (last == 0 || gate_captures(call->stream, call->per_thread)) {
+    if (last == 0 || captures_now(call->stream, call->per_thread)) {
         return NULL;
     }
     struct chosen chosen = {0};

@@ -18,12 +18,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
 #include "graph_clone.h"
 #include "graph_extend.h"
 #include "graph_marks.h"
 #include "timing.h"
+
+enum { STALE = -1 }; /* no CUresult */
 
 /* What a launch says. Shared by launches under way. */
 struct said {
@@ -432,16 +435,23 @@ static int capture(struct tierline_call *call, struct graph *graph, void *exec) 
     return result;
 }
 
+/* STALE if other weights are watched by now, with nothing done. */
 static int launch(struct tierline_call *call, struct graph *graph, const struct said *said,
                   void **exec) {
     const struct graph_names *names = &said->names;
     bool *first = timing_on() ? calloc((size_t)names->reader_count + 1, sizeof *first) : NULL;
     uint64_t ordinal = 0;
     call->weights = names->distinct;
-    call->weight_count = names->generation == observer_generation() ? names->distinct_count : 0;
+    call->weight_count = names->distinct_count;
     call->generation = names->generation;
     call->graph = true;
     int verdict = gate_ask(call);
+    if (verdict == ABI_SUCCESS && names->generation != observer_generation()) {
+        gate_done(call);
+        call->weight_count = 0;
+        call->graph = false;
+        verdict = STALE;
+    }
     if (verdict == ABI_SUCCESS) {
         ordinal = observer_replayed(names->generation, names->weights, names->ends,
                                     names->reader_count, first);
@@ -463,16 +473,13 @@ static int launch(struct tierline_call *call, struct graph *graph, const struct 
     return verdict;
 }
 
-int graphs_launch(struct tierline_call *call, void **exec) {
+/* One attempt, with what the graph says now. */
+static int try_launch(struct tierline_call *call, struct graph *graph, void **exec) {
     bool watching = observer_watching();
-    struct graph *graph = watching || atomic_load(&extended) > 0 ? hold(*exec) : NULL;
-    if (graph == NULL) {
-        return gate_ask(call);
-    }
     struct said *said = NULL;
     pthread_mutex_lock(&graph->lock);
     int verdict = ABI_SUCCESS;
-    if (graph->extension != NULL && gate_captures(call->stream, call->per_thread)) {
+    if (graph->extension != NULL && captures_now(call->stream, call->per_thread)) {
         verdict = capture(call, graph, *exec);
     } else {
         verdict = prepare(graph, *exec);
@@ -486,6 +493,19 @@ int graphs_launch(struct tierline_call *call, void **exec) {
         verdict = said == NULL ? gate_ask(call) : launch(call, graph, said, exec);
     }
     release_said(said);
+    return verdict;
+}
+
+int graphs_launch(struct tierline_call *call, void **exec) {
+    bool needed = observer_watching() || atomic_load(&extended) > 0;
+    struct graph *graph = needed ? hold(*exec) : NULL;
+    if (graph == NULL) {
+        return gate_ask(call);
+    }
+    int verdict = STALE;
+    while (verdict == STALE) {
+        verdict = try_launch(call, graph, exec);
+    }
     let_go(graph);
     return verdict;
 }

@@ -4,6 +4,7 @@
 #include "hooks.h"
 
 #include "budget.h"
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
 #include "graph_hooks.h"
@@ -1026,7 +1027,7 @@ TIERLINE_EXPORT int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStre
     if (!driver_enter()) {
         return next(dptr, bytesize, hStream);
     }
-    const bool captured = gate_captures(hStream, false);
+    const bool captured = captures_now(hStream, false);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1055,7 +1056,7 @@ TIERLINE_EXPORT int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *
     if (!driver_enter()) {
         return next(dptr, bytesize, hStream);
     }
-    const bool captured = gate_captures(hStream, true);
+    const bool captured = captures_now(hStream, true);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1084,7 +1085,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync(uint64_t *dptr, size_t bytesize, voi
     if (!driver_enter()) {
         return next(dptr, bytesize, pool, hStream);
     }
-    const bool captured = gate_captures(hStream, false);
+    const bool captured = captures_now(hStream, false);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -1111,7 +1112,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, size_t bytesize
     if (!driver_enter()) {
         return next(dptr, bytesize, pool, hStream);
     }
-    const bool captured = gate_captures(hStream, true);
+    const bool captured = captures_now(hStream, true);
     const uint64_t charged = captured ? 0 : bytesize;
     int result = budget_reserve(charged);
     if (result == ABI_SUCCESS) {
@@ -4149,9 +4150,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_capture_begins(hStream, false);
+    int result = captures_begin(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream));
+        result = captures_begun(next(hStream), hStream, false);
     }
     driver_leave();
     return result;
@@ -4165,9 +4166,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToCig(void *hStream, void *streamCigCapt
     if (!driver_enter()) {
         return next(hStream, streamCigCaptureParams);
     }
-    int result = gate_capture_begins(hStream, false);
+    int result = captures_begin(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, streamCigCaptureParams));
+        result = captures_begun(next(hStream, streamCigCaptureParams), hStream, false);
     }
     driver_leave();
     return result;
@@ -4181,9 +4182,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToCig_ptsz(void *hStream, void *streamCi
     if (!driver_enter()) {
         return next(hStream, streamCigCaptureParams);
     }
-    int result = gate_capture_begins(hStream, true);
+    int result = captures_begin(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, streamCigCaptureParams));
+        result = captures_begun(next(hStream, streamCigCaptureParams), hStream, true);
     }
     driver_leave();
     return result;
@@ -4197,9 +4198,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToGraph(void *hStream, void *hGraph, con
     if (!driver_enter()) {
         return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
     }
-    int result = gate_capture_begins(hStream, false);
+    int result = captures_begin(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode));
+        result = captures_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode), hStream, false);
     }
     driver_leave();
     return result;
@@ -4213,9 +4214,9 @@ TIERLINE_EXPORT int cuStreamBeginCaptureToGraph_ptsz(void *hStream, void *hGraph
     if (!driver_enter()) {
         return next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
     }
-    int result = gate_capture_begins(hStream, true);
+    int result = captures_begin(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode));
+        result = captures_begun(next(hStream, hGraph, dependencies, dependencyData, numDependencies, mode), hStream, true);
     }
     driver_leave();
     return result;
@@ -4229,9 +4230,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_ptsz(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_capture_begins(hStream, true);
+    int result = captures_begin(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream));
+        result = captures_begun(next(hStream), hStream, true);
     }
     driver_leave();
     return result;
@@ -4245,9 +4246,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_v2(void *hStream, int mode) {
     if (!driver_enter()) {
         return next(hStream, mode);
     }
-    int result = gate_capture_begins(hStream, false);
+    int result = captures_begin(hStream, false);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, mode));
+        result = captures_begun(next(hStream, mode), hStream, false);
     }
     driver_leave();
     return result;
@@ -4261,9 +4262,9 @@ TIERLINE_EXPORT int cuStreamBeginCapture_v2_ptsz(void *hStream, int mode) {
     if (!driver_enter()) {
         return next(hStream, mode);
     }
-    int result = gate_capture_begins(hStream, true);
+    int result = captures_begin(hStream, true);
     if (result == ABI_SUCCESS) {
-        result = gate_capture_begun(next(hStream, mode));
+        result = captures_begun(next(hStream, mode), hStream, true);
     }
     driver_leave();
     return result;
@@ -4277,7 +4278,7 @@ TIERLINE_EXPORT int cuStreamDestroy(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_stream_leaves(hStream, false);
+    int result = captures_stream_goes(hStream, false);
     if (result == ABI_SUCCESS) {
         result = next(hStream);
     }
@@ -4293,7 +4294,7 @@ TIERLINE_EXPORT int cuStreamDestroy_v2(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_stream_leaves(hStream, false);
+    int result = captures_stream_goes(hStream, false);
     if (result == ABI_SUCCESS) {
         result = next(hStream);
     }
@@ -4309,7 +4310,7 @@ TIERLINE_EXPORT int cuStreamEndCapture(void *hStream, void **phGraph) {
     if (!driver_enter()) {
         return next(hStream, phGraph);
     }
-    int result = gate_capture_ends(hStream, false) ? gate_capture_ended(next(hStream, phGraph), hStream, false) : next(hStream, phGraph);
+    int result = captures_end(hStream, false) ? captures_ended(next(hStream, phGraph), hStream, false) : next(hStream, phGraph);
     driver_leave();
     return result;
 }
@@ -4322,7 +4323,7 @@ TIERLINE_EXPORT int cuStreamEndCaptureToCig(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_capture_ends(hStream, false) ? gate_capture_ended(next(hStream), hStream, false) : next(hStream);
+    int result = captures_end(hStream, false) ? captures_ended(next(hStream), hStream, false) : next(hStream);
     driver_leave();
     return result;
 }
@@ -4335,7 +4336,7 @@ TIERLINE_EXPORT int cuStreamEndCaptureToCig_ptsz(void *hStream) {
     if (!driver_enter()) {
         return next(hStream);
     }
-    int result = gate_capture_ends(hStream, true) ? gate_capture_ended(next(hStream), hStream, true) : next(hStream);
+    int result = captures_end(hStream, true) ? captures_ended(next(hStream), hStream, true) : next(hStream);
     driver_leave();
     return result;
 }
@@ -4348,7 +4349,7 @@ TIERLINE_EXPORT int cuStreamEndCapture_ptsz(void *hStream, void **phGraph) {
     if (!driver_enter()) {
         return next(hStream, phGraph);
     }
-    int result = gate_capture_ends(hStream, true) ? gate_capture_ended(next(hStream, phGraph), hStream, true) : next(hStream, phGraph);
+    int result = captures_end(hStream, true) ? captures_ended(next(hStream, phGraph), hStream, true) : next(hStream, phGraph);
     driver_leave();
     return result;
 }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "abi.h"
+#include "captures.h"
 #include "driver.h"
-#include "gate.h"
 
 struct late {
     struct late *next;
@@ -36,7 +36,7 @@ static int mark(void *stream, bool per_thread, void **event) {
     cuEventRecord_function *record =
         per_thread ? (cuEventRecord_function *)DRIVER(USED, cuEventRecord_ptsz)
                    : DRIVER(USED, cuEventRecord);
-    if (create == NULL || destroy == NULL || record == NULL || gate_captures(stream, per_thread)) {
+    if (create == NULL || destroy == NULL || record == NULL || captures_now(stream, per_thread)) {
         return ABI_INVALID_VALUE; /* the graph does not own this memory: the driver's answer, too */
     }
     int result = create(event, ABI_EVENT_NO_TIMING);

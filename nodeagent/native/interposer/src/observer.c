@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "captures.h"
 #include "driver.h"
 #include "gate.h"
 #include "layouts.h"
@@ -60,9 +61,9 @@ uint64_t observer_generation(void) {
 
 /* Where what is found goes: weights that are named, or else every word that may be an address. */
 struct sink {
-    uint32_t *weights;
+    struct watched_found *weights;
     struct observer_range *ranges;
-    uint32_t count;
+    uint32_t count; /* of the ranges */
 };
 
 static uint64_t word_at(const unsigned char *bytes) {
@@ -77,7 +78,7 @@ static void find_weights(const unsigned char *bytes, size_t words, struct sink *
     for (size_t i = 0; i < words; i++) {
         uint64_t word = word_at(bytes + 8 * i);
         if (watched_may_hold(bounds, word)) {
-            sink->count = watched_find(word, 1, sink->weights, sink->count);
+            watched_find(word, 1, sink->weights);
         }
     }
 }
@@ -196,15 +197,22 @@ uint32_t observer_ranges(const void *function, void *const *parameters, void *co
     return sink.count;
 }
 
-uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights) {
-    uint32_t found = 0;
+bool observer_resolve(const struct observer_range *named, uint32_t count, uint32_t **weights,
+                      uint32_t *filled) {
     pthread_mutex_lock(&lock);
-    watched_begin();
-    for (uint32_t i = 0; i < count; i++) {
-        found = watched_find(named[i].address, named[i].bytes, weights, found);
+    uint32_t room = watched_count();
+    uint32_t *larger = realloc(*weights, ((size_t)*filled + room + 1) * sizeof *larger);
+    if (larger != NULL) {
+        struct watched_found found = {.weights = larger + *filled, .room = room};
+        watched_begin();
+        for (uint32_t i = 0; i < count; i++) {
+            watched_find(named[i].address, named[i].bytes, &found);
+        }
+        *weights = larger;
+        *filled += found.count;
     }
     pthread_mutex_unlock(&lock);
-    return found;
+    return larger != NULL;
 }
 
 /* ---- what was read, under the lock */
@@ -268,14 +276,15 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
         return gate_ask(call);
     }
     uint32_t weights[OBSERVER_MOST];
-    struct sink sink = {.weights = weights};
+    struct watched_found found = {.weights = weights, .room = OBSERVER_MOST};
+    struct sink sink = {.weights = &found};
     uint64_t found_in = observer_generation();
     bool known = search_launch(function, parameters, extra, &sink, &call->unloaded);
     call->function = function;
     call->generation = found_in;
     call->weights = weights;
-    call->weight_count = sink.count;
-    call->captured = sink.count > 0 && gate_captures(call->stream, call->per_thread);
+    call->weight_count = found.count;
+    call->captured = found.count > 0 && captures_now(call->stream, call->per_thread);
     int verdict = gate_ask(call);
     if (verdict != ABI_SUCCESS || !is_recorded()) {
         return verdict;
@@ -283,7 +292,7 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
     time_first_read(call, found_in);
     pthread_mutex_lock(&lock);
     if (found_in == observer_generation()) {
-        for (uint32_t i = 0; i < sink.count && !call->captured; i++) {
+        for (uint32_t i = 0; i < found.count && !call->captured; i++) {
             record(ordinal(), weights[i]);
         }
         totals.captured += call->captured;
@@ -304,32 +313,48 @@ int observer_launches(struct tierline_call *call, const void *list, unsigned int
     return verdict;
 }
 
-static int copy_pieces(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
-                       size_t count) {
-    uint32_t weights[OBSERVER_MOST];
-    uint32_t found = 0;
-    uint64_t found_in = observer_generation();
-    pthread_mutex_lock(&lock);
-    watched_begin();
-    for (size_t i = 0; i < count; i++) {
-        found = watched_find(sources[i], bytes[i], weights, found);
-    }
-    pthread_mutex_unlock(&lock);
-    call->weights = weights;
-    call->weight_count = found;
+static int ask_for_copy(struct tierline_call *call, uint64_t found_in,
+                        const struct watched_found *found) {
+    call->weights = found->weights;
+    call->weight_count = found->count;
     call->generation = found_in;
-    call->captured = found > 0 && gate_captures(call->stream, call->per_thread);
+    call->captured = found->count > 0 && captures_now(call->stream, call->per_thread);
     int verdict = gate_ask(call);
-    if (verdict == ABI_SUCCESS && found > 0 && !call->captured && is_recorded()) {
+    if (verdict == ABI_SUCCESS && found->count > 0 && !call->captured && is_recorded()) {
         time_first_read(call, found_in);
         pthread_mutex_lock(&lock);
         if (found_in == observer_generation()) {
-            for (uint32_t i = 0; i < found; i++) {
-                record(ordinal(), weights[i]);
+            for (uint32_t i = 0; i < found->count; i++) {
+                record(ordinal(), found->weights[i]);
             }
             totals.copies++;
         }
         pthread_mutex_unlock(&lock);
+    }
+    return verdict;
+}
+
+static int copy_pieces(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
+                       size_t count) {
+    uint32_t few[OBSERVER_MOST];
+    struct watched_found found = {.weights = few, .room = OBSERVER_MOST};
+    uint64_t found_in = observer_generation();
+    pthread_mutex_lock(&lock);
+    if (watched_count() > OBSERVER_MOST) { /* a copy can name them all */
+        found.room = watched_count();
+        found.weights = malloc(found.room * sizeof *found.weights);
+    }
+    watched_begin();
+    for (size_t i = 0; i < count && found.weights != NULL; i++) {
+        watched_find(sources[i], bytes[i], &found);
+    }
+    pthread_mutex_unlock(&lock);
+    int verdict =
+        found.weights == NULL ? (int)ABI_OUT_OF_MEMORY : ask_for_copy(call, found_in, &found);
+    call->weights = NULL;
+    call->weight_count = 0;
+    if (found.weights != few) {
+        free(found.weights);
     }
     return verdict;
 }
@@ -493,6 +518,7 @@ void observer_fork_after(bool in_child) {
         atomic_store(&recording, false);
         atomic_store(&watching, false);
         gate_forget();
+        captures_forget();
         timing_forget();
     }
     pthread_mutex_unlock(&lock);

@@ -19,7 +19,7 @@
 
 #include "tierline/interposer.h"
 
-enum { OBSERVER_MOST = 4096 }; /* weights that one launch can name: its parameters' words */
+enum { OBSERVER_MOST = 4096 }; /* words of one launch's parameters, and so weights that it names */
 
 int observer_launch(struct tierline_call *call, const void *function, void *const *parameters,
                     void *const *extra);
@@ -47,8 +47,10 @@ struct observer_range {
  * OBSERVER_MOST, returns how many. */
 uint32_t observer_ranges(const void *function, void *const *parameters, void *const *extra,
                          struct observer_range *named);
-/* Which of the watched weights lie there, each once. Writes at most OBSERVER_MOST. */
-uint32_t observer_resolve(const struct observer_range *named, uint32_t count, uint32_t *weights);
+/* Adds the watched weights that lie there, each once, to the *filled ones of a list, which may be
+ * moved for it. False: out of memory. */
+bool observer_resolve(const struct observer_range *named, uint32_t count, uint32_t **weights,
+                      uint32_t *filled);
 /* Records what a graph's kernels read, after the gate let it through. `ends[k]` is where kernel k's
  * weights end, `found_in` the generation in which they were found. `first`, all false or NULL, is
  * told which kernels were the first to read some weight. Returns the ordinal of kernel 0. */

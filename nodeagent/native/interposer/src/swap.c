@@ -12,9 +12,9 @@
 #include <stdlib.h>
 
 #include "budget.h"
+#include "captures.h"
 #include "carve.h"
 #include "driver.h"
-#include "gate.h"
 #include "late.h"
 #include "ranges.h"
 #include "spill.h"
@@ -148,7 +148,7 @@ static int take(uint64_t bytes, uint64_t *begin) {
     if (context != lent.context || !swap_objects_hold(&objects, number)) {
         return ABI_SUCCESS;
     }
-    bool capturing = gate_capturing(); /* then nothing may be asked of events */
+    bool capturing = captures_any(); /* then nothing may be asked of events */
     if (!capturing) {
         late_collect(&lates, give);
     }

@@ -4,8 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "observer.h"
-
 struct range {
     uint64_t begin, end;
     uint32_t weight;
@@ -80,12 +78,8 @@ void watched_begin(void) {
     mark++;
 }
 
-uint32_t watched_add(uint32_t weight, uint32_t *found, uint32_t count) {
-    if (set->marks[weight] != mark && count < OBSERVER_MOST) {
-        set->marks[weight] = mark;
-        found[count++] = weight;
-    }
-    return count;
+uint32_t watched_count(void) {
+    return set == NULL ? 0 : set->count;
 }
 
 /* The first range that ends behind an address. */
@@ -103,16 +97,18 @@ static uint32_t search(uint64_t address) {
     return low;
 }
 
-uint32_t watched_find(uint64_t address, uint64_t bytes, uint32_t *found, uint32_t count) {
+void watched_find(uint64_t address, uint64_t bytes, struct watched_found *found) {
     if (set == NULL || bytes == 0) {
-        return count;
+        return;
     }
     for (uint32_t i = search(address); i < set->count; i++) {
         const struct range *range = &set->ranges[i];
         if (range->begin > address && range->begin - address >= bytes) {
             break;
         }
-        count = watched_add(range->weight, found, count);
+        if (set->marks[range->weight] != mark && found->count < found->room) {
+            set->marks[range->weight] = mark;
+            found->weights[found->count++] = range->weight;
+        }
     }
-    return count;
 }

@@ -26,9 +26,15 @@ static inline bool watched_may_hold(struct watched_bounds bounds, uint64_t word)
     return word - bounds.lowest < bounds.span;
 }
 
-/* A new search: it finds each range once. What it has found stands in `found`, of which it fills at
- * most OBSERVER_MOST; each of the other two returns how many there are by then. */
+/* How many ranges there are: no search finds more. */
+uint32_t watched_count(void);
+
+struct watched_found {
+    uint32_t *weights;
+    uint32_t room, count;
+};
+
+/* A new search: it finds each range once. */
 void watched_begin(void);
-uint32_t watched_add(uint32_t weight, uint32_t *found, uint32_t count);
-/* All that lies in [address, address + bytes). */
-uint32_t watched_find(uint64_t address, uint64_t bytes, uint32_t *found, uint32_t count);
+/* Adds all that lies in [address, address + bytes), as far as there is room. */
+void watched_find(uint64_t address, uint64_t bytes, struct watched_found *found);

@@ -292,6 +292,27 @@ void capture_abandon(CUstream stream) {
     graphs_unlock();
 }
 
+/* A stream of that context that is captured. */
+static CUstream capture_member_of(CUcontext ctx) {
+    for (struct capture *capture = captures; capture != NULL; capture = capture->next) {
+        for (size_t i = 0; i < capture->member_count; i++) {
+            if (capture->members[i]->ctx == ctx) {
+                return capture->members[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+void capture_context_ends(CUcontext ctx) {
+    CUstream stream;
+    graphs_lock(); /* recursive */
+    while ((stream = capture_member_of(ctx)) != NULL) {
+        capture_abandon(stream);
+    }
+    graphs_unlock();
+}
+
 void capture_forget_event(CUevent event) {
     graphs_lock();
     free(event->frontier);

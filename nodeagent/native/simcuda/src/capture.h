@@ -22,4 +22,6 @@ bool capture_active(CUstream stream);
 CUresult capture_unsafe_call(void);
 
 void capture_abandon(CUstream stream);
+/* All of a context's streams are. */
+void capture_context_ends(CUcontext ctx);
 void capture_forget_event(CUevent event);

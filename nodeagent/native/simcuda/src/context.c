@@ -54,6 +54,7 @@ static CUresult context_make(CUcontext *made, CUdevice device, unsigned flags, b
 
 /* The handle is out of the table already: nobody finds the context any more. */
 static void context_unmake(CUcontext ctx) {
+    capture_context_ends(ctx);
     streams_end(ctx);
     modules_end(ctx);
     memory_end(ctx);
