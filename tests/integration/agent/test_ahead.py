@@ -156,5 +156,5 @@ def test_of_two_extents_on_their_way_a_gpu_counts_each_as_it_arrives(
 ) -> None:
     slow_gpu.register("counts", gpu_plan(6, ring=SLOTS, resident=()))
     vision = slow_gpu.program("counts", 5, 6, GPU_PROGRAM)
-    # This process may look too seldom to see every count.
-    assert any(vision.do("counts") == "0 1 2 3" for _ in range(10))
+    # Its process may look too seldom to see every count.
+    wait_until(lambda: vision.do("counts") == "0 1 2 3", "each of them is counted")
