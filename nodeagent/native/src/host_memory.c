@@ -37,9 +37,10 @@ static int reserve(struct tl_arena *arena) {
 }
 
 static void release(struct tl_arena *arena) {
-    if (arena->base != NULL) {
-        munmap(arena->base, tl_arena_bytes(arena));
-        arena->base = NULL;
+    void *base = arena->base;
+    arena->base = NULL; /* before the addresses may be another mapping's: a child may be forked */
+    if (base != NULL) {
+        munmap(base, tl_arena_bytes(arena));
     }
 }
 
