@@ -204,7 +204,12 @@ class Client:
         return sum(arena.sealed for arena in self.arenas.values()) + self.has_workspace
 
     def write_down(self) -> None:
-        """Note in the client book what must be waited for after a restart."""
+        """Note in the client book what must be waited for after a restart.
+
+        Nothing of one that has left: what it was not told of it does not have.
+        """
+        if self.connection.closed:
+            return
         kept = self.kept
         before = self.node.recovery.record_of(self.token, self.task.name, self.process)
         if before is not None and self.node.recovery.pending:

@@ -22,7 +22,6 @@ kept free are taken up again after all claims, where they still hold.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 
@@ -71,7 +70,8 @@ class Fleet:
         self._profiles: dict[tuple[str, str], MemProfile] = {}
         self._entries: dict[TaskKey, Entry] = {}
         self._claims: dict[ClaimKey, Claim] = {}
-        self._of_task: dict[TaskKey, set[ClaimKey]] = defaultdict(set)
+        self._of_task: dict[TaskKey, set[ClaimKey]] = {}
+        """None empty: a name may never come again."""
         self._unsynced: set[TaskKey] = set()
         self._unproven: set[DeviceKey] = set()
         self._opened: set[DeviceKey] = set()
@@ -127,7 +127,7 @@ class Fleet:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = restored(task)
-            entry.claims = {name: self._claims[name] for name in self._of_task[key]}
+            entry.claims = {name: self._claims[name] for name in self._of_task.get(key, ())}
             self._try_everywhere(entry)
             for claim in entry.claims.values():
                 if claim.place:
@@ -172,7 +172,7 @@ class Fleet:
         if before is not None and before.task != claim.task:
             self.drop_claim(claim.key)
         self._claims[claim.key] = claim
-        self._of_task[claim.task_key].add(claim.key)
+        self._of_task.setdefault(claim.task_key, set()).add(claim.key)
         entry = self._entries.get(claim.task_key)
         if entry is not None:
             entry.claims[claim.key] = claim
@@ -189,7 +189,10 @@ class Fleet:
         claim = self._claims.pop(key, None)
         if claim is None:
             return
-        self._of_task[claim.task_key].discard(key)
+        of_task = self._of_task[claim.task_key]
+        of_task.discard(key)
+        if not of_task:
+            del self._of_task[claim.task_key]
         entry = self._entries.get(claim.task_key)
         if entry is not None:
             entry.claims.pop(key, None)

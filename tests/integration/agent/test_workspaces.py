@@ -18,11 +18,13 @@ from tests.integration.agent.agent_process import (
     ProgramKind,
     content,
     plan,
+    wait_until,
 )
 from tests.integration.agent.raw_client import TIMEOUT_S, RawClient
 from tests.native_builds import simulated_machine
 
 from tierline_agent import protocol as p
+from tierline_agent.recovery import ClientBook
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +177,29 @@ def test_programs_on_a_gpu_are_swapped_whole(tmp_path: Path) -> None:
         programs["two"].kill()
         assert programs["one"].do("read") == "1"
         assert programs["three"].do("read") == "3"
+
+
+class GpuTenant(RawClient):
+    """A client that uses a GPU, and maps nothing."""
+
+    device = p.Device.CUDA
+
+
+def test_one_that_left_while_its_workspace_was_made_is_not_waited_for(tmp_path: Path) -> None:
+    with simulated_machine() as machine, gpu_agent.gpu_agent(tmp_path, machine) as agent:
+        size = 3 * gpu_agent.EXTENT_BYTES
+        assert agent.register("one", gpu_agent.gpu_plan(0, workspace=size, ring=0))["ok"]
+        client = agent.connect("one", GpuTenant)
+        client.hello()
+        held = machine / "held"
+        held.touch()
+        (machine / "faults").write_text(f"hold cuMemHostRegister 1+ {held}\n")
+        client.send(p.Workspace(size, p.WorkspaceFlags.PRESERVE))
+        client.close()
+        wait_until(lambda: agent.task("one")["clients"] == [], "the client has left")
+        held.unlink()
+        wait_until(lambda: "has a workspace" in agent.log.read_text(), "the workspace is there")
+        assert ClientBook(agent.run_dir / "clients.json").load() == []
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,24 @@ def test_a_claim_without_its_task_closes_the_device() -> None:
     assert places(seen, "m") == ["a/cpu0"]
 
 
+def test_nothing_is_kept_of_names_that_are_gone() -> None:
+    seen = fleet(node("a"), profile("m"))
+
+    def kept() -> dict[str, int]:
+        return {name: len(of) for name, of in vars(seen).items() if isinstance(of, dict | set)}
+
+    before = kept()
+    for name in ("one", "two", "three"):
+        feed(seen, task(name, of="m"), claim(f"of-{name}", name))
+        settle(seen)
+        seen.drop_claim(ClaimKey("default", f"of-{name}"))
+        seen.drop_task(TaskKey("default", name))
+        seen.put_claim(claim(f"orphan-of-{name}", name))
+        seen.drop_claim(ClaimKey("default", f"orphan-of-{name}"))
+        settle(seen)
+    assert kept() == before
+
+
 def test_a_claim_without_its_task_is_forgotten_when_its_allocation_is_taken_away() -> None:
     # Kubernetes' claim controller takes the allocation away first, and deletes the claim then.
     seen = fleet(node("a"), profile("m"), claim("stray", "gone", place=A0), task("m"))

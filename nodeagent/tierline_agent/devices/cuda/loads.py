@@ -6,6 +6,8 @@ client or there is none. So a job's extent waits for no more than those. What a 
 without a job gives way to them.
 
 For link workers: `copy` blocks, without the interpreter's lock.
+
+Invariant: when `copy` is over, also with an error, nothing reads its source or writes its target.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tierline_agent.devices.cuda.context import Context
-from tierline_agent.devices.cuda.driver import call, driver
+from tierline_agent.devices.cuda.driver import CudaFailed, call, driver
 from tierline_agent.devices.cuda.pinned import Buffer
 from tierline_agent.policy.transfers import IN_FLIGHT
 
@@ -90,6 +92,10 @@ class Loader:
                     call(attempt, driver.cuEventRecord, end, self._stream)
                 call(attempt, driver.cuEventSynchronize, end)
                 milliseconds = float(call(attempt, driver.cuEventElapsedTime, begin, end))
+            except CudaFailed:
+                with suppress(CudaFailed):  # a context that is lost copies nothing any more
+                    call(attempt, driver.cuStreamSynchronize, self._stream)
+                raise
             finally:
                 self._events.put((begin, end))
         return int(milliseconds * 1e6)
