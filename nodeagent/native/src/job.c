@@ -55,8 +55,11 @@ int tl_heed_revocation(tierline_client *client) {
 
 static int reset_arenas(tierline_client *client) {
     int code = 0;
+    if (client->device == TIERLINE_DEVICE_CUDA) {
+        return 0; /* they are when it is granted */
+    }
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS && code == 0; i++) {
-        if (client->arenas[i].state == TL_ARENA_SEALED && client->device == TIERLINE_DEVICE_CPU) {
+        if (client->arenas[i].state == TL_ARENA_SEALED) {
             code = tl_arena_reset(&client->arenas[i]);
         }
     }

@@ -21,6 +21,7 @@ struct tl_stream {
 };
 
 static struct tl_stream streams[MOST_STREAMS];
+static uint32_t reach; /* places from here on were never used: nearly all, and a job begins often */
 static struct tl_stream *writer;
 
 static uint32_t mark_of(const struct tl_stream *stream) {
@@ -32,7 +33,7 @@ static bool passed(const struct tl_stream *stream) {
 }
 
 static struct tl_stream *find(struct tl_stream_name name) {
-    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+    for (uint32_t i = 0; i < reach; i++) {
         struct tl_stream *stream = &streams[i];
         if (stream->used && !stream->left && stream->name.handle == name.handle &&
             stream->name.thread == name.thread) {
@@ -57,11 +58,11 @@ struct tl_stream *tl_stream_of(void *stream, bool per_thread) {
         if (tl_cuda_synchronise() != ABI_SUCCESS) {
             return NULL;
         }
-        memset(streams, 0, sizeof streams);
-        writer = NULL;
+        tl_streams_forget();
         found = &streams[0];
     }
     if (!found->used || found->left) {
+        reach = mark_of(found) >= reach ? mark_of(found) + 1 : reach;
         *found = (struct tl_stream){.used = true,
                                     .name = name,
                                     .context = driver_context(),
@@ -72,7 +73,7 @@ struct tl_stream *tl_stream_of(void *stream, bool per_thread) {
 
 void tl_streams_restart(void) {
     writer = NULL;
-    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+    for (uint32_t i = 0; i < reach; i++) {
         streams[i].used = streams[i].used && !streams[i].left;
         streams[i].waited = 0;
         streams[i].reads = false;
@@ -135,7 +136,7 @@ int tl_stream_after(struct tl_stream *stream) {
 }
 
 int tl_stream_join(struct tl_stream *stream, uint32_t value) {
-    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+    for (uint32_t i = 0; i < reach; i++) {
         struct tl_stream *other = &streams[i];
         bool before = other->used && other != stream &&
                       ((other->reads && other->lowest < value) || other == writer);
@@ -172,7 +173,7 @@ void tl_stream_leave(void *stream, bool per_thread) {
 }
 
 bool tl_streams_idle(void) {
-    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+    for (uint32_t i = 0; i < reach; i++) {
         const struct tl_stream *stream = &streams[i];
         if (!stream->used) {
             continue;
@@ -189,7 +190,7 @@ bool tl_streams_idle(void) {
 }
 
 void tl_streams_context_ended(const void *context) {
-    for (uint32_t i = 0; i < MOST_STREAMS; i++) {
+    for (uint32_t i = 0; i < reach; i++) {
         if (streams[i].used && streams[i].context == context) {
             streams[i] = (struct tl_stream){0};
             writer = writer == &streams[i] ? NULL : writer;
@@ -199,5 +200,6 @@ void tl_streams_context_ended(const void *context) {
 
 void tl_streams_forget(void) {
     memset(streams, 0, sizeof streams);
+    reach = 0;
     writer = NULL;
 }
