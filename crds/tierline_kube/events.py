@@ -9,6 +9,8 @@ from typing import Final
 from tierline_kube.resource import EVENT, Json
 
 _LONGEST_NOTE: Final = 1024
+"""In bytes: so the API server counts."""
+_LONGEST_INSTANCE: Final = 128
 _LONGEST_STEM: Final = 200
 
 
@@ -42,8 +44,8 @@ def event(
         "type": "Normal" if normal else "Warning",
         "reason": reason,
         "action": reporter.action,
-        "note": note[:_LONGEST_NOTE],
+        "note": note.encode()[:_LONGEST_NOTE].decode(errors="ignore"),
         "reportingController": reporter.controller,
-        "reportingInstance": reporter.instance,
+        "reportingInstance": reporter.instance[:_LONGEST_INSTANCE],
         "regarding": regarding,
     }

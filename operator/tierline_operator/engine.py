@@ -179,7 +179,7 @@ class Engine:
 
     async def _fence(self) -> None:
         """Change every unallocated claim: what a former leader still writes is then refused."""
-        term = {"metadata": {"annotations": {TERM: str(self._leadership.term)}}}
+        term = {"metadata": {"annotations": {TERM: self._leadership.tenure}}}
 
         async def change(body: Json) -> None:
             metadata = body["metadata"]

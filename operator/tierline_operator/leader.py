@@ -45,9 +45,12 @@ class Leadership:
         self._seen_at = 0.0
         self._renewed_at: float | None = None
         self.took_over = False
-        """The Lease was taken from a holder that did not give it up."""
+        """The Lease was taken from a holder that did not give it up, or may have been: of one that
+        is deleted nobody knows."""
         self.term = 0
         """Counts holders of the Lease."""
+        self.tenure = ""
+        """Of this holder's time, and of no other, also where the Lease was deleted."""
 
     @property
     def identity(self) -> str:
@@ -156,9 +159,10 @@ class Leadership:
         spec = dict(self._lease["spec"]) if self._lease else {}
         ours = spec.get("holderIdentity") == self._settings.identity
         if not ours or self._renewed_at is None:
-            self.took_over = bool(spec.get("holderIdentity"))
+            self.took_over = self._lease is None or bool(spec.get("holderIdentity"))
             self.term = int(spec.get("leaseTransitions") or 0) + 1
             spec |= {"acquireTime": _now(), "leaseTransitions": self.term}
+            self.tenure = f"{self.term} {spec['acquireTime']} {self._settings.identity}"
         spec |= {
             "holderIdentity": self._settings.identity,
             "leaseDurationSeconds": math.ceil(self._settings.lease_duration_s),
@@ -175,7 +179,7 @@ class Leadership:
         else:
             try:
                 self._lease = await self._kube.replace(LEASE, {**self._lease, "spec": spec})
-            except Conflict:
+            except (Conflict, NotFound):
                 await self._observe()
                 raise
 

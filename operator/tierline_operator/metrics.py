@@ -23,6 +23,7 @@ _REASONS = (
     *(Reason.MEMORY_INSUFFICIENT, Reason.TIER_INSUFFICIENT, Reason.RING_TOO_SMALL),
     *(Reason.NO_MATCHING_DEVICE, Reason.NO_LONGER_HOLDS, Reason.QUOTA_EXCEEDED),
     *(Reason.NODE_GONE, Reason.BEING_DELETED, Reason.INVALID_SPEC),
+    Reason.PROFILING_FAILED,
 )
 
 INFO = Gauge("tierline_operator_info", "1, with the version of the operator.", ["version"])

@@ -152,13 +152,15 @@ class Tending:
             return
         task, meta = known
         if meta.leaving:
-            await self._empty(task, meta)
+            await self._empty(meta)
             return
         template = self._view.templates.get(key)
         if template is None:
             await self._make_template(key, meta)
         if task.spec.template is not None:
             await self._deploy(task, meta)
+        else:
+            await self._empty(meta)
 
     async def _make_template(self, key: TaskKey, meta: Meta) -> None:
         try:
@@ -192,31 +194,38 @@ class Tending:
         key = TaskKey(meta.namespace, meta.name)
         await self._apply(DEPLOYMENT, manifest, MEMTASK, meta, key, fix, tried)
 
-    async def _empty(self, task: MemTask, meta: Meta) -> None:
-        """Let the pods of a leaving task's Deployment go: their claims keep the task, and it them.
+    async def _empty(self, meta: Meta) -> None:
+        """Let the pods go of the Deployment of a task that leaves, or has no template any more.
 
-        The Deployment itself goes with the task.
+        The claims of its pods keep a task that leaves, and it them. The Deployment goes with it.
         """
-        key = (meta.namespace, meta.name)
-        generation = f"{meta.uid}/leaving"
+        key = TaskKey(meta.namespace, meta.name)
+        emptied = {"tierline.io/generation": f"{meta.uid}/empty"}
         made = self._view.deployments.get(key)
         if (
-            task.spec.template is not None
-            and made is not None
-            and made.meta.annotations.get("tierline.io/generation") != generation
+            made is not None
+            and made.meta.owner is not None
+            and made.meta.owner["uid"] == meta.uid
+            and not emptied.items() <= made.meta.annotations.items()
         ):
-            manifest = deployment(task, meta)
-            manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
-            manifest["spec"]["replicas"] = 0
-            await self._apply_deployment(manifest, meta)
+            metadata = {"resourceVersion": made.meta.version, "annotations": emptied}
+            body = {"metadata": metadata, "spec": {"replicas": 0}}
+            await self._writes.patch(DEPLOYMENT, key, body)
 
     # Claims and pods
 
     async def notes(self, key: TaskKey) -> None:
-        """Plans of pods that are allocated already, as they are now."""
+        """Plans of pods that are allocated already, as they are now.
+
+        Not where the device is gone: of a MemNode that is deleted and reported again the programs
+        run on, unless their agent reads that they are lost.
+        """
+        fleet = self._view.fleet
         for known in self._view.claims_of(key):
-            seat = self._view.fleet.seat_of(known.claim.key)
-            if seat is not None and known.claim.place is not None and not known.meta.leaving:
+            place = known.claim.place
+            if place is None or known.meta.leaving or not fleet.shows(place):
+                continue
+            if fleet.seat_of(known.claim.key) is not None:
                 await self._note(known)
 
     async def _note(self, known: KnownClaim) -> KnownClaim:

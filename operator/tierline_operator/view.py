@@ -11,7 +11,6 @@ Not safe for threads: the engine lets nobody touch it while the fleet settles in
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -58,7 +57,7 @@ class View:
         self.pods: dict[Name, KnownPod] = {}
         self.templates: dict[Name, KnownPart] = {}
         self.deployments: dict[Name, KnownPart] = {}
-        self._pods_of: dict[TaskKey, set[Name]] = defaultdict(set)
+        self._pods_of: dict[TaskKey, set[Name]] = {}
         self._measured: set[ClaimKey] = set()
         self._versions: dict[tuple[str, str, str], int] = {}
         self._takes: dict[str, Callable[[Json, Name], set[TaskKey]]] = {
@@ -115,12 +114,7 @@ class View:
             self.fleet.drop_claim(ClaimKey(*name))
             return {known.claim.task_key} if known else set()
         elif resource == POD:
-            pod = self.pods.pop(name, None)
-            if pod is None:
-                return set()
-            of = TaskKey(name[0], pod.task)
-            self._pods_of[of].discard(name)
-            return {of}
+            return self._drop_pod(name)
         elif resource == TEMPLATE:
             self.templates.pop(name, None)
         elif resource == DEPLOYMENT:
@@ -197,8 +191,20 @@ class View:
     def _pod(self, body: Json, name: Name) -> set[TaskKey]:
         pod = pod_of(body)
         of = TaskKey(name[0], pod.task)
+        before = self._drop_pod(name)  # one of the same name may have been another task's
         self.pods[name] = pod
-        self._pods_of[of].add(name)
+        self._pods_of.setdefault(of, set()).add(name)
+        return before | {of}
+
+    def _drop_pod(self, name: Name) -> set[TaskKey]:
+        pod = self.pods.pop(name, None)
+        if pod is None:
+            return set()
+        of = TaskKey(name[0], pod.task)
+        pods = self._pods_of[of]
+        pods.discard(name)
+        if not pods:
+            del self._pods_of[of]
         return {of}
 
     def _template(self, body: Json, name: Name) -> set[TaskKey]:

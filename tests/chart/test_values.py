@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.chart.helm import CHART, templated
+import yaml
+from tests.chart.helm import CHART, objects, templated
 
 SIZE = "write a whole number with Ki, Mi, Gi or Ti, such as 512Mi"
 
@@ -69,11 +70,19 @@ WRONG = {
     ),
     "a relative folder": Wrong(
         {"agent": {"kubeletDir": "kubelet"}},
-        "at '/agent/kubeletDir': 'kubelet' does not match pattern '^(/[^/]+)+$'",
+        "at '/agent/kubeletDir': 'kubelet' does not match pattern",
     ),
     "a folder that ends in a slash": Wrong(
         {"agent": {"cdiDir": "/var/run/cdi/"}},
-        "at '/agent/cdiDir': '/var/run/cdi/' does not match pattern '^(/[^/]+)+$'",
+        "at '/agent/cdiDir': '/var/run/cdi/' does not match pattern",
+    ),
+    "a folder above another": Wrong(
+        {"agent": {"kubeletDir": "/var/lib/../kubelet"}},
+        "at '/agent/kubeletDir': '/var/lib/../kubelet' does not match pattern",
+    ),
+    "a folder that YAML would cut short": Wrong(
+        {"agent": {"kubeletDir": "/kubelet #2"}},
+        "at '/agent/kubeletDir': '/kubelet #2' does not match pattern",
     ),
     "more nodes at once than there are": Wrong(
         {"agent": {"maxUnavailable": "150%"}},
@@ -239,3 +248,15 @@ def test_every_value_is_in_the_table_of_the_charts_page() -> None:
 
     assert len(known) > 30
     assert [path for path in known if f"`{path}`" not in page] == []
+
+
+def test_names_of_digits_are_names(tmp_path: Path) -> None:
+    values = tmp_path / "values.json"
+    default = yaml.safe_load((CHART / "values.yaml").read_text())["agent"]["pools"]["default"]
+    pools = {"default": None, "2026": default}
+    values.write_text(json.dumps({"agent": {"pools": pools, "priorityClassName": "12"}}))
+
+    made = objects(values, only="templates/agent/daemonset.yaml")
+    (agent,) = (one for one in made if one["kind"] == "DaemonSet")
+    assert agent["metadata"]["labels"]["tierline.io/pool"] == "2026"
+    assert agent["spec"]["template"]["spec"]["priorityClassName"] == "12"

@@ -23,6 +23,7 @@ from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.observing import Observation
 from tierline_api.conditions import Condition
 from tierline_api.memnode import Device, Health, MemNode
+from tierline_api.quantities import QuantityError, parse_quantity
 from tierline_kube.client import Kube
 from tierline_kube.errors import NotFound, Refused
 from tierline_kube.resource import CLAIM, MEMNODE, NODE, SLICE, Json
@@ -96,7 +97,7 @@ class NodeReport:
         else:
             generation = int(there["spec"]["pool"]["generation"])
             wanted = objects.slice_spec(self._node, node.status.devices, generation)
-            if _same_devices(there["spec"].get("devices") or [], wanted["devices"]):
+            if same_devices(there["spec"].get("devices") or [], wanted["devices"]):
                 return
             generation += 1
         spec = objects.slice_spec(self._node, node.status.devices, generation)
@@ -105,8 +106,8 @@ class NodeReport:
         _log.info("published %d devices in ResourceSlice %s", len(spec["devices"]), name)
 
 
-def _same_devices(there: list[Json], wanted: list[Json]) -> bool:
-    """Whether two lists of devices say the same; quantities read back as they were written."""
+def same_devices(there: list[Json], wanted: list[Json]) -> bool:
+    """Whether two lists of devices say the same; 134217728000 is read back as 134217728k."""
     return [_flat(device) for device in there] == [_flat(device) for device in wanted]
 
 
@@ -117,8 +118,16 @@ def _flat(device: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         device["name"],
         {name: tuple(value.items()) for name, value in attributes.items()},
-        {name: value["value"] for name, value in capacity.items()},
+        {name: _amount(value["value"]) for name, value in capacity.items()},
     )
+
+
+def _amount(quantity: str) -> int | str:
+    """What a quantity means; one that nobody here has written, as it is."""
+    try:
+        return parse_quantity(quantity)
+    except QuantityError:
+        return quantity
 
 
 class ClaimReports:

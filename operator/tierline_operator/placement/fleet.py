@@ -216,6 +216,11 @@ class Fleet:
         entry = self._entries.get(known.task_key) if known else None
         return entry.seat_for(claim) if entry else None
 
+    def shows(self, place: DeviceKey) -> bool:
+        """Whether a device is there: that its MemNode names it, well or not."""
+        ledger = self._book.ledgers.get(place)
+        return ledger is not None and ledger.device is not None
+
     def claims_of(self, key: TaskKey) -> list[Claim]:
         """The claims of a task, in the order of their names."""
         return [self._claims[name] for name in sorted(self._of_task.get(key, ()))]

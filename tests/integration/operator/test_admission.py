@@ -118,6 +118,23 @@ def test_a_template_makes_a_deployment_that_goes_with_its_task(user: User) -> No
     user.api.wait_gone(deployment)
 
 
+def test_without_its_template_a_task_has_no_pods_and_can_go(user: User) -> None:
+    user.wait_for_policies()
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    manifest = task("m").to_api()
+    manifest["metadata"] = {"name": "m", "namespace": user.namespace}
+    containers = [{"name": "main", "image": "none", "command": ["run"]}]
+    manifest["spec"]["template"] = {"spec": {"containers": containers}}
+    user.api.apply(manifest)
+    until("its pod has a device", lambda: len(list(filter(placed, user.claims()))) == 1)
+
+    user.api.merge(user.task("m"), {"spec": {"template": None}})
+    until("its pod has gone", lambda: user.claims() == [])
+    user.api.delete(user.task("m"))
+    user.api.wait_gone(user.task("m"))
+
+
 def test_a_changed_period_is_granted_or_refused_while_the_pod_runs(user: User) -> None:
     user.node(node("node-a"))
     user.apply(profile("m", compute_ms=25))
@@ -226,9 +243,17 @@ def test_a_node_that_disappears(user: User) -> None:
     user.node(b)
 
     gone = {"apiVersion": "tierline.io/v1alpha1", "kind": "MemNode", "metadata": {"name": "node-a"}}
+    [before] = user.claims()
     user.api.delete(gone)
     found = user.wait_task("m", "NodeGone")
     assert "delete the pod" in conditions(found)["Admitted"]["message"]
+    user.node(a)
+    user.wait_task("m", "Admitted")
+    # A program that runs on was not told that its place is lost, which would end it.
+    [after] = user.claims()
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    user.api.delete(gone)
+    user.wait_task("m", "NodeGone")
 
     user.delete_pod("one")
     user.pod("two", "m")

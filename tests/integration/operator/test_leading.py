@@ -109,3 +109,38 @@ async def test_a_lease_is_given_up_whatever_write_came_in_between(
         await leadership.release()
     assert lease(plane, "cut-off").get("holderIdentity", "") == left_to
     plane.api.delete(named)
+
+
+@in_loop
+async def test_who_finds_the_lease_deleted_takes_over_from_whoever_had_it(
+    plane: ControlPlane,
+) -> None:
+    """Who had it may be in the middle of a write, and term 1 may stand at the claims already."""
+    name = {"name": "deleted", "namespace": SYSTEM}
+    named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name}
+    async with Kube("test") as kube:
+        first, second = (Leadership(kube, settings("deleted")) for _ in range(2))
+        await first.acquire()
+        keeping = asyncio.ensure_future(first.keep())
+        first.turn()
+        plane.api.delete(named)
+        await second.acquire()
+        assert second.took_over
+        assert second.term == first.term
+        assert second.tenure != first.tenure
+        keeping.cancel()
+        await asyncio.wait({keeping})
+        await second.release()
+    plane.api.delete(named)
+
+
+@in_loop
+async def test_a_leader_without_a_lease_does_not_lead(plane: ControlPlane) -> None:
+    name = {"name": "missing", "namespace": SYSTEM}
+    named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name}
+    async with Kube("test") as kube:
+        leadership = Leadership(kube, settings("missing"))
+        await leadership.acquire()
+        plane.api.delete(named)
+        with pytest.raises(NoLongerLeader):
+            await leadership.keep()

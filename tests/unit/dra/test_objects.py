@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from tests.integration.dra.claims import NODE, claim
 from tests.unit.api.api_objects import node as inventory
 
 from tierline_agent.kubernetes import objects
 from tierline_agent.kubernetes.grants import grant_of
+from tierline_agent.kubernetes.reporting import same_devices
 from tierline_api.memnode import Health, MemNode
 from tierline_api.memtask_status import Observed
 
@@ -26,6 +28,15 @@ def test_a_slice_shows_whole_devices_that_claims_share() -> None:
         assert device["allowMultipleAllocations"]
         assert device["capacity"]["fastMemory"] == {"value": str(of.fast_bytes)}
         assert device["attributes"]["kind"] == {"string": of.kind.value}
+
+
+def test_a_slice_is_the_same_however_the_api_server_writes_its_quantities() -> None:
+    def devices(quantity: str) -> list[dict[str, Any]]:
+        return [{"name": "gpu-0", "capacity": {"fastMemory": {"value": quantity}}}]
+
+    assert same_devices(devices("134217728k"), devices("134217728000"))
+    assert not same_devices(devices("134217729k"), devices("134217728000"))
+    assert not same_devices(devices("much"), devices("134217728000"))
 
 
 def test_the_condition_says_what_is_wrong_and_since_when() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.unit.placement.fleets import MIB, claim, fleet, node, profile, task
 
 from tierline_api.memtask import MemTask
 from tierline_api.memtask_status import MemTaskStatus, Observed, Phase
-from tierline_api.plan import Plan
+from tierline_api.plan import MAX_EXTENTS, Plan
 from tierline_api.realtime import Criticality
 from tierline_api.terms import Terms
 from tierline_kube.resource import MEMTASK
@@ -18,6 +19,7 @@ from tierline_operator import logs
 from tierline_operator.inline import InlineError, memtask_of
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, TaskKey
+from tierline_operator.planning.answer import HomeRun
 from tierline_operator.reading import Unreadable, claim_of, meta_of, model_of, pod_of
 from tierline_operator.resources import CLAIM
 from tierline_operator.status import status_of
@@ -331,6 +333,21 @@ def test_a_lost_seat_keeps_what_it_was_granted_readable() -> None:
         "tierline.io/order",
         "tierline.io/terms",
     }
+
+
+def test_the_largest_plan_fits_into_the_annotations_of_a_claim() -> None:
+    _, seat = seated()
+    assert seat.plan is not None
+    seat.plan = replace(
+        seat.plan,
+        extent_count=MAX_EXTENTS,
+        resident_extents=tuple(range(MAX_EXTENTS)),
+        homes=tuple(HomeRun(tier, MAX_EXTENTS // 1024) for tier in ("dram", "nvme") * 512),
+    )
+
+    notes = claim_notes(seat, task("m").spec)
+
+    assert sum(len(name) + len(text) for name, text in notes.items()) < 240 << 10
 
 
 def test_log_lines_are_one_json_object_each() -> None:

@@ -328,7 +328,7 @@ def test_a_profile_of_more_extents_than_a_plan_can_name_is_refused() -> None:
     _, reason, message = said(seen, "m")
     assert reason == "InvalidSpec"
     assert "MemProfile/m: spec.layers have 512Pi of weights" in message
-    assert "at most 65536 extents of 1Mi" in message
+    assert "at most 32768 extents of 1Mi" in message
 
 
 def test_a_budget_below_the_measure_is_refused_and_the_old_one_stays() -> None:
