@@ -10,7 +10,8 @@ No double admission, whenever the process dies:
 * a claim is allocated only after a consistent listing of all claims by the same leader, and what it
   allocates is noted before anything else is decided;
 * an allocation carries the claim's resourceVersion, and a leader that follows one which did not
-  give up its Lease first changes every unallocated claim: a write still under way is refused;
+  give up its Lease, or finds none, first changes every unallocated claim: a write still under way
+  is refused;
 * what was decided but not allocated is nowhere: the next leader decides it again. Where it is
   lost meanwhile, the same leader decides anew, and first changes the claim likewise.
 """
