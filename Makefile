@@ -60,7 +60,7 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 e2e: kubernetes images ## pods on a real kubelet and containerd, the images and what Helm installs (root)
 	tests/packages.sh runc containernetworking-plugins busybox binutils gcc libc6-dev musl-tools

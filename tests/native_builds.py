@@ -8,6 +8,7 @@ A missing tool fails the run; it never skips a test.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import importlib.util
 import os
@@ -56,6 +57,14 @@ def run(*command: str, env: dict[str, str] | None = None) -> subprocess.Complete
 def build(flavour: str) -> Path:
     """Build all native code and its tests; the folder, in which libtierline.so lies."""
     folder = ROOT / "build" / f"native-{flavour}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build(flavour, folder)
+    return folder
+
+
+def _build(flavour: str, folder: Path) -> None:
     run(
         *(tool("cmake"), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}"),
         *("-S", str(ROOT / "nodeagent" / "native"), "-B", str(folder)),
@@ -66,7 +75,6 @@ def build(flavour: str) -> Path:
         f"-DSIMCUDA_TESTS={ROOT / 'tests' / 'simcuda'}",
     )
     run(tool("cmake"), "--build", str(folder), "--parallel", "2")
-    return folder
 
 
 def simulated_driver(flavour: str) -> Path:

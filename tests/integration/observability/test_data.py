@@ -27,10 +27,9 @@ PATIENCE_S = 120
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[AgentProcess]:
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    process = AgentProcess(folder, metrics_port=0)
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    # A folder of its own, with a short name: a socket's path has room for 107 bytes.
+    process = AgentProcess(tmp_path_factory.mktemp("agent"), metrics_port=0)
     process.start()
     yield process
     process.stop()
