@@ -165,10 +165,10 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
 }
 
 /* The arena of the first weight that is the library's; TIERLINE_NO_ARENA if none is. */
-static uint32_t first_arena(const tierline_client *client, const struct tierline_call *call) {
+static uint32_t first_arena(const struct tierline_call *call) {
     for (uint32_t i = 0; i < call->weight_count; i++) {
         const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
-        if (watched != NULL && client->arenas[watched->arena].state == TL_ARENA_SEALED) {
+        if (watched != NULL && tl_gates_sealed(watched->arena)) {
             return watched->arena;
         }
     }
@@ -181,7 +181,7 @@ static uint32_t collect(const tierline_client *client, const struct tierline_cal
     uint32_t arenas = 0;
     for (uint32_t i = 0; i < call->weight_count; i++) {
         const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
-        if (watched == NULL || client->arenas[watched->arena].state != TL_ARENA_SEALED) {
+        if (watched == NULL || !tl_gates_sealed(watched->arena)) {
             continue;
         }
         const struct tl_arena *arena = &client->arenas[watched->arena];
@@ -270,7 +270,7 @@ static int lease(struct tierline_call *call) {
         call->held = LOCKED;
     }
     const tierline_client *client = tl_gates.client;
-    uint32_t first = client != NULL ? first_arena(client, call) : TIERLINE_NO_ARENA;
+    uint32_t first = client != NULL ? first_arena(call) : TIERLINE_NO_ARENA;
     if (first == TIERLINE_NO_ARENA) { /* the program's own weights: nothing is known of them here */
         tl_lock_release(&tl_gates.lock);
         call->held = 0;

@@ -37,7 +37,7 @@ static bool graph_words(uint32_t index, uint64_t *published, uint64_t *consumed)
     const struct tl_arena *arena = &tl_gates.client->arenas[index];
     *published = arena->on_device.published;
     *consumed = arena->on_device.consumed;
-    return arena->state == TL_ARENA_SEALED;
+    return tl_gates_sealed(index);
 }
 
 static bool graph_stops(uint64_t *arrived, uint64_t *permit) {

@@ -34,7 +34,7 @@ void tl_gates_say(const char *what) {
 
 void *tl_gates_context(const tierline_client *client) {
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
-        if (client->arenas[a].state == TL_ARENA_SEALED) {
+        if (tl_gates_sealed(a)) {
             return client->arenas[a].on_device.context;
         }
     }
@@ -57,7 +57,7 @@ static int drop_copies(struct tl_arena *arena) {
 static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     int code = 0;
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && code == 0; a++) {
-        if (client->arenas[a].state == TL_ARENA_SEALED) {
+        if (tl_gates_sealed(a)) {
             code = drop_copies(&client->arenas[a]);
         }
     }
@@ -90,7 +90,7 @@ void tl_gates_believe(void) {
     uint32_t layer = tl_gates.doubted.layer;
     if (tl_gates.doubted.streamed && tl_gates.arena < TIERLINE_MAX_ARENAS) {
         struct tl_arena *arena = &tl_gates.client->arenas[tl_gates.arena];
-        if (arena->state == TL_ARENA_SEALED && layer < arena->layer_count) {
+        if (tl_gates_sealed(tl_gates.arena) && layer < arena->layer_count) {
             arena->gates[layer].skipped_to = true;
         }
     }
@@ -289,6 +289,7 @@ void tl_gates_disown(const tierline_client *client) {
         tl_lock_acquire(&tl_gates.lock);
         tl_gates.client = NULL;
         tl_gates.job = 0;
+        atomic_store(&tl_gates.sealed, 0);
         atomic_store(&tl_gates.leased, false);
         tl_watch_forget();
         tl_lock_release(&tl_gates.lock);
@@ -301,10 +302,22 @@ static int prepare_context(void) {
     return code == 0 ? tl_stand_in_open() : code;
 }
 
+static uint32_t look_for_sealed(tierline_client *client) {
+    uint32_t sealed = 0;
+    tl_lock_acquire(&client->lock);
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        sealed |= client->arenas[a].state == TL_ARENA_SEALED ? 1U << a : 0;
+    }
+    tl_lock_release(&client->lock);
+    return sealed;
+}
+
 int tl_gates_show(tierline_client *client) {
     tl_lock_acquire(&tl_gates.lock);
+    uint32_t sealed = look_for_sealed(client);
+    atomic_store(&tl_gates.sealed, sealed);
     void *context = tl_gates_context(client);
-    int code = tl_watch_show(client);
+    int code = tl_watch_show(client, sealed);
     if (code == 0 && context != NULL) {
         code = tl_cuda_enter(context)
                    ? prepare_context()

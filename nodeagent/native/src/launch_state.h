@@ -25,6 +25,9 @@ struct tl_gates {
     struct tl_lock lock;
     tierline_client *client;
 
+    /* A bit an arena that is sealed, and whose weights calls are searched for. The client's own
+     * word for it changes under the client's lock, which calls do without. */
+    atomic_uint sealed;
     atomic_bool leased;
     atomic_uint passing;  /* calls without weights that are at the driver */
     atomic_uint begun;    /* calls so far, to see whether a process is idle */
@@ -85,6 +88,10 @@ int tl_gates_give_back(struct tl_stream *stream, const struct tl_arena *arena, u
 bool tl_gates_announce(uint32_t needs);
 /* The job has skipped to what was doubted, if anything was: its later ones may at once. */
 void tl_gates_believe(void);
+/* Whether calls may read this arena. */
+static inline bool tl_gates_sealed(uint32_t index) {
+    return (atomic_load_explicit(&tl_gates.sealed, memory_order_acquire) >> index & 1U) != 0;
+}
 /* Whether the job streams this arena. */
 static inline bool tl_gates_stream(uint32_t index) {
     return index == tl_gates.arena && !atomic_load(&tl_gates.orphaned);

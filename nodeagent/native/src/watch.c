@@ -20,15 +20,14 @@ struct table {
 
 static struct table *newest; /* only ever grows at its head, so that it is read without a lock */
 
-static uint32_t weights_of(const tierline_client *client, uint32_t index) {
-    const struct tl_arena *arena = &client->arenas[index];
-    return arena->state == TL_ARENA_SEALED ? arena->on_device.weight_count : 0;
+static uint32_t weights_of(const tierline_client *client, uint32_t sealed, uint32_t index) {
+    return (sealed >> index & 1U) != 0 ? client->arenas[index].on_device.weight_count : 0;
 }
 
-int tl_watch_show(const tierline_client *client) {
+int tl_watch_show(const tierline_client *client, uint32_t sealed) {
     uint32_t count = 0;
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
-        count += weights_of(client, a);
+        count += weights_of(client, sealed, a);
     }
     struct table *table = calloc(1, sizeof *table + count * sizeof *table->weights);
     tierline_weight *ranges = calloc(count + 1U, sizeof *ranges);
@@ -39,7 +38,7 @@ int tl_watch_show(const tierline_client *client) {
     }
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
         const struct tl_arena *arena = &client->arenas[a];
-        for (uint32_t w = 0; w < weights_of(client, a); w++) {
+        for (uint32_t w = 0; w < weights_of(client, sealed, a); w++) {
             const struct tl_weight *weight = &arena->on_device.weights[w];
             ranges[table->count] =
                 (tierline_weight){.address = (uint64_t)(uintptr_t)arena->base + weight->offset,

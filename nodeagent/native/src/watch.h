@@ -10,9 +10,9 @@ struct tl_watched {
     uint32_t weight; /* of the arena's */
 };
 
-/* Shows the weights of all sealed arenas to the observer, in the order of their arenas, instead of
- * what was shown before. 0 or a code. */
-int tl_watch_show(const tierline_client *client);
+/* Shows the weights of the arenas in `sealed`, a bit each, to the observer, in their order, instead
+ * of what was shown before. 0 or a code. */
+int tl_watch_show(const tierline_client *client, uint32_t sealed);
 
 /* The meaning of a weight that was named in a generation, or NULL: it is not the library's. */
 const struct tl_watched *tl_watch_find(uint64_t generation, uint32_t weight);
