@@ -92,6 +92,35 @@ static void unpaced(void) {
     HOLDS(jobs(&task) == 1000);
 }
 
+/* As a server does: each job's input goes up before it, its output comes down behind it, and
+ * neither is a job of its own. Copies of more than 16 MiB are. */
+static void served(void) {
+    enum { LARGE = 18 << 20 };
+    load_all();
+    CUdeviceptr input;
+    uint8_t *host;
+    OK(cuMemAlloc(&input, LARGE));
+    OK(cuMemHostAlloc((void **)&host, LARGE, 0));
+    end(&task, begin(&task)); /* from now on it is known to begin its jobs itself */
+    for (uint64_t i = 2; i <= 100; i++) {
+        memset(host, (int)i, 4096);
+        OK(cuMemcpyHtoDAsync(input, host, 4096, NULL));
+        uint64_t job = begin(&task);
+        pass();
+        end(&task, job);
+        memset(host, 0, 4096);
+        OK(cuMemcpyDtoH(host, input, 4096));
+        HOLDS(host[0] == (uint8_t)i && host[4095] == (uint8_t)i);
+        HOLDS(jobs(&task) == i);
+    }
+    fputs("served\n", stdout);
+    fflush(stdout);
+    HOLDS(getchar() == '\n');
+    for (int copied = 0; copied <= LARGE; copied += LARGE / 3) {
+        OK(cuMemcpyDtoH(host, input, LARGE / 3));
+    }
+}
+
 static uint64_t random_below(uint64_t *state, uint64_t bound) {
     *state = *state * 6364136223846793005U + 1442695040888963407U;
     return (*state >> 33) % bound;
@@ -142,8 +171,8 @@ static void timed(void) {
 
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
-        {"told", told},   {"alone", alone}, {"unpaced", unpaced}, {"contending", contending},
-        {"timed", timed},
+        {"told", told},   {"alone", alone},   {"unpaced", unpaced}, {"contending", contending},
+        {"timed", timed}, {"served", served},
     };
     HOLDS(argc == 5);
     socket_path = argv[2];

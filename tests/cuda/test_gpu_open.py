@@ -167,6 +167,24 @@ def test_other_programs_take_it_too(agent: AgentProcess, scenario: str, flavour:
         assert task["uncontended"] > 0
 
 
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_inputs_and_outputs_between_jobs_need_no_lease(
+    start: Start, agent: AgentProcess, flavour: str
+) -> None:
+    """But what would keep others' copies waiting for long does."""
+    register(agent, "vision", "alone")
+    program = start(agent, "vision", "served", flavour)
+    assert program.answer() == "served"
+    task = agent.task("vision")
+    assert (task["jobs"], task["uncontended"]) == (100, 99)
+    held = raw(agent, "alone")
+    job = held.begin(p.NO_ARENA)
+    program.tell("")
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "it waits")
+    held.end(job)
+    program.held()
+
+
 def test_a_client_that_is_faster_than_the_agent_counts_asks_it(
     start: Start, agent: AgentProcess
 ) -> None:

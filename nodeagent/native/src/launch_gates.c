@@ -9,7 +9,8 @@
  *
  * What cannot go with the stream (order.h) reads the arena from the start again if that is where it
  * begins, or if copies have cost as much, else it gets private copies of its extents; both wait for
- * the GPU first. A call without weights only needs the lease.
+ * the GPU first. A call without weights only needs the lease, and small copies between host and
+ * device, for which no job is to be begun, not even that.
  *
  * A call that is far ahead of its turn may skip layers, or name an old address in a hole of its
  * parameters. To go there and find the skipped layers called next costs more than the job itself.
@@ -35,6 +36,9 @@
 /* A private copy comes through the agent's memory and the staging memory: about so many streamed
  * extents. On an H200 14 ms of 32 MiB, which the stream copies in 0.6. */
 #define COPY_COST 24U
+
+/* Bytes: 0.3 ms of an H200's link. */
+#define MOST_TRANSFERRED ((uint64_t)16 << 20)
 
 enum { PASSING = 1, LOCKED = 2 };
 
@@ -212,6 +216,19 @@ static int refuse(int code) {
     return ABI_SYSTEM_NOT_READY;
 }
 
+/* Whether the call brings the input of the program's next job, or takes the output of its last one:
+ * that needs no lease. To ask for one would cost as much as the job, keep the device from others
+ * until the program is seen to be idle, and end the copies ahead for the job that follows. What
+ * others' copies wait for it is part of what a job is charged (planning/overheads.py), so it is no
+ * more than MOST_TRANSFERRED a job. */
+static bool is_between_jobs(const struct tierline_call *call) {
+    return call->transferred > 0 && call->transferred <= MOST_TRANSFERRED &&
+           atomic_load(&tl_gates.says_jobs) && !atomic_load(&tl_drain_watching) &&
+           !tl_yields_standing() &&
+           atomic_fetch_add(&tl_gates.transferred, call->transferred) <=
+               MOST_TRANSFERRED - call->transferred;
+}
+
 static int pass(struct tierline_call *call) {
     atomic_fetch_add(&tl_gates.begun, 1);
     atomic_fetch_add(&tl_gates.passing, 1);
@@ -220,6 +237,9 @@ static int pass(struct tierline_call *call) {
         return ABI_SUCCESS;
     }
     atomic_fetch_sub(&tl_gates.passing, 1);
+    if (is_between_jobs(call)) {
+        return ABI_SUCCESS;
+    }
     tl_lock_acquire(&tl_gates.lock);
     int code = tl_gates.client == NULL ? 0 : tl_gates_hold(tl_gates.client, TIERLINE_NO_ARENA);
     if (code == 0) {

@@ -70,6 +70,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_gates.doubted = (struct tl_need){0};
     tl_gates.streamed = 0;
     atomic_store(&tl_gates.highest, 0);
+    atomic_store(&tl_gates.transferred, 0);
     tl_lock_acquire(&client->lock);
     /* The monitor may have heard of its end since it was granted. */
     atomic_store(&tl_gates.orphaned, client->job.number == number && client->job.revoked);
@@ -204,7 +205,7 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
         struct tlp_job_begin asked = {
             .arena = wanted, /* what names no weights has nothing streamed for it */
             /* A program that says its jobs has no others: what it does between them is no job. */
-            .flags = tl_gates.says_jobs ? TIERLINE_JOB_WARMUP : 0,
+            .flags = atomic_load(&tl_gates.says_jobs) ? TIERLINE_JOB_WARMUP : 0,
             .release_ns = now_ns,
             .deadline_ns = deadline_ns == 0 ? LATEST_NS : now_ns + deadline_ns};
         tl_lock_acquire(&client->lock);
@@ -361,7 +362,7 @@ int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *aske
         code = ask(client, asked, job);
     }
     if (code == 0) {
-        tl_gates.says_jobs = true;
+        atomic_store(&tl_gates.says_jobs, true);
         code = take_job(client, *job, asked->arena);
     }
     tl_lock_release(&tl_gates.lock);

@@ -29,8 +29,10 @@ struct tl_gates {
      * word for it changes under the client's lock, which calls do without. */
     atomic_uint sealed;
     atomic_bool leased;
-    atomic_uint passing;  /* calls without weights that are at the driver */
-    atomic_uint begun;    /* calls so far, to see whether a process is idle */
+    atomic_bool says_jobs;             /* the program begins jobs itself */
+    atomic_uint_least64_t transferred; /* bytes between host and device since the last job */
+    atomic_uint passing;               /* calls without weights that are at the driver */
+    atomic_uint begun;                 /* calls so far, to see whether a process is idle */
     atomic_uint named;    /* of them with weights: each has the lock until it is at the driver */
     atomic_int failed;    /* a CUresult that all calls are answered from now on; 0: none */
     atomic_bool orphaned; /* the job was revoked: nobody fills the ring but the monitor */
@@ -47,7 +49,6 @@ struct tl_gates {
     struct tl_need doubted; /* of a call far ahead of its turn that got copies; or not streamed */
     struct tl_stream *at_driver; /* of the call that is there, if it goes with the stream */
     struct tl_pass pass;         /* of the graph that is there */
-    bool says_jobs;              /* the program begins jobs itself */
     uint64_t streamed;           /* extents, in passes that were rewound */
 
     /* The monitor's. */

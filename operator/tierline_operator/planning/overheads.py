@@ -9,7 +9,9 @@ dispatch is the waking of the program's process.
 * `cuda` (one H200, docs/benchmarks/gpu.md): beginning a job is a round trip to the agent of 0.2 to
   0.3 ms when both sides have slept; all that a job takes beyond its limit is 0.4 to 1.3 ms in the
   median where nothing streams, and 0.9 to 1.6 ms where something does, of which the recursion
-  charges the first extent and the last layer by itself. A gate of three stream memory operations
+  charges the first extent and the last layer by itself. What a program copies between host and
+  device beside its jobs goes on its way without the lease, up to 16 MiB a job (launch_gates.c), and
+  keeps others' extents waiting for up to 0.3 ms. A gate of three stream memory operations
   takes 5.4 us, one of a graph 4.2. Charged are 2 ms and 10 us.
 """
 

@@ -145,6 +145,7 @@ struct tierline_call {
     bool graph;      /* a graph launch: the weights are those of all its kernels */
     bool unloaded;   /* a launch of a function not seen before, whose code may not be loaded yet */
     const void *function; /* CUfunction or CUkernel of a launch, else NULL */
+    uint64_t transferred; /* bytes of a plain copy between host and device, else 0 */
     const uint32_t
         *weights; /* indexes of the watched weights that it names, each once, unordered */
     uint32_t weight_count;

@@ -2929,7 +2929,7 @@ TIERLINE_EXPORT int cuMemcpyDtoHAsync_v2(void *dstHost, uint64_t srcDevice, size
     struct tierline_call call = {.symbol = "cuMemcpyDtoHAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_transfer(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount, hStream);
         gate_done(&call);
@@ -2949,7 +2949,7 @@ TIERLINE_EXPORT int cuMemcpyDtoHAsync_v2_ptsz(void *dstHost, uint64_t srcDevice,
     struct tierline_call call = {.symbol = "cuMemcpyDtoHAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_transfer(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount, hStream);
         gate_done(&call);
@@ -2969,7 +2969,7 @@ TIERLINE_EXPORT int cuMemcpyDtoH_v2(void *dstHost, uint64_t srcDevice, size_t By
     struct tierline_call call = {.symbol = "cuMemcpyDtoH_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_transfer(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount);
         gate_done(&call);
@@ -2989,7 +2989,7 @@ TIERLINE_EXPORT int cuMemcpyDtoH_v2_ptds(void *dstHost, uint64_t srcDevice, size
     struct tierline_call call = {.symbol = "cuMemcpyDtoH_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_transfer(&call, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstHost, srcDevice, ByteCount);
         gate_done(&call);
@@ -3141,7 +3141,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost
     struct tierline_call call = {.symbol = "cuMemcpyHtoDAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_transfer(&call, 0, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
         gate_done(&call);
@@ -3161,7 +3161,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2_ptsz(uint64_t dstDevice, const void *sr
     struct tierline_call call = {.symbol = "cuMemcpyHtoDAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_transfer(&call, 0, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
         gate_done(&call);
@@ -3181,7 +3181,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, siz
     struct tierline_call call = {.symbol = "cuMemcpyHtoD_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_transfer(&call, 0, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
         gate_done(&call);
@@ -3201,7 +3201,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHost
     struct tierline_call call = {.symbol = "cuMemcpyHtoD_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_transfer(&call, 0, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
         gate_done(&call);

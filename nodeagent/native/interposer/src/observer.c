@@ -364,6 +364,11 @@ int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes) {
     return observer_watching() ? copy_pieces(call, &source, &size, 1) : gate_ask(call);
 }
 
+int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t bytes) {
+    call->transferred = bytes;
+    return source != 0 ? observer_copy(call, source, bytes) : gate_ask(call);
+}
+
 int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
                     size_t count) {
     bool look = observer_watching() && sources != NULL && bytes != NULL;
