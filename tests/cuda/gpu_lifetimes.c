@@ -97,6 +97,25 @@ static void reset(void) {
     }
 }
 
+/* The job was under way when the program reset the GPU, and is over then. */
+static void reset_inside(void) {
+    context = use_gpu();
+    load(&task, socket_path, 0, extents, 1);
+    for (int i = 0; i < 2; i++) {
+        uint64_t job = begin(&task);
+        OK(launch(&task, 0, 0, NULL, 0));
+        OK(cuDevicePrimaryCtxReset(0));
+        end(&task, job);
+        context = use_gpu();
+        OK(tierline_free(task.client, 0));
+        struct task again;
+        load_another(&again, &task, 0, extents, 1);
+        free(task.content);
+        task = again;
+    }
+    use_two_streams();
+}
+
 /* The client goes on, with its arenas loaded again. */
 static void reset_below(void) {
     context = use_gpu();
@@ -144,6 +163,7 @@ int main(int argc, char **argv) {
         {"freed_beside_jobs", freed_beside_jobs},
         {"refused_beside_jobs", refused_beside_jobs},
         {"reset", reset},
+        {"reset_inside", reset_inside},
         {"reset_below", reset_below},
         {"capture_dropped", capture_dropped},
     };

@@ -29,7 +29,7 @@ def test_an_arena_goes_while_a_job_of_another_one_is_preempted(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("name", ["reset", "reset_below", "capture_dropped"])
+@pytest.mark.parametrize("name", ["reset", "reset_inside", "reset_below", "capture_dropped"])
 def test_a_context_ends(agent: AgentProcess, name: str, flavour: str) -> None:
     agent.register("vision", PLANS["all streamed"])
     Task(agent, flavour, "gpu_lifetimes", name).held()

@@ -46,6 +46,7 @@ _Static_assert((int)ABI_CAPTURE_UNSUPPORTED == (int)CUDA_ERROR_STREAM_CAPTURE_UN
 _Static_assert((int)ABI_LAUNCH_FAILED == (int)CUDA_ERROR_LAUNCH_FAILED, "value");
 _Static_assert((int)ABI_SYSTEM_NOT_READY == (int)CUDA_ERROR_SYSTEM_NOT_READY, "value");
 _Static_assert((int)ABI_INVALID_CONTEXT == (int)CUDA_ERROR_INVALID_CONTEXT, "value");
+_Static_assert((int)ABI_CONTEXT_IS_DESTROYED == (int)CUDA_ERROR_CONTEXT_IS_DESTROYED, "value");
 _Static_assert((int)ABI_POSIX_DESCRIPTOR == (int)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, "value");
 _Static_assert((int)ABI_ALLOCATION_PINNED == (int)CU_MEM_ALLOCATION_TYPE_PINNED, "value");
 _Static_assert((int)ABI_ACCESS_READ == (int)CU_MEM_ACCESS_FLAGS_PROT_READ, "value");

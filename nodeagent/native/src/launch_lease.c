@@ -98,15 +98,27 @@ void tl_gates_believe(void) {
     tl_gates.doubted = (struct tl_need){0};
 }
 
+/* A CUresult. What comes behind the wait is on the way to the next job, so as little as can be. */
+static int await_gpu(void *context) {
+    void *current = NULL;
+    if (TL_CUDA(USED, cuCtxGetCurrent, &current) == ABI_SUCCESS && current == context) {
+        int result = tl_cuda_synchronise();
+        bool gone = result == ABI_CONTEXT_IS_DESTROYED || result == ABI_INVALID_CONTEXT;
+        return gone ? (int)ABI_SUCCESS : result; /* and all work with it */
+    }
+    if (!tl_cuda_enter(context)) {
+        return ABI_SUCCESS;
+    }
+    int result = tl_cuda_synchronise();
+    tl_cuda_leave();
+    return result;
+}
+
 /* With the lease, and with no call at the driver. `drained`: the GPU is known to be done. */
 static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes,
                    bool drained) {
-    int result = ABI_SUCCESS;
-    void *context = tl_gates_context(client);
-    if (!drained && context != NULL && tl_cuda_enter(context)) {
-        result = tl_cuda_synchronise();
-        tl_cuda_leave();
-    }
+    void *context = drained ? NULL : tl_gates_context(client);
+    int result = context != NULL ? await_gpu(context) : (int)ABI_SUCCESS;
     if (result == ABI_CAPTURE_UNSUPPORTED) {
         atomic_store(&tl_gates.leased, true);
         return tl_fail(TIERLINE_E_STATE,
