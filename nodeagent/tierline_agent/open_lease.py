@@ -11,6 +11,10 @@ shared `flock` on that file followed by a look into it, and gives it back by unl
   comes first, the agent's fails, and it knows that the client may run: it waits for JOB_RETURNED,
   or for JOB_BEGIN, which says that what was found was closed. A client cannot take it again
   meanwhile.
+* *Told late.* To wake the agent costs a short job more than all the rest. So a client that has
+  unlocked looks into the file: only if it says that the agent waits does JOB_RETURNED go out at
+  once; else with the next message, or some milliseconds later. The agent had written before its
+  lock failed, so what it waits for is not told late.
 * *A client that lies.* It has the lock and no way to write. With the lock it can do what it can do
   without, never end a job. One that unlocks and goes on is one that sends JOB_END and goes on. The
   agent maps nothing, so that a client that is root in its pod and reopens the file for writing
@@ -19,8 +23,9 @@ shared `flock` on that file followed by a look into it, and gives it back by unl
   closed for all clients but one. The next agent closes all, before it does anything else, and whose
   client still has the lock was inside a job: it is noted in the lease's mark as any other
   (`recovery`). An idle one is not waited for. A fork's child has the same open file, and closes it.
-* *Bounded.* A client may be no more than `_AHEAD` jobs ahead of what the agent has counted, else
-  it asks. So jobs shorter than the agent's counting do not fill its event loop.
+* *Bounded.* A client may be no more than `_AHEAD` jobs ahead of what the agent has counted, which
+  are as many as fit between two looks of its monitor if they take a millisecond; else it asks. So
+  jobs shorter than the agent's counting do not fill its event loop.
 
 What admission proved stays true: `leases` treats a lease that is taken as one held by a job that is
 not preemptible, which is what only such clients' jobs are, and which it may hold until one job has
@@ -54,13 +59,13 @@ OPEN_LEASE_MINORS: Mapping[str, int] = {"cuda": 4}
 
 _log = logging.getLogger(__name__)
 _TERMS = struct.Struct("<QII")
-_AHEAD = 2
+_AHEAD = 8
 _LATEST_JOB = (1 << 64) - 1
 _numbers = itertools.count()
 
 
 class _State(IntEnum):
-    """The agent's own word in the file."""
+    """The last word of the file."""
 
     CLOSED = 0
     OPEN = 1

@@ -1610,10 +1610,10 @@ class JobTaken:
 
     One-way. The agent left the lease to this client's jobs up to some number. The descriptor of
     kind LEASE is a file of 16 bytes that the agent writes: u64 last_job (0: closed), u32 arena,
-    u32 for the agent alone. The client takes the lease by flock(LOCK_SH) on that file and then
-    reads it: if last_job is less than its job's number, or arena another one, it unlocks and
-    sends JOB_BEGIN. It may say that it took it as late as with its next message, or after some
-    milliseconds if it sends none.
+    u32 state (2: the agent waits until the file is unlocked). The client takes the lease by
+    flock(LOCK_SH) on that file and then reads it: if last_job is less than its job's number, or
+    arena another one, it unlocks and sends JOB_BEGIN. It may say that it took it as late as
+    with its next message, or after some milliseconds if it sends none.
     """
 
     TYPE: ClassVar[int] = 39
@@ -1659,7 +1659,8 @@ class JobTaken:
 class JobReturned:
     """A job that began by JOB_TAKEN is over; the file was unlocked before.
 
-    Fields as in JOB_END. One-way.
+    Fields as in JOB_END. One-way. At once if the state that the client reads after it unlocked
+    is 2; else it may come as late as JOB_TAKEN.
     """
 
     TYPE: ClassVar[int] = 40

@@ -102,6 +102,7 @@ static void served(void) {
     OK(cuMemAlloc(&input, LARGE));
     OK(cuMemHostAlloc((void **)&host, LARGE, 0));
     end(&task, begin(&task)); /* from now on it is known to begin its jobs itself */
+    HOLDS(jobs(&task) == 1);
     for (uint64_t i = 2; i <= 100; i++) {
         memset(host, (int)i, 4096);
         OK(cuMemcpyHtoDAsync(input, host, 4096, NULL));
@@ -119,6 +120,18 @@ static void served(void) {
     for (int copied = 0; copied <= LARGE; copied += LARGE / 3) {
         OK(cuMemcpyDtoH(host, input, LARGE / 3));
     }
+}
+
+/* A program that ends behind its last job and closes nothing. */
+static void leaving(void) {
+    load_all();
+    for (int i = 0; i < 20; i++) {
+        uint64_t job = begin(&task);
+        pass();
+        end(&task, job);
+    }
+    puts("held");
+    exit(0);
 }
 
 static uint64_t random_below(uint64_t *state, uint64_t bound) {
@@ -172,7 +185,7 @@ static void timed(void) {
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"told", told},   {"alone", alone},   {"unpaced", unpaced}, {"contending", contending},
-        {"timed", timed}, {"served", served},
+        {"timed", timed}, {"served", served}, {"leaving", leaving},
     };
     HOLDS(argc == 5);
     socket_path = argv[2];

@@ -185,6 +185,17 @@ def test_inputs_and_outputs_between_jobs_need_no_lease(
     program.held()
 
 
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_last_jobs_of_a_program_that_ends_are_counted(
+    start: Start, agent: AgentProcess, flavour: str
+) -> None:
+    register(agent, "vision")
+    start(agent, "vision", "leaving", flavour).held()
+    wait_until(lambda: not agent.task("vision")["clients"], "it has left")
+    task = agent.task("vision")
+    assert (task["jobs"], task["broken"]) == (20, 0)
+
+
 def test_a_client_that_is_faster_than_the_agent_counts_asks_it(
     start: Start, agent: AgentProcess
 ) -> None:

@@ -340,9 +340,10 @@ int tl_attach(tierline_client *client) {
     }
     if (code != 0) {
         tl_connection_close(&client->connection);
-        struct tl_open_lease lost = {.descriptor = client->offer.lease};
-        tl_open_lease_replace(&lost, -1);
-        client->offer.lease = -1;
+        if (client->offer.lease >= 0) {
+            close(client->offer.lease);
+            client->offer.lease = -1;
+        }
     }
     return code;
 }

@@ -60,12 +60,27 @@ static void drop_in_child(void) {
     }
 }
 
+/* The last jobs may not be told of yet. Who has a lock then may have ended with it. */
+static void tell_at_exit(void) {
+    if (!tl_lock_try(&clients_lock)) {
+        return;
+    }
+    for (size_t i = 0; i < MOST_CLIENTS; i++) {
+        if (clients[i] != NULL && tl_lock_try(&clients[i]->lock)) {
+            tl_tell(clients[i]);
+            tl_lock_release(&clients[i]->lock);
+        }
+    }
+    tl_lock_release(&clients_lock);
+}
+
 static int register_client(tierline_client *client) {
     int code = tl_fail(TIERLINE_E_NO_MEMORY, "more than %u clients in one process", MOST_CLIENTS);
     tl_lock_acquire(&clients_lock);
     if (!watching_forks) {
         watching_forks = __register_atfork != NULL &&
-                         __register_atfork(NULL, NULL, drop_in_child, &__dso_handle) == 0;
+                         __register_atfork(NULL, NULL, drop_in_child, &__dso_handle) == 0 &&
+                         atexit(tell_at_exit) == 0;
     }
     for (size_t i = 0; i < MOST_CLIENTS && code != 0 && watching_forks; i++) {
         if (clients[i] == NULL) {
@@ -180,6 +195,11 @@ void tl_close(tierline_client *client) {
     if (client->device == TIERLINE_DEVICE_CUDA && !client->dropped) {
         tl_gates_settle(client); /* what cannot be settled ends with the connection */
         tl_gates_disown(client);
+    }
+    if (!client->dropped) {
+        tl_lock_acquire(&client->lock);
+        tl_tell(client);
+        tl_lock_release(&client->lock);
     }
     tl_keeper_stop(client);
     forget_client(client);

@@ -29,7 +29,10 @@ enum tl_link { TL_LINK_DOWN, TL_LINK_ATTACHING, TL_LINK_UP };
 
 enum tl_progress { TL_WAITING, TL_DONE, TL_LOST };
 
-#define TL_TAKEN_FRAME 64 /* bytes, at least those of JOB_TAKEN */
+/* Of JOB_TAKEN and JOB_RETURNED that wait for the next message: bytes of all, and at most of one.
+ */
+#define TL_UNTOLD_BYTES 1024
+#define TL_UNTOLD_FRAME 64
 
 /* A request whose reply has not come yet; lives on the requester's stack. */
 struct tl_pending {
@@ -63,13 +66,11 @@ struct tl_job {
     bool ending;       /* JOB_END is under way: no gate opens anything any more */
     bool yielding;     /* YIELD is under way: the device is somebody else's */
     bool taken;        /* by the open lease of this connection, and not given back */
-    bool unsaid;       /* and the agent was not told: whatever is sent next tells it before */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
     uint32_t flags; /* TIERLINE_JOB_ */
     uint64_t release_ns;
     uint64_t deadline_ns;
-    uint64_t taken_ns;     /* when it was taken */
     uint64_t revoke_asked; /* the job that a REVOKE named */
     tierline_job_stats stats;
 };
@@ -112,7 +113,9 @@ struct tierline_client {
     struct tl_pending *pending;
     struct tl_offer offer;
     struct tl_connection connection;
-    uint8_t frame[TL_TAKEN_FRAME + TLP_MAX_FRAME]; /* where frames are encoded */
+    uint8_t frame[TL_UNTOLD_BYTES + TLP_MAX_FRAME]; /* where frames are encoded */
+    uint8_t untold[TL_UNTOLD_BYTES]; /* messages: whatever is sent next goes behind them */
+    size_t untold_bytes;
 
     uint8_t *staging;
     int staging_descriptor;
@@ -141,8 +144,9 @@ int tl_request(tierline_client *client, const struct tlp_message *message, uint1
 /* Sends JOB_END and lets its answer come when it may: what is sent next is behind it anyway. */
 int tl_send_unawaited(tierline_client *client, const struct tlp_message *message);
 int tl_send_one_way(tierline_client *client, const struct tlp_message *message);
-/* Tells the agent of a job that was taken, if it was not told yet. */
-void tl_say_taken(tierline_client *client);
+/* Leaves a message, of TL_UNTOLD_FRAME bytes at most, to whatever is sent next, or to tl_tell. */
+void tl_tell_later(tierline_client *client, const struct tlp_message *message);
+void tl_tell(tierline_client *client);
 int tl_ensure_connected(tierline_client *client);
 /* Makes one attempt, if the link is down and nobody reads from it. 0 or a code. */
 int tl_try_to_connect(tierline_client *client);

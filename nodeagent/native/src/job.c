@@ -76,34 +76,41 @@ static int check_job_arena(const tierline_client *client, uint32_t index) {
     return 0;
 }
 
-/* Begins the job by the open lease, if there is one for it. The agent may be gone: then the next
- * one finds who has taken it. */
+/* Begins the job by the open lease, if there is one for it. The agent may be gone, which the keeper
+ * hears of: then the next one finds who has taken it. The agent need not know at once: with the
+ * lock the lease is not anybody else's. To wake it here, and again at the end, would be a good part
+ * of what a short job costs. */
 static bool take_open_lease(tierline_client *client) {
     struct tl_job *job = &client->job;
-    tl_look(client);
     if (client->link != TL_LINK_UP || (job->flags & TIERLINE_JOB_WARMUP) != 0 ||
         !tl_open_lease_take(&client->lease, job->number, job->arena)) {
         return false;
     }
-    /* The agent need not know at once: with the lock the lease is not anybody else's. To wake it
-     * here, and again at the end, would be a good part of what a short job costs. */
     job->taken = true;
-    job->unsaid = true;
-    job->taken_ns = tl_now_ns();
+    struct tlp_message message = {.type = TLP_JOB_TAKEN};
+    message.job_taken.job = job->number;
+    message.job_taken.arena = job->arena;
+    message.job_taken.release_ns = job->release_ns;
+    message.job_taken.deadline_ns = job->deadline_ns;
+    message.job_taken.taken_ns = tl_now_ns();
+    tl_tell_later(client, &message);
     return true;
 }
 
-/* Gives the open lease back, and says that the job is over. */
-static int return_open_lease(tierline_client *client, const struct tlp_job_end *end) {
-    tl_open_lease_give_back(&client->lease);
-    client->job.taken = false;
+/* Gives the open lease back. That the job is over is told when the agent waits for it, else with
+ * what is sent next, or by the monitor. */
+static void return_open_lease(tierline_client *client, const struct tlp_job_end *end) {
     struct tlp_message message = {.type = TLP_JOB_RETURNED};
     message.job_returned.job = end->job;
     message.job_returned.end_ns = end->end_ns;
     message.job_returned.workspace_peak_bytes = end->workspace_peak_bytes;
     message.job_returned.stall_ns = end->stall_ns;
     message.job_returned.fetched_bytes = end->fetched_bytes;
-    return tl_send_one_way(client, &message);
+    tl_tell_later(client, &message);
+    client->job.taken = false;
+    if (tl_open_lease_give_back(&client->lease)) {
+        tl_tell(client);
+    }
 }
 
 static void give_slot_back(tierline_client *client) {
@@ -195,7 +202,9 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         return tl_fail(TIERLINE_E_STATE, "ending job %llu: it is not in progress",
                        (unsigned long long)number);
     }
-    tl_look(client);
+    if (!job->taken) { /* one that streams nothing is not revoked */
+        tl_look(client);
+    }
     int code = tl_heed_revocation(client);
     tl_job_acknowledge(client);
     job->ending = true;
@@ -210,7 +219,7 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         /* On a GPU all work is done by now, so that nothing can go wrong with the job any more.
          * The round trip would be a good part of what a short job costs. */
         if (job->taken && client->link == TL_LINK_UP) {
-            code = return_open_lease(client, &message.job_end);
+            return_open_lease(client, &message.job_end);
         } else {
             code = client->device == TIERLINE_DEVICE_CUDA ? tl_send_unawaited(client, &message)
                                                           : await_end(client, &message);

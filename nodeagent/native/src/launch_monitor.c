@@ -152,11 +152,11 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
 /* Listens to the agent. Returns the job that runs, 0 if none does. */
 static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) {
     tl_lock_acquire(&client->lock);
+    tl_tell(client);
     struct tl_job *job = &client->job;
     uint64_t number = job->granted ? job->number : 0;
     if (number != 0) {
         tl_look(client);
-        tl_say_taken(client);
         int code = tl_ensure_connected(client);
         number = job->granted ? job->number : 0;
         if (code == 0) {

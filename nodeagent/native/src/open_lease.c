@@ -2,35 +2,52 @@
 #include "open_lease.h"
 
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
-struct said {
+#define MAPPED_BYTES 4096U
+
+enum { WANTED = 2 };
+
+/* Written with one system call each time, and read between two on the lock: what is read is as old
+ * as the lock, or newer. */
+struct tl_said {
     uint64_t last_job; /* 0: closed */
     uint32_t arena;
-    uint32_t of_agent;
+    uint32_t state; /* the agent's own word */
 };
 
 bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena) {
-    struct said said;
-    if (lease->descriptor < 0 || flock(lease->descriptor, LOCK_SH | LOCK_NB) != 0) {
+    const struct tl_said *said = lease->said;
+    if (said == NULL || flock(lease->descriptor, LOCK_SH | LOCK_NB) != 0) {
         return false;
     }
     /* Only now: what is written after this finds the lock. */
-    if (pread(lease->descriptor, &said, sizeof said, 0) == (ssize_t)sizeof said &&
-        said.last_job >= job && said.arena == arena) {
+    if (__atomic_load_n(&said->last_job, __ATOMIC_ACQUIRE) >= job &&
+        __atomic_load_n(&said->arena, __ATOMIC_ACQUIRE) == arena) {
         return true;
     }
     flock(lease->descriptor, LOCK_UN);
     return false;
 }
 
-void tl_open_lease_give_back(const struct tl_open_lease *lease) {
+bool tl_open_lease_give_back(const struct tl_open_lease *lease) {
     flock(lease->descriptor, LOCK_UN);
+    /* Only now: who found the lock had written before. */
+    return __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
 }
 
 void tl_open_lease_replace(struct tl_open_lease *lease, int descriptor) {
+    if (lease->said != NULL) {
+        munmap((void *)(uintptr_t)lease->said, MAPPED_BYTES);
+        lease->said = NULL;
+    }
     if (lease->descriptor >= 0) {
         close(lease->descriptor);
     }
     lease->descriptor = descriptor;
+    if (descriptor >= 0) {
+        void *mapped = mmap(NULL, MAPPED_BYTES, PROT_READ, MAP_SHARED, descriptor, 0);
+        lease->said = mapped == MAP_FAILED ? NULL : mapped; /* without it each job is asked for */
+    }
 }

@@ -2,8 +2,9 @@
  * Both sides' argument is in the agent's open_lease.py.
  *
  * The agent writes a small file of the client's own; the client has it for reading, takes the lease
- * by a shared flock and then looks into the file. The kernel gives back what a process had when it
- * dies. A fork's child has the same open file: it closes it, and never unlocks.
+ * by a shared flock and then looks into the file. When it has unlocked it looks again: the agent
+ * may have wanted it meanwhile, and wait to be told. The kernel gives back what a process had when
+ * it dies. A fork's child has the same open file: it closes it, and never unlocks.
  *
  * Invariant: between tl_open_lease_take that returned true and tl_open_lease_give_back the file is
  * locked, unless the connection it came with is lost; before and behind it is not.
@@ -14,13 +15,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct tl_said;
+
 struct tl_open_lease {
-    int descriptor; /* -1: none */
+    int descriptor;             /* -1: none */
+    const struct tl_said *said; /* the file, mapped; NULL: there is none to take */
 };
 
 /* Takes the lease for a job if it is open to it. */
 bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena);
-void tl_open_lease_give_back(const struct tl_open_lease *lease);
+/* True: the agent tried to close it before, and waits to be told. */
+bool tl_open_lease_give_back(const struct tl_open_lease *lease);
 /* Closes the file, whatever its state, and takes over that of another connection, or -1. */
 void tl_open_lease_replace(struct tl_open_lease *lease, int descriptor);
 

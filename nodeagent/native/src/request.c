@@ -172,7 +172,7 @@ static void connected(tierline_client *client) {
     client->gave_up = false;
     tl_open_lease_replace(&client->lease, client->offer.lease);
     client->job.taken = false; /* the agent knows the job by what it was offered */
-    client->job.unsaid = false;
+    client->untold_bytes = 0;
     client->generation++;
     if (client->device == TIERLINE_DEVICE_CUDA) {
         tl_gates_connected();
@@ -223,31 +223,23 @@ int tl_ensure_connected(tierline_client *client) {
     return 0;
 }
 
-/* JOB_TAKEN, if that is still to be said, at the head of `frame`. Returns its bytes. */
-static size_t put_taken(tierline_client *client) {
-    struct tl_job *job = &client->job;
-    if (!job->unsaid) {
-        return 0;
-    }
-    job->unsaid = false;
-    struct tlp_message message = {.type = TLP_JOB_TAKEN};
-    message.job_taken.job = job->number;
-    message.job_taken.arena = job->arena;
-    message.job_taken.release_ns = job->release_ns;
-    message.job_taken.deadline_ns = job->deadline_ns;
-    message.job_taken.taken_ns = job->taken_ns;
-    return tlp_encode(&message, 0, client->frame, TL_TAKEN_FRAME);
-}
-
 static void send_bytes(tierline_client *client, size_t length) {
     if (tl_connection_send(&client->connection, client->frame, length, NULL, 0) != 0) {
         tl_break_link(client);
     }
 }
 
+/* What was left to be told, at the head of `frame`. Returns its bytes. */
+static size_t put_untold(tierline_client *client) {
+    size_t length = client->untold_bytes;
+    memcpy(client->frame, client->untold, length);
+    client->untold_bytes = 0;
+    return length;
+}
+
 static int send_frame(tierline_client *client, const struct tlp_message *message,
                       uint32_t sequence) {
-    size_t before = put_taken(client);
+    size_t before = put_untold(client);
     size_t length = tlp_encode(message, sequence, client->frame + before, TLP_MAX_FRAME);
     if (before + length > 0) {
         send_bytes(client, before + length);
@@ -257,10 +249,18 @@ static int send_frame(tierline_client *client, const struct tlp_message *message
                                  message->type, TLP_MAX_FRAME);
 }
 
-void tl_say_taken(tierline_client *client) {
-    if (client->job.unsaid && client->link == TL_LINK_UP) {
-        send_bytes(client, put_taken(client));
+void tl_tell(tierline_client *client) {
+    if (client->untold_bytes > 0 && client->link == TL_LINK_UP) {
+        send_bytes(client, put_untold(client));
     }
+}
+
+void tl_tell_later(tierline_client *client, const struct tlp_message *message) {
+    if (client->untold_bytes + TL_UNTOLD_FRAME > sizeof client->untold) {
+        tl_tell(client);
+    }
+    client->untold_bytes +=
+        tlp_encode(message, 0, client->untold + client->untold_bytes, TL_UNTOLD_FRAME);
 }
 
 /* 0 is what unasked messages carry. */
