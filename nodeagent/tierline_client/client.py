@@ -209,21 +209,23 @@ class Client:
         Times are CLOCK_MONOTONIC. A second thread waits until the first one's job has ended.
         """
         job = ctypes.c_uint64()
-        self._check(
-            self._library.tierline_job_begin(
-                self._handle,
-                library.NO_ARENA if arena is None else arena,
-                _WARMUP if warmup else 0,
-                release_ns,
-                deadline_ns,
-                ctypes.byref(job),
-            )
+        result = self._library.tierline_job_begin(
+            self._handle,
+            library.NO_ARENA if arena is None else arena,
+            _WARMUP if warmup else 0,
+            release_ns,
+            deadline_ns,
+            ctypes.byref(job),
         )
+        if result != 0:  # looked at here, and at the end, as that is a call less in each job
+            self._check(result)
         return job.value
 
     def job_end(self, job: int, workspace_peak_bytes: int = 0) -> None:
         """Give the lease back. ClientError REVOKED: it was lost before, and the job is over."""
-        self._check(self._library.tierline_job_end(self._handle, job, workspace_peak_bytes))
+        result = self._library.tierline_job_end(self._handle, job, workspace_peak_bytes)
+        if result != 0:
+            self._check(result)
 
     def rewind(self) -> None:
         """Let the job in progress read its arena from the start again.

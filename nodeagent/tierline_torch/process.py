@@ -66,7 +66,7 @@ class Process:
             with self._connecting:
                 if self._backend is None and not self._absent:
                     self._connect()
-        return None if self._absent else self._backend
+        return self._backend
 
     def _connect(self) -> None:
         observed = os.environ.get("TIERLINE_OBSERVE")
@@ -87,6 +87,7 @@ class Process:
 
     def _forked(self) -> None:
         self._absent = True
+        self._backend = None
         self.lock = threading.Lock()
         self._connecting = threading.Lock()
         self.running = frozenset()
@@ -133,6 +134,42 @@ class Process:
         key = id(parameter)
         self._claimed[key] = weakref.ref(parameter, lambda _: self._claimed.pop(key, None))
 
+    def begin(self, backend: Backend, site: Site, deadline_s: float | None) -> Invoke:
+        """Begin a job, as soon as no other one runs; what gets its module calls.
+
+        Raises TierlineError: then there is none. Else `end` and `over` belong to it.
+        """
+        self.lock.acquire()
+        try:
+            settled = site.settled
+            window = self.window_for(backend, deadline_s)
+            warmup = self.warming or not settled
+            invoke = backend.begin(site, window, warmup=warmup, stream=settled)
+        except BaseException:
+            self.lock.release()
+            raise
+        self.running = site.members
+        return invoke
+
+    def end(self, backend: Backend, site: Site, *, failed: bool) -> Reportable | None:
+        """Give the lease back; None if not even that went well. Raises TierlineError."""
+        try:
+            job = backend.end(site)
+        except Exception as error:
+            if not failed:
+                raise
+            # The program's own exception must reach it; this one can only be told.
+            self.say(f"could not end the job of {site.name}: {error}")
+            return None
+        if site.settled and not failed:
+            site.jobs += 1
+        return job
+
+    def over(self) -> None:
+        """Let another job begin."""
+        self.running = frozenset()
+        self.lock.release()
+
     def window_for(self, backend: Backend, deadline_s: float | None) -> Window:
         """When the job that begins now was released, and its deadline."""
         if deadline_s is None and self.window is not None:
@@ -161,21 +198,18 @@ class Job:
         self._recording: AbstractContextManager[object] | None = None
 
     def __enter__(self) -> Job:
-        self._process.lock.acquire()
+        site, backend = self._site, self._backend
+        self._inner = self._process.begin(backend, site, self._deadline_s)
         try:
-            site, backend = self._site, self._backend
-            window = self._process.window_for(backend, self._deadline_s)
-            warmup = self._process.warming or not site.settled
-            self._inner = backend.begin(site, window, warmup=warmup, stream=site.settled)
             if not site.settled:
                 self._first = FirstRun(backend.survey)
                 recording = self._first.watching()
                 recording.__enter__()
                 self._recording = recording
-            self._process.running = site.members
             current.invoke = self.outermost
         except BaseException:
-            self._process.lock.release()
+            self._process.end(backend, site, failed=True)
+            self._process.over()
             raise
         return self
 
@@ -223,30 +257,14 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
         current.invoke = None
         try:
-            self._end(failed=kind is not None)
-            if kind is None:
-                self._after()
+            if self._recording is not None:
+                self._recording.__exit__(None, None, None)
+            self._counted = self._process.end(self._backend, self._site, failed=kind is not None)
+            if kind is None and self._first is not None:
+                self._settle(self._first)
+                self._backend.survey.tidy()  # nothing refers to the weights' own memory any more
         finally:
-            self._process.running = frozenset()
-            self._process.lock.release()
-
-    def _end(self, *, failed: bool) -> None:
-        if self._recording is not None:
-            self._recording.__exit__(None, None, None)
-        try:
-            self._counted = self._backend.end(self._site)
-        except Exception as error:
-            if not failed:
-                raise
-            # The program's own exception must reach it; this one can only be told.
-            self._process.say(f"could not end the job of {self._site.name}: {error}")
-
-    def _after(self) -> None:
-        if self._first is not None:
-            self._settle(self._first)
-            self._backend.survey.tidy()  # nothing refers to the weights' own memory any more
-        else:
-            self._site.jobs += 1
+            self._process.over()
 
     def report(self) -> None:
         """Send the digests, when the job is over."""
@@ -304,7 +322,7 @@ def left_alone(module: torch.nn.Module, kind: str) -> str | None:
 
 def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a module call that no other encloses in this thread: a job, if it is one."""
-    here = process()
+    here = _process or process()
     backend = here.backend
     if backend is not None and here.captures:
         module = here.as_run(module)
@@ -321,11 +339,40 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
             here.say(f"{site.name} is left alone: {reason}")
             with invoking(plain):
                 return plain(module, args, kwargs)
+    if site.settled and not backend.wants_witness:
+        return _run(here, backend, site, module, args, kwargs)
     with Job(here, backend, site) as job:
         output = job.forward(module, args, kwargs)
         if backend.wants_witness:
             job.keep(args, kwargs, output)
     job.report()
+    return output
+
+
+def _run(
+    here: Process,
+    backend: Backend,
+    site: Site,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """One outermost forward as a job that teaches nothing and is not reported.
+
+    `Job` could do it. But the GPU waits for all that comes before the model, and after milliseconds
+    of waiting for the GPU each line of that takes a few times as long as when it is repeated.
+    """
+    current.invoke = invoke = here.begin(backend, site, None)
+    failed = True
+    try:
+        output = invoke(module, args, kwargs)
+        failed = False
+    finally:
+        current.invoke = None
+        try:
+            here.end(backend, site, failed=failed)
+        finally:
+            here.over()
     return output
 
 
