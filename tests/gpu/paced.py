@@ -67,10 +67,10 @@ class Paced(TaskProcess):
         mode: str,
         jobs: int,
         environment: Mapping[str, str],
-        *,
+        *options: str,
         prepared: bool = False,
     ) -> None:
-        super().__init__(model, mode, jobs, environment, "--paced", prepared=prepared)
+        super().__init__(model, mode, jobs, environment, "--paced", *options, prepared=prepared)
 
     def load(self) -> None:
         """Let a prepared one go on, as soon as it is."""

@@ -1,12 +1,13 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
     python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--prepared] [--digests]
-        [--illegal]
+        [--served] [--illegal]
 
 It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
 so many jobs at each line of its standard input and prints their times. With --digests it looks at
-the output of each job, else at the last one's. A prepared one imports
+the output of each job, else at the last one's. A served one is given its inputs in host memory and
+has its outputs there, as a server does; else both stay on the GPU. A prepared one imports
 what takes long, says so, and waits for a line before it touches the GPU or the agent.
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 from tests.gpu import wild
 from tests.gpu.breakdown import Stamps, stamp_jobs
-from tests.gpu.models import first_tensor, make, synchronize
+from tests.gpu.models import first_tensor, kind, make, synchronize
 
 _WARM_UPS = 3
 
@@ -35,6 +36,12 @@ def digest(output: object) -> str:
     """A digest of all bytes of an output."""
     raw = first_tensor(output).contiguous().view(torch.uint8).cpu().numpy()
     return hashlib.blake2b(raw.tobytes()).hexdigest()
+
+
+def in_host_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy there, pinned if there is a GPU that it is for."""
+    copy = tensor.cpu()
+    return copy.pin_memory() if kind() == "cuda" else copy
 
 
 def _modules(model: str, mode: str) -> list[str]:
@@ -53,6 +60,7 @@ def main() -> None:
     parser.add_argument("--prepared", action="store_true", help="import, then wait for a line")
     parser.add_argument("--stamps", action="store_true", help="when each job did what")
     parser.add_argument("--digests", action="store_true", help="of all outputs, not the last")
+    parser.add_argument("--served", action="store_true", help="inputs and outputs in host memory")
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
@@ -77,12 +85,18 @@ def main() -> None:
         gc.collect()
         gc.freeze()  # as tierline.periodic does
 
+        given = [in_host_memory(one) for one in shape.inputs]
+
+        def served() -> object:
+            output = model(*(one.to(kind(), non_blocking=True) for one in given))
+            return first_tensor(output).cpu()
+
         def jobs() -> tuple[list[float], object]:
             times_s = []
             for _ in range(arguments.jobs):
                 begin = time.perf_counter()
                 stamps.now("call")
-                output = model(*shape.inputs)
+                output = served() if arguments.served else model(*shape.inputs)
                 synchronize()
                 stamps.now("over")
                 times_s.append(time.perf_counter() - begin)
