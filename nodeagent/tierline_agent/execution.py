@@ -76,6 +76,8 @@ class Executor:
         self._ahead = GoingAhead(device, self._streams, self._stream_finished, on_placed)
         self._promised: Execution | None = None
         """Whose stream has the links without loads beside it."""
+        self._last: Execution | None = None
+        """Who got the device last."""
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
@@ -84,7 +86,7 @@ class Executor:
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
-        self._ahead.stop_for_others(execution.job.words)
+        self._ahead.stop_for_others(execution.job)
         self._leases.request(
             execution.ticket, lambda now_ns: self._start(execution, now_ns, granted)
         )
@@ -402,6 +404,7 @@ class Executor:
 
     def _occupy(self, execution: Execution) -> None:
         job = execution.job
+        self._last = execution
         self._mark.set(job.token, job.process)
         self._memory.set_workspace(job.workspace_bytes)
         execution.since_ns = self._clock_ns()
@@ -495,13 +498,14 @@ class Executor:
 
     def _may_go_ahead(self, execution: Execution) -> bool:
         """Whether copies behind this job may begin, once its own are complete."""
-        holder = self._leases.holder
+        holder, last = self._leases.holder, self._last
+        beside = last is not None and holder is last.ticket and last.job.is_beside(execution.job)
         situation = Situation(
             waiting=self._leases.waiting,
             parked=len(self._parked),
             blocked=self._leases.blocked,
             others_hold=execution.rewinding
             or self._leases.opened is not None
-            or holder not in (None, execution.ticket),
+            or not (holder in (None, execution.ticket) or beside),
         )
         return may_go_ahead(situation)

@@ -197,11 +197,14 @@ class GoingAhead:
             current.stopped = True
             current.stream.cancel()
 
-    def stop_for_others(self, words: Words | None) -> None:
-        """A job asks for the device: unless it is one of the arena with these words, stop."""
+    def stop_for_others(self, job: Job) -> None:
+        """A job asks for the device: stop, unless it, or a job that it is beside, is copied for."""
         current, leader = self._current, self._leader
         stream = current.stream if current is not None else leader[1] if leader else None
-        if stream is not None and stream.words is not words:
+        behind = current.behind if current is not None else leader[0] if leader else None
+        if stream is None or behind is None or stream.words is job.words:
+            return
+        if not job.is_beside(behind.job):
             self.stop()
 
     def close(self) -> None:

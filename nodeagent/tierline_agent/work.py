@@ -57,6 +57,13 @@ class Job:
         """Whether it needs the ring."""
         return self.words is not None and bool(self.sources)
 
+    def is_beside(self, other: Job) -> bool:
+        """Whether it is something that the other one's client does beside its jobs.
+
+        It needs the lease alone: rings, and what is copied ahead, are left as they are.
+        """
+        return self.words is None and self.token == other.token
+
 
 @dataclass(eq=False)
 class Execution:

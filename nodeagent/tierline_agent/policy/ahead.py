@@ -49,7 +49,8 @@ class Situation:
     blocked: bool
     """Nobody would be given the device at the moment."""
     others_hold: bool
-    """A job has it whose arena is another one, or whose stream begins anew."""
+    """A job has it whose arena is another one, or whose stream begins anew; not what the client
+    that is copied for does beside its jobs."""
 
 
 def may_go_ahead(now: Situation) -> bool:

@@ -64,6 +64,16 @@ def test_the_next_job_finds_its_first_extents(shared_agent: AgentProcess) -> Non
     assert seen["revoked"] == 0
 
 
+def test_what_its_client_does_beside_its_jobs_leaves_them_alone(agent: AgentProcess) -> None:
+    vision = StreamedTask(agent, "vision", 1, 9)
+    vision.run_job()
+    for _ in range(10):
+        beside = vision.client.begin(p.NO_ARENA, warmup=True)
+        vision.wait_ahead()
+        vision.client.end(beside)
+        assert vision.run_job() >= SLOTS - 1
+
+
 def test_whoever_takes_the_ring_reads_right_bytes(shared_agent: AgentProcess) -> None:
     """Two arenas in one ring, and a task that needs the device alone."""
     vision = StreamedTask(shared_agent, "vision", 1, 9)
