@@ -53,6 +53,8 @@ from pathlib import Path
 from tierline_agent.identity import Process, is_alive
 from tierline_agent.state import LeaseMark
 
+WARMUPS_TAKE_MINOR = 6
+"""The one since which they take them for what is no job, too."""
 OPEN_LEASE_MINORS: Mapping[str, int] = {"cuda": 4}
 """The minor version of the protocol since which clients take open leases, by kind of device. On
 `cpu` the end of a job is waited for anyway."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 5
+MINOR: Final = 6
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -111,12 +111,13 @@ class ErrorCode(enum.IntEnum):
 
 
 class WelcomeFlags(enum.IntFlag):
-    """Terms: PREEMPTIBLE (minor 3) YIELD, OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5) JOB_HELD."""
+    """Terms: PREEMPTIBLE (minor 3), OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5), WARMUPS_TAKE (6)."""
 
     RECORD_OUTPUTS = 1
     PREEMPTIBLE = 2
     OPEN_LEASE = 4
     SAYS_HELD = 8
+    WARMUPS_TAKE = 16
 
 
 class JobFlags(enum.IntFlag):
@@ -278,7 +279,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if self.flags & ~15:
+        if self.flags & ~31:
             raise _malformed("Welcome.flags has unknown bits")
         if self.staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -325,7 +326,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if extent_bytes & (extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if flags & ~15:
+        if flags & ~31:
             raise _malformed("Welcome.flags has unknown bits")
         if staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -1612,8 +1613,10 @@ class JobTaken:
     kind LEASE is a file of 16 bytes that the agent writes: u64 last_job (0: closed), u32 arena,
     u32 state (2: the agent waits until the file is unlocked). The client takes the lease by
     flock(LOCK_SH) on that file and then reads it: if last_job is less than its job's number, or
-    arena another one, it unlocks and sends JOB_BEGIN. It may say that it took it as late as
-    with its next message, or after some milliseconds if it sends none.
+    arena another one, it unlocks and sends JOB_BEGIN. A job with flag WARMUP that needs no
+    arena, after a WELCOME that says WARMUPS_TAKE, takes it whatever the arena. The client may
+    say that it took it as late as with its next message, or after some milliseconds if it sends
+    none.
     """
 
     TYPE: ClassVar[int] = 39
@@ -1621,6 +1624,7 @@ class JobTaken:
 
     job: int
     arena: int
+    flags: JobFlags
     release_ns: int
     deadline_ns: int
     taken_ns: int
@@ -1628,10 +1632,12 @@ class JobTaken:
     def _payload(self) -> bytes:
         if self.job == 0:
             raise _malformed("JobTaken.job is below 1")
+        if self.flags & ~1:
+            raise _malformed("JobTaken.flags has unknown bits")
         return self._FIXED.pack(
             self.job,
             self.arena,
-            0x0,
+            self.flags,
             self.release_ns,
             self.deadline_ns,
             self.taken_ns,
@@ -1641,14 +1647,15 @@ class JobTaken:
     def _parse(cls, payload: bytes) -> Self:
         if len(payload) != cls._FIXED.size:
             raise _malformed("JobTaken has a wrong length")
-        job, arena, reserved, release_ns, deadline_ns, taken_ns = cls._FIXED.unpack(payload)
+        job, arena, flags, release_ns, deadline_ns, taken_ns = cls._FIXED.unpack(payload)
         if job == 0:
             raise _malformed("JobTaken.job is below 1")
-        if reserved != 0x0:
-            raise _malformed("JobTaken.reserved is not 0x0")
+        if flags & ~1:
+            raise _malformed("JobTaken.flags has unknown bits")
         return cls(
             job=job,
             arena=arena,
+            flags=JobFlags(flags),
             release_ns=release_ns,
             deadline_ns=deadline_ns,
             taken_ns=taken_ns,

@@ -92,8 +92,16 @@ static void unpaced(void) {
     HOLDS(jobs(&task) == 1000);
 }
 
-/* As a server does: each job's input goes up before it, its output comes down behind it, and
- * neither is a job of its own. Copies of more than 16 MiB are. */
+/* A kernel that reads no weights. */
+static void work(void) {
+    uint64_t duration_ns = 1000;
+    void *parameters[] = {&duration_ns};
+    OK(cuLaunchKernel(task.spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+}
+
+/* As a server does: each job's input goes up before it and is worked with, its output is worked
+ * with and comes down behind it, and none of that is a job, or withdraws the open lease. Copies of
+ * more than 16 MiB wait for the lease. */
 static void served(void) {
     enum { LARGE = 18 << 20 };
     load_all();
@@ -106,9 +114,11 @@ static void served(void) {
     for (uint64_t i = 2; i <= 100; i++) {
         memset(host, (int)i, 4096);
         OK(cuMemcpyHtoDAsync(input, host, 4096, NULL));
+        work();
         uint64_t job = begin(&task);
         pass();
         end(&task, job);
+        work();
         memset(host, 0, 4096);
         OK(cuMemcpyDtoH(host, input, 4096));
         HOLDS(host[0] == (uint8_t)i && host[4095] == (uint8_t)i);

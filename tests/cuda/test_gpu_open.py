@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,15 @@ def test_a_client_of_before_is_told_of_no_open_lease(agent: AgentProcess, minor:
     assert agent.task("alone")["uncontended"] == 0
 
 
+@pytest.mark.parametrize("minor", [5, 6])
+def test_who_is_told_that_what_is_no_job_may_take_it(agent: AgentProcess, minor: int) -> None:
+    register(agent, "alone")
+    welcome = raw(agent, "alone", minor).welcome
+    assert welcome is not None
+    assert p.WelcomeFlags.OPEN_LEASE in welcome.flags
+    assert (p.WelcomeFlags.WARMUPS_TAKE in welcome.flags) == (minor >= 6)
+
+
 # -- when it is left open, and when not
 
 
@@ -323,7 +333,7 @@ def test_what_is_heard_of_late_is_counted(agent: AgentProcess) -> None:
     began_ns = time.monotonic_ns()
     taker.unlock_lease()
     held = asker.begin(p.NO_ARENA)
-    taker.send(p.JobTaken(2, p.NO_ARENA, began_ns, began_ns + 10**12, began_ns))
+    taker.send(p.JobTaken(2, p.NO_ARENA, p.JobFlags(0), began_ns, began_ns + 10**12, began_ns))
     taker.send(p.JobReturned(2, began_ns + 1000, 0, 0, 0))
     assert taker.counted().jobs == 2
     waits = taker.begin(p.NO_ARENA, wait=False)
@@ -541,7 +551,7 @@ def test_such_a_file_stops_no_agent_from_starting(tmp_path: Path, junk: bytes) -
         others_go_on(agent)
 
 
-TAKEN = p.JobTaken(9, p.NO_ARENA, 0, 1 << 60, 0)
+TAKEN = p.JobTaken(9, p.NO_ARENA, p.JobFlags(0), 0, 1 << 60, 0)
 RETURNED = p.JobReturned(9, 0, 0, 0, 0)
 
 
@@ -555,8 +565,8 @@ RETURNED = p.JobReturned(9, 0, 0, 0, 0)
         (TAKEN, p.JobBegin(10, p.NO_ARENA, p.JobFlags(0), 0, 1)),
         (TAKEN, p.Yield(9, 0, 0, 0, 1, p.JobFlags(0))),
         (TAKEN, p.Rewind(9)),
-        (p.JobTaken(9, 0, 0, 1, 0),),
-        (p.JobTaken(9, p.NO_ARENA, 2, 1, 0),),
+        (p.JobTaken(9, 0, p.JobFlags(0), 0, 1, 0),),
+        (p.JobTaken(9, p.NO_ARENA, p.JobFlags(0), 2, 1, 0),),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -571,10 +581,13 @@ def test_what_makes_no_sense_is_refused(
     others_go_on(agent)
 
 
-def test_a_job_that_took_what_was_not_open_is_refused(agent: AgentProcess) -> None:
+@pytest.mark.parametrize("flags", [p.JobFlags(0), p.JobFlags.WARMUP])
+def test_a_job_that_took_what_was_not_open_is_refused(
+    agent: AgentProcess, flags: p.JobFlags
+) -> None:
     register(agent, "alone-1", "alone-2")
     hostile = raw(agent, "alone-1")
-    hostile.send(TAKEN)
+    hostile.send(replace(TAKEN, flags=flags))
     with pytest.raises(RefusedError):
         hostile.expect(p.Error)
     others_go_on(agent)

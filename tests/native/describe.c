@@ -380,6 +380,7 @@ static void print_job_taken(FILE *to, const struct tlp_job_taken *in) {
     fputs("JobTaken(", to);
     fprintf(to, "job=%llu", (unsigned long long)in->job);
     fprintf(to, ", arena=%llu", (unsigned long long)in->arena);
+    fprintf(to, ", flags=%llu", (unsigned long long)in->flags);
     fprintf(to, ", release_ns=%llu", (unsigned long long)in->release_ns);
     fprintf(to, ", deadline_ns=%llu", (unsigned long long)in->deadline_ns);
     fprintf(to, ", taken_ns=%llu", (unsigned long long)in->taken_ns);

@@ -191,6 +191,7 @@ static int greet(tierline_client *client) {
         return code;
     }
     bool leased = (message.welcome.flags & TLP_WELCOME_FLAGS_OPEN_LEASE) != 0;
+    client->offer.warmups_take = (message.welcome.flags & TLP_WELCOME_FLAGS_WARMUPS_TAKE) != 0;
     bool says_held = (message.welcome.flags & TLP_WELCOME_FLAGS_SAYS_HELD) != 0;
     tl_connection_drop_frame(&client->connection, &header);
     code = expect(client, TLP_FDS, UNASKED, &header, &message);

@@ -85,6 +85,7 @@ struct tl_offer {
     uint64_t reach_bytes; /* of the workspace */
     uint64_t revoked_job; /* what a REVOKE named during the exchange; 0: none */
     int lease;            /* the file of the open lease that came with it; -1: none */
+    bool warmups_take;    /* and what is no job may take it, too */
     bool answered;        /* an agent said something, whether it took this client or not */
 };
 
@@ -127,6 +128,7 @@ struct tierline_client {
     struct tl_arena arenas[TIERLINE_MAX_ARENAS];
     struct tl_job job;
     struct tl_open_lease lease;
+    bool warmups_take; /* the open lease may be taken for what is no job */
     struct tl_keeper keeper;
 };
 

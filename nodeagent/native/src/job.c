@@ -82,14 +82,17 @@ static int check_job_arena(const tierline_client *client, uint32_t index) {
  * of what a short job costs. */
 static bool take_open_lease(tierline_client *client) {
     struct tl_job *job = &client->job;
-    if (client->link != TL_LINK_UP || (job->flags & TIERLINE_JOB_WARMUP) != 0 ||
-        !tl_open_lease_take(&client->lease, job->number, job->arena)) {
+    bool is_warmup = (job->flags & TIERLINE_JOB_WARMUP) != 0;
+    if (client->link != TL_LINK_UP || (is_warmup && !client->warmups_take) ||
+        !tl_open_lease_take(&client->lease, job->number, job->arena,
+                            is_warmup && job->arena == TIERLINE_NO_ARENA)) {
         return false;
     }
     job->taken = true;
     struct tlp_message message = {.type = TLP_JOB_TAKEN};
     message.job_taken.job = job->number;
     message.job_taken.arena = job->arena;
+    message.job_taken.flags = job->flags;
     message.job_taken.release_ns = job->release_ns;
     message.job_taken.deadline_ns = job->deadline_ns;
     message.job_taken.taken_ns = tl_now_ns();

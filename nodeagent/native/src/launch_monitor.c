@@ -11,7 +11,8 @@
  * It gives the device away when the agent asks for it (launch_yields.h), which it hears at once.
  *
  * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
- * issued; and it tells the agent what cannot be swapped (holdings.h).
+ * issued, or as soon as that is so if it is what a program does beside its jobs, and the agent
+ * waits for the open lease; and it tells the agent what cannot be swapped (holdings.h).
  *
  * Invariant: it never waits for the gates' lock. Whoever holds that may be waiting for the GPU,
  * which may be waiting for the monitor.
@@ -29,6 +30,8 @@
 #include <time.h>
 
 #define PERIOD_NS 5000000U
+/* While others may begin to wait for something that is no job. */
+#define PERIOD_BESIDE_JOBS_NS 500000U
 /* Behind a job: the next one need not wake it then, which would cost it as much as the rest. */
 #define STAYS_AWAKE_NS 20000000U
 /* What the agent had under way when it gave up may still arrive for so long. */
@@ -149,8 +152,17 @@ static void stand_in(tierline_client *client, uint64_t job, uint32_t index) {
     tl_lock_release(&client->lock);
 }
 
-/* Listens to the agent. Returns the job that runs, 0 if none does. */
-static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) {
+/* What there is to know of the job that runs. */
+struct heard {
+    uint64_t job; /* 0: none runs */
+    uint32_t arena;
+    bool revoked;
+    bool beside_jobs; /* it has the open lease, and is none that the program began */
+    bool wanted;      /* by the agent, then */
+};
+
+/* Listens to the agent. */
+static struct heard listen(tierline_client *client) {
     tl_lock_acquire(&client->lock);
     tl_tell(client);
     struct tl_job *job = &client->job;
@@ -168,10 +180,14 @@ static uint64_t listen(tierline_client *client, uint32_t *arena, bool *revoked) 
             }
         }
     }
-    *arena = job->arena;
-    *revoked = number != 0 && job->revoked && !job->acknowledged;
+    bool beside = number != 0 && job->taken && (job->flags & TIERLINE_JOB_WARMUP) != 0;
+    struct heard heard = {.job = number,
+                          .arena = job->arena,
+                          .revoked = number != 0 && job->revoked && !job->acknowledged,
+                          .beside_jobs = beside,
+                          .wanted = beside && tl_open_lease_wanted(&client->lease)};
     tl_lock_release(&client->lock);
-    return number;
+    return heard;
 }
 
 /* Ends an implicit job if no call has come since `begun`, and none is under way on the GPU. */
@@ -188,7 +204,8 @@ static void end_if_idle(tierline_client *client, uint32_t begun) {
 static void *watch(void *context) {
     tierline_client *client = context;
     uint32_t begun = 0;
-    uint64_t awake_ns = 0; /* until then it looks at short intervals, whether a job runs or not */
+    uint64_t called_ns = 0; /* when it saw the last call */
+    uint64_t awake_ns = 0;  /* until then it looks at short intervals, whether a job runs or not */
     prctl(PR_SET_TIMERSLACK, 1UL); /* it is waited for when it sleeps for microseconds */
     for (;;) {
         /* Before everything it looks at: whoever changes that wakes after this, or was seen. */
@@ -196,26 +213,27 @@ static void *watch(void *context) {
         if (atomic_load(&tl_gates.stopping)) {
             return NULL;
         }
-        uint32_t arena = TIERLINE_NO_ARENA;
-        bool revoked = false;
-        uint64_t job = listen(client, &arena, &revoked);
-        if (revoked && arena != TIERLINE_NO_ARENA) {
-            stand_in(client, job, arena);
+        struct heard heard = listen(client);
+        uint64_t job = heard.job;
+        if (heard.revoked && heard.arena != TIERLINE_NO_ARENA) {
+            stand_in(client, job, heard.arena);
         }
         bool stopping = tl_yields_heed(client, PERIOD_NS);
         uint32_t now = atomic_load(&tl_gates.begun);
-        if (job != 0 && now == begun) {
-            end_if_idle(client, begun);
-        }
-        begun = now;
-        uint64_t idle = tl_holdings_report(client);
         uint64_t now_ns = tl_now_ns();
+        called_ns = now == begun ? called_ns : now_ns;
+        begun = now;
+        if (job != 0 && (now_ns - called_ns >= PERIOD_NS || heard.wanted)) {
+            end_if_idle(client, now);
+        }
+        uint64_t idle = tl_holdings_report(client);
+        now_ns = tl_now_ns();
         awake_ns = job != 0 ? now_ns + STAYS_AWAKE_NS : awake_ns;
         bool dozes = job == 0 && now_ns >= awake_ns;
         if (!stopping && (job == 0 || !tl_yields_listen(client, PERIOD_NS))) {
             atomic_store(&tl_gates.dozing, dozes);
-            tl_futex_wait(&tl_gates.wake, seen, dozes || idle < PERIOD_NS ? idle : PERIOD_NS,
-                          false);
+            uint64_t period = heard.beside_jobs ? PERIOD_BESIDE_JOBS_NS : PERIOD_NS;
+            tl_futex_wait(&tl_gates.wake, seen, dozes || idle < period ? idle : period, false);
             atomic_store(&tl_gates.dozing, false);
         }
     }

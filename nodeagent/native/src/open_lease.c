@@ -17,29 +17,32 @@ struct tl_said {
     uint32_t state; /* the agent's own word */
 };
 
-bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena) {
+bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena, bool any) {
     const struct tl_said *said = lease->said;
     if (said == NULL || flock(lease->descriptor, LOCK_SH | LOCK_NB) != 0) {
         return false;
     }
     /* Only now: what is written after this finds the lock. */
     if (__atomic_load_n(&said->last_job, __ATOMIC_ACQUIRE) >= job &&
-        __atomic_load_n(&said->arena, __ATOMIC_ACQUIRE) == arena) {
+        (any || __atomic_load_n(&said->arena, __ATOMIC_ACQUIRE) == arena)) {
         return true;
     }
     flock(lease->descriptor, LOCK_UN);
     return false;
 }
 
+bool tl_open_lease_wanted(const struct tl_open_lease *lease) {
+    return __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
+}
+
 bool tl_open_lease_give_back(const struct tl_open_lease *lease) {
     flock(lease->descriptor, LOCK_UN);
-    /* Only now: who found the lock had written before. */
-    return __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
+    return tl_open_lease_wanted(lease); /* only now: who found the lock had written before */
 }
 
 void tl_open_lease_replace(struct tl_open_lease *lease, int descriptor) {
     if (lease->said != NULL) {
-        munmap((void *)(uintptr_t)lease->said, MAPPED_BYTES);
+        munmap(lease->said, MAPPED_BYTES);
         lease->said = NULL;
     }
     if (lease->descriptor >= 0) {

@@ -18,12 +18,14 @@
 struct tl_said;
 
 struct tl_open_lease {
-    int descriptor;             /* -1: none */
-    const struct tl_said *said; /* the file, mapped; NULL: there is none to take */
+    int descriptor;       /* -1: none */
+    struct tl_said *said; /* the file, mapped for reading; NULL: there is none to take */
 };
 
-/* Takes the lease for a job if it is open to it. */
-bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena);
+/* Takes the lease for a job if it is open to those of its arena, or of `any`. */
+bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena, bool any);
+/* Of one that is taken: whether the agent waits for it. */
+bool tl_open_lease_wanted(const struct tl_open_lease *lease);
 /* True: the agent tried to close it before, and waits to be told. */
 bool tl_open_lease_give_back(const struct tl_open_lease *lease);
 /* Closes the file, whatever its state, and takes over that of another connection, or -1. */

@@ -180,7 +180,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if ((load64(payload + 8) & (load64(payload + 8) - 1)) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.extent_bytes is not a power of two");
     }
-    if ((load32(payload + 32) & ~15U) != 0) {
+    if ((load32(payload + 32) & ~31U) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.flags has unknown bits");
     }
     if (load32(payload + 36) == 0) {
@@ -832,11 +832,12 @@ static int decode_job_taken(const uint8_t *payload, size_t length, struct tlp_jo
     if (load64(payload) == 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken.job is below 1");
     }
-    if (load32(payload + 12) != 0x0) {
-        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken.reserved is not 0x0");
+    if ((load32(payload + 12) & ~1U) != 0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "JobTaken.flags has unknown bits");
     }
     out->job = load64(payload);
     out->arena = load32(payload + 8);
+    out->flags = load32(payload + 12);
     out->release_ns = load64(payload + 16);
     out->deadline_ns = load64(payload + 24);
     out->taken_ns = load64(payload + 32);
@@ -1358,7 +1359,7 @@ static void encode_resumed(const struct tlp_resumed *in, uint8_t *payload) {
 static void encode_job_taken(const struct tlp_job_taken *in, uint8_t *payload) {
     save64(payload, in->job);
     save32(payload + 8, in->arena);
-    save32(payload + 12, 0x0);
+    save32(payload + 12, in->flags);
     save64(payload + 16, in->release_ns);
     save64(payload + 24, in->deadline_ns);
     save64(payload + 32, in->taken_ns);

@@ -171,6 +171,7 @@ static void prepare_offer(tierline_client *client) {
 static void connected(tierline_client *client) {
     client->gave_up = false;
     tl_open_lease_replace(&client->lease, client->offer.lease);
+    client->warmups_take = client->offer.warmups_take;
     client->job.taken = false; /* the agent knows the job by what it was offered */
     client->untold_bytes = 0;
     client->generation++;

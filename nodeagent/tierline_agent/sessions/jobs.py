@@ -102,7 +102,7 @@ class Jobs:
         self._answer_end()
         if client.connection.closed:  # found out by telling it
             return
-        job = self._new(message, warmup=bool(message.flags & JobFlags.WARMUP))
+        job = self._new(message)
         self._open_jobs.asked()
 
         def granted(now_ns: int) -> None:
@@ -116,13 +116,13 @@ class Jobs:
 
     def take(self, _sequence: int, message: JobTaken) -> None:
         """A job has begun without asking; it may be over by now."""
-        job, now_ns = self._new(message, warmup=False), time.monotonic_ns()
+        job, now_ns = self._new(message), time.monotonic_ns()
         lease = self._open_jobs.took(message)
         job.granted_ns = min(max(message.taken_ns, self._ended_ns), now_ns)
-        self._client.task.counters.uncontended += 1
+        self._client.task.counters.uncontended += not job.warmup
         self._client.unit.executor.took(self._adopt(job), lease)
 
-    def _new(self, message: JobBegin | JobTaken, *, warmup: bool) -> Job:
+    def _new(self, message: JobBegin | JobTaken) -> Job:
         client = self._client
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
@@ -135,7 +135,7 @@ class Jobs:
             arena=arena,
             release_ns=message.release_ns,
             deadline_ns=min(message.deadline_ns, _LATEST_NS),
-            warmup=warmup,
+            warmup=JobFlags.WARMUP in message.flags,
         )
 
     async def _bring_in(self, sequence: int, job: Job) -> bool:

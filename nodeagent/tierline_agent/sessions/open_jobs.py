@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tierline_agent.errors import ConnectionViolation
 from tierline_agent.open_lease import OPEN_LEASE_MINORS, OpenLease, open_leases
-from tierline_agent.protocol import NO_ARENA, DescriptorKind, JobTaken
+from tierline_agent.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
 
@@ -80,7 +80,9 @@ class OpenJobs:
         Raises:
             ConnectionViolation: it was not open.
         """
-        if self._lease is None or not self._may_take or message.arena != self._arena:
+        beside = message.arena == NO_ARENA and JobFlags.WARMUP in message.flags
+        open_to_it = self._may_take and (beside or message.arena == self._arena)
+        if self._lease is None or not open_to_it:
             raise ConnectionViolation(
                 f"job {message.job} began by a lease that was not open", out_of_order=True
             )

@@ -23,6 +23,7 @@ from typing import Any
 from tierline_agent.errors import ConnectionViolation, NotAdmitted
 from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
+from tierline_agent.open_lease import WARMUPS_TAKE_MINOR
 from tierline_agent.policy.preemption import YIELD_MINORS
 from tierline_agent.protocol import (
     Ack,
@@ -262,6 +263,8 @@ class Session:
             flags |= WelcomeFlags.PREEMPTIBLE
         if self._open_jobs.prepare():
             flags |= WelcomeFlags.OPEN_LEASE
+            if message.minor >= WARMUPS_TAKE_MINOR:
+                flags |= WelcomeFlags.WARMUPS_TAKE
         if message.reattach_token and message.minor >= SAYS_HELD_MINOR:
             flags |= WelcomeFlags.SAYS_HELD
         client.reply(

@@ -207,7 +207,9 @@ class RawClient:
             self.unlock_lease()
             return None
         now_ns = time.monotonic_ns()
-        self.send(p.JobTaken(job, arena, now_ns, now_ns + int(deadline_s * 1e9), now_ns))
+        self.send(
+            p.JobTaken(job, arena, p.JobFlags(0), now_ns, now_ns + int(deadline_s * 1e9), now_ns)
+        )
         return job
 
     def give_back(self, job: int) -> None:

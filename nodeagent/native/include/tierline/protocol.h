@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 5U
+#define TLP_MINOR 6U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -71,12 +71,13 @@ enum tlp_error_code {
     TLP_ERROR_CODE_INTERNAL = 10,
 };
 
-/* Terms: PREEMPTIBLE (minor 3) YIELD, OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5) JOB_HELD. */
+/* Terms: PREEMPTIBLE (minor 3), OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5), WARMUPS_TAKE (6). */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
     TLP_WELCOME_FLAGS_OPEN_LEASE = 4,
     TLP_WELCOME_FLAGS_SAYS_HELD = 8,
+    TLP_WELCOME_FLAGS_WARMUPS_TAKE = 16,
 };
 
 /* How a job is counted. */
@@ -458,11 +459,13 @@ struct tlp_resumed {
  * the agent writes: u64 last_job (0: closed), u32 arena, u32 state (2: the agent waits until
  * the file is unlocked). The client takes the lease by flock(LOCK_SH) on that file and then
  * reads it: if last_job is less than its job's number, or arena another one, it unlocks and
- * sends JOB_BEGIN. It may say that it took it as late as with its next message, or after some
- * milliseconds if it sends none. */
+ * sends JOB_BEGIN. A job with flag WARMUP that needs no arena, after a WELCOME that says
+ * WARMUPS_TAKE, takes it whatever the arena. The client may say that it took it as late as with
+ * its next message, or after some milliseconds if it sends none. */
 struct tlp_job_taken {
     uint64_t job;
     uint32_t arena;
+    uint32_t flags;
     uint64_t release_ns;
     uint64_t deadline_ns;
     uint64_t taken_ns;
