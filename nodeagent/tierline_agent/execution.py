@@ -323,6 +323,8 @@ class Executor:
         if execution.ended:
             return
         execution.ended = True
+        if self._last is execution:
+            self._last = None
         self._stop_limit(execution)
         self._release_links(execution)
         ticket, stream = execution.ticket, execution.under_way

@@ -4,6 +4,7 @@
  * The first argument names a scenario, the second is the agent's socket, the third the number of
  * extents; the fourth is a file that all tasks of a test map. */
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -132,6 +133,21 @@ static void served(void) {
     }
 }
 
+/* Goes on with work beside its jobs, with pauses that are shorter than those after which it counts
+ * as idle, until it is told to end. */
+static void restless(void) {
+    struct pollfd told = {.fd = STDIN_FILENO, .events = POLLIN};
+    load_all();
+    end(&task, begin(&task));
+    HOLDS(jobs(&task) == 1);
+    puts("works");
+    fflush(stdout);
+    while (poll(&told, 1, 0) == 0) {
+        work();
+        nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+}
+
 /* A program that ends behind its last job and closes nothing. */
 static void leaving(void) {
     load_all();
@@ -195,7 +211,7 @@ static void timed(void) {
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"told", told},   {"alone", alone},   {"unpaced", unpaced}, {"contending", contending},
-        {"timed", timed}, {"served", served}, {"leaving", leaving},
+        {"timed", timed}, {"served", served}, {"leaving", leaving}, {"restless", restless},
     };
     HOLDS(argc == 5);
     socket_path = argv[2];

@@ -187,6 +187,20 @@ def test_inputs_and_outputs_between_jobs_need_no_lease(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+def test_who_waits_gets_the_device_from_work_beside_jobs(
+    start: Start, agent: AgentProcess, flavour: str
+) -> None:
+    register(agent, "vision", "alone")
+    program, asker = start(agent, "vision", "restless", flavour), raw(agent, "alone")
+    assert program.answer() == "works"
+    for _ in range(20):
+        asker.end(asker.begin(p.NO_ARENA))
+    program.tell("")
+    program.held()
+    assert agent.task("vision")["jobs"] == 1
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_last_jobs_of_a_program_that_ends_are_counted(
     start: Start, agent: AgentProcess, flavour: str
 ) -> None:

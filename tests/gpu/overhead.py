@@ -1,7 +1,7 @@
 """What the library and the plugin cost a program whose weights all stay on the GPU.
 
-    python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N] [--served]
-        [--json FILE]
+    python -m tests.gpu.overhead [--model NAME...] [--jobs N] [--rounds N]
+        [--served copied|worked] [--json FILE]
 
 First a program that does nothing but allocate and free device memory, with and without the library
 and a budget, a few times in turn; the least of each counts. Then each model runs alternately
@@ -12,7 +12,7 @@ second process without Tierline (`again`) shows what two equal ones differ by, b
 says nothing. A round's figure is the median of its jobs, a row's the median of its rounds. The last
 column says how many jobs of the resident program took the lease where it was left open to them,
 without asking the agent. With --served each job's inputs come from host memory and its outputs go
-there, as in a server; else they stay on the GPU.
+there, as in a server, `worked` behind a softmax on the GPU; else they stay on the GPU.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--extent-mib", type=int, default=32)
-    parser.add_argument("--served", action="store_true", help="inputs and outputs in host memory")
+    parser.add_argument("--served", choices=("copied", "worked"), help="as tests.gpu.task has it")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     about: dict[str, Any] = {**describe(), "gpu": torch.cuda.get_device_name()}
     print_head(about)
     preload = {"LD_PRELOAD": str(library_path())}
     extent_bytes = arguments.extent_mib << 20
-    options = ("--served",) if arguments.served else ()
+    options = ("--served", arguments.served) if arguments.served else ()
     kinds = {
         "without": {},
         "preloaded": preload,

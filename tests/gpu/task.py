@@ -1,13 +1,14 @@
 """A task of the GPU tests: one model, one job after another, its times and its outputs as JSON.
 
     python -m tests.gpu.task MODEL --mode eager|graph --jobs N [--paced] [--prepared] [--digests]
-        [--served] [--illegal]
+        [--served copied|worked] [--illegal]
 
 It is an ordinary program: what it is to Tierline comes from its environment. Without that it does
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
 so many jobs at each line of its standard input and prints their times. With --digests it looks at
 the output of each job, else at the last one's. A served one is given its inputs in host memory and
-has its outputs there, as a server does; else both stay on the GPU. A prepared one imports
+has its outputs there, as a server does, and if they are worked with, by a softmax on the GPU behind
+the model; else both stay on the GPU. A prepared one imports
 what takes long, says so, and waits for a line before it touches the GPU or the agent.
 """
 
@@ -60,7 +61,9 @@ def main() -> None:
     parser.add_argument("--prepared", action="store_true", help="import, then wait for a line")
     parser.add_argument("--stamps", action="store_true", help="when each job did what")
     parser.add_argument("--digests", action="store_true", help="of all outputs, not the last")
-    parser.add_argument("--served", action="store_true", help="inputs and outputs in host memory")
+    parser.add_argument(
+        "--served", choices=("copied", "worked"), help="inputs, outputs on the host"
+    )
     parser.add_argument("--illegal", action="store_true", help="then write where nothing is")
     arguments = parser.parse_args()
     if "TIERLINE_SOCKET" in os.environ or "TIERLINE_OBSERVE" in os.environ:
@@ -88,8 +91,8 @@ def main() -> None:
         given = [in_host_memory(one) for one in shape.inputs]
 
         def served() -> object:
-            output = model(*(one.to(kind(), non_blocking=True) for one in given))
-            return first_tensor(output).cpu()
+            output = first_tensor(model(*(one.to(kind(), non_blocking=True) for one in given)))
+            return (output.softmax(-1) if arguments.served == "worked" else output).cpu()
 
         def jobs() -> tuple[list[float], object]:
             times_s = []

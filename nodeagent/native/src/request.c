@@ -251,7 +251,9 @@ static int send_frame(tierline_client *client, const struct tlp_message *message
 }
 
 void tl_tell(tierline_client *client) {
-    if (client->untold_bytes > 0 && client->link == TL_LINK_UP) {
+    if (client->link != TL_LINK_UP) {
+        client->untold_bytes = 0; /* the next agent would not know these jobs */
+    } else if (client->untold_bytes > 0) {
         send_bytes(client, put_untold(client));
     }
 }

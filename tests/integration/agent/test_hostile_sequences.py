@@ -53,7 +53,15 @@ MESSAGES = st.one_of(
     st.builds(p.Fds, ARENA, st.sampled_from(p.DescriptorKind), SMALL.filter(lambda n: n < 9), JOB),
     st.builds(p.Yield, JOB, ARENA, SMALL, BIG, BIG, st.sampled_from(p.JobFlags)),
     st.builds(p.Rewind, JOB),
-    st.builds(p.JobTaken, JOB, st.sampled_from([0, p.NO_ARENA]), BIG, BIG, BIG),
+    st.builds(
+        p.JobTaken,
+        JOB,
+        st.sampled_from([0, p.NO_ARENA]),
+        st.sampled_from(p.JobFlags),
+        BIG,
+        BIG,
+        BIG,
+    ),
     st.builds(p.JobReturned, JOB, BIG, BIG, BIG, BIG),
     st.builds(p.JobHeld, JOB, BIG, BIG),
     st.builds(
