@@ -77,12 +77,14 @@ class Executor:
         self._promised: Execution | None = None
         """Whose stream has the links without loads beside it."""
         self._last: Execution | None = None
-        """Who got the device last."""
+        """Who got the device last, until that job is over."""
 
     def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
         asked = job.yielding.words.ask if job.yielding is not None else None
-        return Execution(job, self._leases.ticket(job.deadline_ns, job.rank, asked), failed)
+        ticket = self._leases.ticket(job.deadline_ns, job.rank, asked)
+        ticket.wanted = job.wanted
+        return Execution(job, ticket, failed)
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""

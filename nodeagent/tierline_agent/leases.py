@@ -43,6 +43,9 @@ class Ticket:
     """Told, once until it is parked, that it should give the lease away."""
     asked_ns: int | None = None
     """Since when it should."""
+    wanted: Callable[[], None] | None = None
+    """Told once, while it has the lease, that others wait for it: what is no job may have it for
+    longer than it works."""
 
 
 class Opened(Protocol):
@@ -216,6 +219,7 @@ class LeaseManager:
                 if isinstance(decision, Ask):
                     self._ask()
                 if not isinstance(decision, Grant):
+                    self._say_wanted()
                     return
                 self._grant(self._waiting.pop(decision.key))
         finally:
@@ -226,6 +230,12 @@ class LeaseManager:
         if ticket is not None and ticket.asked is not None and ticket.asked_ns is None:
             ticket.asked_ns = self._clock_ns()
             ticket.asked()
+
+    def _say_wanted(self) -> None:
+        ticket = self._holder
+        if ticket is not None and ticket.wanted is not None and self._waiting:
+            wanted, ticket.wanted = ticket.wanted, None
+            wanted()
 
     def _grant(self, ticket: Ticket) -> None:
         self._holder = ticket

@@ -15,6 +15,8 @@ shared `flock` on that file followed by a look into it, and gives it back by unl
   unlocked looks into the file: only if it says that the agent waits does JOB_RETURNED go out at
   once; else with the next message, or some milliseconds later. The agent had written before its
   lock failed, so what it waits for is not told late.
+* *What is no job.* A program's work beside its jobs, taken or granted, goes on until the program is
+  seen to be idle, or the file says that others wait: then it ends as soon as the GPU is done.
 * *A client that lies.* It has the lock and no way to write. With the lock it can do what it can do
   without, never end a job. One that unlocks and goes on is one that sends JOB_END and goes on. The
   agent maps nothing, so that a client that is root in its pod and reopens the file for writing
@@ -72,7 +74,7 @@ class _State(IntEnum):
     CLOSED = 0
     OPEN = 1
     WANTED = 2
-    """Closed, and the client may have taken it before."""
+    """Closed, and others wait for what the client may have taken before, or was granted."""
 
 
 class OpenLease:
@@ -110,6 +112,10 @@ class OpenLease:
         if free and written and self._says(0, _State.CLOSED):
             self._unlock()  # else the lock alone keeps the client out
         return free
+
+    def say_wanted(self) -> None:
+        """Others wait for the device, which its client was granted; it is closed."""
+        self._says(0, _State.WANTED)
 
     def remove(self) -> None:
         """The client is gone."""

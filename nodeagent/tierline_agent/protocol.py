@@ -1611,12 +1611,12 @@ class JobTaken:
 
     One-way. The agent left the lease to this client's jobs up to some number. The descriptor of
     kind LEASE is a file of 16 bytes that the agent writes: u64 last_job (0: closed), u32 arena,
-    u32 state (2: the agent waits until the file is unlocked). The client takes the lease by
-    flock(LOCK_SH) on that file and then reads it: if last_job is less than its job's number, or
-    arena another one, it unlocks and sends JOB_BEGIN. A job with flag WARMUP that needs no
-    arena, after a WELCOME that says WARMUPS_TAKE, takes it whatever the arena. The client may
-    say that it took it as late as with its next message, or after some milliseconds if it sends
-    none.
+    u32 state (2: others wait for what this client took, or was granted). The client takes the
+    lease by flock(LOCK_SH) on that file and then reads it: if last_job is less than its job's
+    number, or arena another one, it unlocks and sends JOB_BEGIN. A job with flag WARMUP that
+    needs no arena, after a WELCOME that says WARMUPS_TAKE, takes it whatever the arena. The
+    client may say that it took it as late as with its next message, or after some milliseconds
+    if it sends none.
     """
 
     TYPE: ClassVar[int] = 39

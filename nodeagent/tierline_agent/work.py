@@ -51,6 +51,8 @@ class Job:
     """None: it keeps the device to its end."""
     planned_ns: int = 0
     """How long its plan has it have the device; 0 if nothing was proved of it."""
+    wanted: Callable[[], None] | None = None
+    """Told that others wait for the device that it has; see `leases.Ticket`."""
 
     @property
     def streams(self) -> bool:

@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 EXTENTS = 4
 UNHURRIED = {"predictedJobTime": "1000s"}
 RESIDENT = gpu_plan(EXTENTS, resident=tuple(range(EXTENTS)), ring=0) | UNHURRIED
+STREAMED = gpu_plan(EXTENTS, ring=2) | UNHURRIED
 LEASE_ALONE = gpu_plan(0, ring=0) | UNHURRIED
 FAR_NS = 10**13
 
@@ -103,6 +104,7 @@ def start() -> Iterator[Start]:
 def register(agent: AgentProcess, *names: str, **values: Any) -> None:
     for name in names:
         plan = LEASE_ALONE if name.startswith("alone") else RESIDENT
+        plan = STREAMED if name.startswith("streamed") else plan
         terms = {"period_ns": FAR_NS, "deadline_ns": FAR_NS, **values}
         assert agent.register(name, plan, **terms)["ok"]
 
@@ -187,17 +189,18 @@ def test_inputs_and_outputs_between_jobs_need_no_lease(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("task", ["resident", "streamed"])
 def test_who_waits_gets_the_device_from_work_beside_jobs(
-    start: Start, agent: AgentProcess, flavour: str
+    start: Start, agent: AgentProcess, task: str, flavour: str
 ) -> None:
-    register(agent, "vision", "alone")
-    program, asker = start(agent, "vision", "restless", flavour), raw(agent, "alone")
+    register(agent, task, "alone")
+    program, asker = start(agent, task, "restless", flavour), raw(agent, "alone")
     assert program.answer() == "works"
     for _ in range(20):
         asker.end(asker.begin(p.NO_ARENA))
     program.tell("")
     program.held()
-    assert agent.task("vision")["jobs"] == 1
+    assert agent.task(task)["jobs"] == 1
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -223,12 +223,11 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
         tl_lock_acquire(&client->lock);
         code = tl_job_begin(client, &asked, false);
         uint64_t number = client->job.number;
-        bool taken = client->job.taken;
         tl_lock_release(&client->lock);
         if (code == 0) {
             code = take_job(client, number, asked.arena);
             tl_gates.implicit = true;
-            if (taken) {
+            if (asked.flags != 0) {
                 tl_monitor_wake(); /* it looks whether others wait */
             }
         }

@@ -11,8 +11,8 @@
  * It gives the device away when the agent asks for it (launch_yields.h), which it hears at once.
  *
  * It also ends implicit jobs: after a period without calls, when the GPU is done with what was
- * issued, or as soon as that is so if it is what a program does beside its jobs, and the agent
- * waits for the open lease; and it tells the agent what cannot be swapped (holdings.h).
+ * issued, or as soon as that is so if it is what a program does beside its jobs, and others wait;
+ * and it tells the agent what cannot be swapped (holdings.h).
  *
  * Invariant: it never waits for the gates' lock. Whoever holds that may be waiting for the GPU,
  * which may be waiting for the monitor.
@@ -157,8 +157,8 @@ struct heard {
     uint64_t job; /* 0: none runs */
     uint32_t arena;
     bool revoked;
-    bool beside_jobs; /* it has the open lease, and is none that the program began */
-    bool wanted;      /* by the agent, then */
+    bool beside_jobs; /* it is counted as none */
+    bool wanted;      /* others wait for it then */
 };
 
 /* Listens to the agent. */
@@ -180,7 +180,7 @@ static struct heard listen(tierline_client *client) {
             }
         }
     }
-    bool beside = number != 0 && job->taken && (job->flags & TIERLINE_JOB_WARMUP) != 0;
+    bool beside = number != 0 && (job->flags & TIERLINE_JOB_WARMUP) != 0;
     struct heard heard = {.job = number,
                           .arena = job->arena,
                           .revoked = number != 0 && job->revoked && !job->acknowledged,

@@ -32,7 +32,7 @@ bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_
 }
 
 bool tl_open_lease_wanted(const struct tl_open_lease *lease) {
-    return __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
+    return lease->said != NULL && __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
 }
 
 bool tl_open_lease_give_back(const struct tl_open_lease *lease) {

@@ -24,7 +24,7 @@ struct tl_open_lease {
 
 /* Takes the lease for a job if it is open to those of its arena, or of `any`. */
 bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena, bool any);
-/* Of one that is taken: whether the agent waits for it. */
+/* Whether others wait for what was taken, or granted. */
 bool tl_open_lease_wanted(const struct tl_open_lease *lease);
 /* True: the agent tried to close it before, and waits to be told. */
 bool tl_open_lease_give_back(const struct tl_open_lease *lease);

@@ -200,6 +200,7 @@ class Jobs:
             prepare=prepare,
             yielding=self._yielding(job),
             planned_ns=0 if job.warmup else int(task.plan.predicted_job_time_s * 1e9),
+            wanted=self._open_jobs.wanted if job.warmup else None,
         )
 
     def _rank(self, job: Job) -> Rank:

@@ -33,6 +33,8 @@ class OpenJobs:
         """The lease was open to it since it asked last."""
         self._arena = NO_ARENA
         """The one for which it was."""
+        self._said_wanted = False
+        """Of what was granted, and is no job."""
 
     # -- the file
 
@@ -68,6 +70,15 @@ class OpenJobs:
         self._may_take = False
         if self._lease is not None:
             self._client.unit.leases.withdraw(self._lease)
+            if self._said_wanted:
+                self._said_wanted = False
+                self._lease.close()
+
+    def wanted(self) -> None:
+        """Others wait for what the client was granted and is no job."""
+        if self._lease is not None:
+            self._said_wanted = True
+            self._lease.say_wanted()
 
     def changes(self) -> None:
         """What its jobs need may be something else from now on."""

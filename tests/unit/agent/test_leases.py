@@ -114,3 +114,33 @@ def test_releasing_twice_changes_nothing() -> None:
     second = desk.ask("second", 1)
     desk.leases.release(first)
     assert desk.leases.holder is second
+
+
+def test_a_holder_that_is_no_job_is_told_once_that_others_wait() -> None:
+    desk, told = Desk(), list[str]()
+    ticket = desk.leases.ticket(1, Rank.WARMUP)
+    ticket.wanted = lambda: told.append("wanted")
+    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("beside"))
+    assert told == []
+    desk.leases.block("restart")
+    desk.ask("first", 2)
+    assert told == []  # nobody would be granted it
+    desk.leases.unblock("restart")
+    desk.ask("second", 3)
+    assert told == ["wanted"]
+    desk.leases.release(ticket)
+    assert desk.granted == ["beside", "first"]
+    assert told == ["wanted"]
+
+
+def test_one_that_is_granted_while_others_wait_is_told_at_once() -> None:
+    desk, told = Desk(), list[str]()
+    holder = desk.ask("holder", 1)
+    ticket = desk.leases.ticket(2, Rank.GUARANTEED)
+    ticket.wanted = lambda: told.append("wanted")
+    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("beside"))
+    desk.ask("later", 3)
+    assert told == []
+    desk.leases.release(holder)
+    assert desk.granted == ["holder", "beside"]
+    assert told == ["wanted"]
