@@ -76,7 +76,15 @@ class Node:
             conditions = self.plane.api.get(node)["status"].get("conditions", [])
             return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
-        wait_until("the node is not Ready", ready, [containerd, kubelet])
+        try:
+            wait_until("the node is not Ready", ready, [containerd, kubelet])
+        except ClusterError:
+            if kubelet.alive or not containerd.alive:
+                raise
+            # Seldom it ends as soon as it begins ("failed to create listener for podResources
+            # endpoint"). On an ordinary node the init system starts it again.
+            kubelet = self._start_kubelet(containerd)
+            wait_until("the node is not Ready", ready, [containerd, kubelet])
 
     def import_image(self, archive: Path) -> None:
         """Give the image in an OCI `archive` to the node; raises ClusterError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,31 @@ def test_nothing_is_left_of_a_cluster_in_which_a_pod_still_ran(
     assert cluster.api.request("GET", "/readyz") == "ok"
 
     second.down()  # again: nothing happens
+
+
+def test_a_kubelet_that_ends_as_it_begins_is_started_again(
+    programs: ProgramFolders, tmp_path: Path
+) -> None:
+    once = tmp_path / "programs"
+    once.mkdir()
+    for program in programs.kubernetes.iterdir():
+        (once / program.name).symlink_to(program)
+    (once / "kubelet").unlink()
+    ended = tmp_path / "ended"
+    (once / "kubelet").write_text(
+        f"""#!/bin/sh
+test -e '{ended}' || {{ touch '{ended}'; echo 'ends at once' >&2; exit 1; }}
+exec '{programs.kubernetes}/kubelet' "$@"
+"""
+    )
+    (once / "kubelet").chmod(0o755)
+    again = Cluster(FOLDER.with_name("e2e-again"))
+    try:
+        again.up(replace(programs, kubernetes=once))
+        assert ended.exists()
+        assert again.is_up()
+    finally:
+        again.down()
 
 
 def test_what_a_crash_left_is_removed_by_the_next_start(programs: ProgramFolders) -> None:
