@@ -103,8 +103,7 @@ def start() -> Iterator[Start]:
 
 def register(agent: AgentProcess, *names: str, **values: Any) -> None:
     for name in names:
-        plan = LEASE_ALONE if name.startswith("alone") else RESIDENT
-        plan = STREAMED if name.startswith("streamed") else plan
+        plan = {"alone": LEASE_ALONE, "streamed": STREAMED}.get(name.partition("-")[0], RESIDENT)
         terms = {"period_ns": FAR_NS, "deadline_ns": FAR_NS, **values}
         assert agent.register(name, plan, **terms)["ok"]
 

@@ -92,6 +92,14 @@ static int register_client(tierline_client *client) {
     return code;
 }
 
+uint32_t tl_sealed_arenas(const tierline_client *client) {
+    uint32_t sealed = 0;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        sealed |= client->arenas[a].state == TL_ARENA_SEALED ? 1U << a : 0;
+    }
+    return sealed;
+}
+
 static void forget_client(const tierline_client *client) {
     tl_lock_acquire(&clients_lock);
     for (size_t i = 0; i < MOST_CLIENTS; i++) {

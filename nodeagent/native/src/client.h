@@ -138,6 +138,8 @@ int tl_check_usable(tierline_client *client);
 int tl_connect(const char *socket_path, const char *process_name, uint32_t device,
                tierline_client **out);
 void tl_close(tierline_client *client);
+/* A bit an arena that is sealed; with the lock held. */
+uint32_t tl_sealed_arenas(const tierline_client *client);
 
 /* request.c; all with the lock held, which they release while they wait. */
 enum tl_persistence { TL_REPEAT_AFTER_RECONNECT, TL_FAIL_ON_RECONNECT };

@@ -216,12 +216,12 @@ static int refuse(int code) {
     return ABI_SYSTEM_NOT_READY;
 }
 
-/* Whether the call brings the input of the program's next job, or takes the output of its last one:
- * that needs no lease. To ask for one would cost as much as the job, keep the device from others
- * until the program is seen to be idle, and end the copies ahead for the job that follows. What
- * others' copies wait for it is part of what a job is charged (planning/overheads.py), so it is no
- * more than MOST_TRANSFERRED a job. */
-static bool is_between_jobs(const struct tierline_call *call) {
+/* Counts the call, if it brings the input of the program's next job, or takes the output of its
+ * last one, and says whether it goes without the lease. To ask for that would cost as much as the
+ * job, keep the device from others until the program is seen to be idle, and end the copies ahead
+ * for the job that follows. What others' copies wait for it is part of what a job is charged
+ * (planning/overheads.py), so it is no more than MOST_TRANSFERRED a job. */
+static bool passes_between_jobs(const struct tierline_call *call) {
     return call->transferred > 0 && call->transferred <= MOST_TRANSFERRED &&
            atomic_load(&tl_gates.says_jobs) && !atomic_load(&tl_drain_watching) &&
            !tl_yields_standing() &&
@@ -237,7 +237,7 @@ static int pass(struct tierline_call *call) {
         return ABI_SUCCESS;
     }
     atomic_fetch_sub(&tl_gates.passing, 1);
-    if (is_between_jobs(call)) {
+    if (passes_between_jobs(call)) {
         return ABI_SUCCESS;
     }
     tl_lock_acquire(&tl_gates.lock);

@@ -318,19 +318,11 @@ static int prepare_context(void) {
     return code == 0 ? tl_stand_in_open() : code;
 }
 
-static uint32_t look_for_sealed(tierline_client *client) {
-    uint32_t sealed = 0;
-    tl_lock_acquire(&client->lock);
-    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
-        sealed |= client->arenas[a].state == TL_ARENA_SEALED ? 1U << a : 0;
-    }
-    tl_lock_release(&client->lock);
-    return sealed;
-}
-
 int tl_gates_show(tierline_client *client) {
     tl_lock_acquire(&tl_gates.lock);
-    uint32_t sealed = look_for_sealed(client);
+    tl_lock_acquire(&client->lock);
+    uint32_t sealed = tl_sealed_arenas(client);
+    tl_lock_release(&client->lock);
     atomic_store(&tl_gates.sealed, sealed);
     void *context = tl_gates_context(client);
     int code = tl_watch_show(client, sealed);

@@ -14,7 +14,7 @@ enum { WANTED = 2 };
 struct tl_said {
     uint64_t last_job; /* 0: closed */
     uint32_t arena;
-    uint32_t state; /* the agent's own word */
+    uint32_t state; /* WANTED, or what only agents read */
 };
 
 bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena, bool any) {

@@ -157,11 +157,10 @@ static void prepare_offer(tierline_client *client) {
         .release_ns = job->release_ns,
         .deadline_ns = job->deadline_ns,
         .reach_bytes = client->workspace.reach_bytes,
+        .sealed_arenas = tl_sealed_arenas(client),
         .lease = -1};
     for (size_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
-        if (client->arenas[i].state == TL_ARENA_SEALED) {
-            client->offer.sealed_arenas |= 1U << i;
-        } else if (client->arenas[i].state == TL_ARENA_LOADING) {
+        if (client->arenas[i].state == TL_ARENA_LOADING) {
             client->arenas[i].state = TL_ARENA_LOST;
         }
     }
