@@ -23,6 +23,7 @@ from pathlib import Path
 
 from tierline_agent import admin, gauges, probe
 from tierline_agent.accounting import FastMemory, JobLog
+from tierline_agent.closing import Closer
 from tierline_agent.config import AgentConfig, TierSettings
 from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
@@ -204,6 +205,11 @@ async def _assemble(
     _set_margins(storage, devices, config)
     book = ClientBook(run_dir / _CLIENTS)
     kills = Kills(watch)
+
+    def all_back() -> None:
+        for unit in units.values():
+            unit.pool.expect_no_more()
+
     recovery = Recovery(
         book=book,
         devices=[(unit.mark, unit.leases) for unit in units.values()],
@@ -211,6 +217,7 @@ async def _assemble(
         kills=kills,
         recovery_s=config.recovery_s,
         holder_grace_s=config.holder_grace_s,
+        all_back=all_back,
     )
     undo.callback(recovery.close)
     capacity = Capacity(
@@ -226,11 +233,13 @@ async def _assemble(
         clients=book,
         recovery=recovery,
         watch=watch,
+        closer=Closer(),
         kills=kills,
         jobs=JobLog(config.limits.job_records),
         reclaims=Reclaims(metrics.reclaim_s.observe),
         metrics=metrics,
         health=Health(),
+        files=(book.file, *(unit.lent for unit in units.values())),
         instance=secrets.token_hex(8),
     )
 
@@ -242,7 +251,7 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
 
     def extents_changed() -> None:
         memory.set_extents(pool.bytes_held)
-        lent.write([[i.device, i.inode, d] for i, d in pool.identities().items()])
+        lent.note([[i.device, i.inode, d] for i, d in pool.identities().items()])
 
     pool = ExtentPool(device, extents_changed)
     pool.expect(lent.read(_parse_lent) or {})
@@ -259,7 +268,7 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
     )
     undo.callback(executor.close)
     workspaces = Workspaces(device, pool)
-    return Unit(name, device, pool, memory, leases, mark, executor, workspaces)
+    return Unit(name, device, pool, memory, leases, mark, executor, workspaces, lent)
 
 
 def _capacity_of(name: str, device: Device) -> DeviceCapacity:
@@ -328,6 +337,9 @@ async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
     while True:
         node.health.turned()
         losses.look()
+        for unit in node.units.values():
+            for sentence in unit.executor.mend():
+                _log.error("%s: %s", unit.name, sentence)
         gauges.update(node, server.sessions())
         _judge(node)
         await asyncio.sleep(_GAUGE_PERIOD_S)
@@ -339,4 +351,8 @@ def _judge(node: Node) -> None:
     node.health.set("devices", "" if works else "none can be used")
     waits = "clients of before the restart are awaited" if node.recovery.pending else ""
     node.health.set("recovery", waits)
+    for file in node.files:
+        file.retry()
+    unwritten = f"{node.config.run_dir} cannot be written" * any(f.failed for f in node.files)
+    node.health.set("run_dir", unwritten)
     node.health.set("agent", "it stops" if node.stopping else "")

@@ -10,6 +10,7 @@ Invariant: a sealed arena has a stored copy of every extent and right bytes in e
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import blake3
@@ -100,17 +101,23 @@ class Arena:
         return sums
 
     def close(self, pool: ExtentPool, storage: Storage, unmapped_by: Process | None) -> None:
-        """Give everything back; `unmapped_by` is a process that has said it unmapped the arena."""
-        if unmapped_by is not None:
-            pool.unmapped(self.residents, unmapped_by)
-        pool.give_up(self.residents)
-        self.residents = []
-        release_all(storage, self.stored)
-        self.words.close()
+        """Give everything back, once, whatever fails.
+
+        `unmapped_by` is a process that has said it unmapped the arena.
+        """
+        residents, self.residents = self.residents, []
+        stored, self.stored = self.stored, []
+        with ExitStack() as giving_up:
+            giving_up.callback(self.words.close)
+            giving_up.callback(release_all, storage, stored)
+            giving_up.callback(pool.give_up, residents)
+            if unmapped_by is not None:
+                giving_up.callback(pool.unmapped, residents, unmapped_by)
 
 
 def release_all(storage: Storage, stored: Sequence[Stored | None]) -> None:
     """Give back the references that are held."""
-    for copy in stored:
-        if copy is not None:
-            storage.release(copy)
+    with ExitStack() as releasing:
+        for copy in stored:
+            if copy is not None:
+                releasing.callback(storage.release, copy)

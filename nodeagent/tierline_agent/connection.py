@@ -10,30 +10,40 @@ order, and nothing is read before that: neither more messages, nor that the clie
 What a client sends next is often there by the time that its last message has been worked with: it
 is looked for once more before `on_quiet`, in which the session does what nobody waits for.
 
-Descriptors arrive beside the bytes of their frame, never later; they wait in a queue until the
-session takes those that an FDS message announces. Invariant: every descriptor that was received is
-owned by this object until `take_descriptors`, and closed with it; every descriptor given to `send`
-is owned by this object, and closed once sent.
+Descriptors arrive with the bytes of their frame, never later; they wait in a queue until the
+session takes those that an FDS message announces. Any others are a violation.
+
+The end of a connection is found out in the middle of many things, also by answering. So `close`
+only marks it: what is being done is done to its end, and the handler is told in a turn of its own.
+
+Invariant: every descriptor that was received is owned by this object until `take_descriptors`, and
+goes with the socket to whoever closes (`closing`); every descriptor given to `send` is owned by
+this object, and closed once sent. `on_closed` is called once, never inside another call.
+
+No call here waits for a client: the socket does not block, `recvmsg` has room for all descriptors
+that one message may bring (else the kernel closes the rest at once), and nothing that a client made
+is closed here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Protocol
 
 from tierline_agent.errors import ConnectionViolation
-from tierline_agent.protocol import Decoder, Message, ProtocolError, encode
+from tierline_agent.protocol import MAX_DESCRIPTORS, Decoder, Message, ProtocolError, encode
 from tierline_agent.readiness import Readiness
 
 _READ_BYTES = 64 << 10
 _MESSAGES_AT_ONCE = 32
 _DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
-_DESCRIPTORS_QUEUED = 2 * _DESCRIPTORS_PER_READ
+_DESCRIPTORS_QUEUED = 2 * MAX_DESCRIPTORS
 
 
 class Handler(Protocol):
@@ -52,7 +62,7 @@ class Handler(Protocol):
         ...
 
     def on_closed(self) -> None:
-        """The connection is gone; called once."""
+        """The connection is gone; called once, in a turn of its own."""
         ...
 
 
@@ -66,14 +76,19 @@ class Connection:
         readiness: Readiness,
         handler: Handler,
         outgoing_limit_bytes: int,
+        close_elsewhere: Callable[[Iterable[int]], None],
     ) -> None:
-        """Take over the socket, which must be non-blocking; reading begins with `resume`."""
+        """Take over the socket, which must be non-blocking; reading begins with `resume`.
+
+        `close_elsewhere` takes over descriptors whose closing may wait.
+        """
         self._socket = connection
         self._descriptor = connection.fileno()
         self._loop = loop
         self._readiness = readiness
         self._handler = handler
         self._outgoing_limit_bytes = outgoing_limit_bytes
+        self._close_elsewhere = close_elsewhere
         self._decoder = Decoder()
         self._received: deque[int] = deque()
         self._outgoing: deque[tuple[memoryview, Sequence[int]]] = deque()
@@ -137,20 +152,21 @@ class Connection:
             self._catch_up_soon()
 
     def close(self) -> None:
-        """Close now; what has not been sent is lost."""
+        """Close; what has not been sent is lost, and nothing is read any more."""
         if self.closed:
             return
         self.closed = True
+        self._loop.call_soon(self._handler.on_closed)
         self.pause()
         self._readiness.set_writer(self._descriptor, None)
-        self._socket.close()
-        self._descriptor = -1
-        _close_all(self._received)
+        with contextlib.suppress(OSError):  # the client may have left
+            self._socket.shutdown(socket.SHUT_RDWR)
         for _, descriptors in self._outgoing:
             _close_all(descriptors)
-        self._received.clear()
         self._outgoing.clear()
-        self._handler.on_closed()
+        self._descriptor = -1
+        self._close_elsewhere([self._socket.detach(), *self._received])
+        self._received.clear()
 
     def _readable(self) -> None:
         if self._catching_up:
@@ -188,6 +204,11 @@ class Connection:
         self._deliver()
         return True
 
+    def _check_descriptors(self) -> None:
+        """Behind the last message none is left."""
+        if self._received and not self._decoder.buffered_bytes:
+            self._violation(ConnectionViolation("descriptors were sent without an FDS message"))
+
     def _catch_up_soon(self) -> None:
         if not self._catching_up:
             self._catching_up = True
@@ -208,11 +229,12 @@ class Connection:
                 self._share -= 1
                 self._handler.on_message(sequence, message)
                 if not self._open_for_reading():
-                    return
+                    break
         except (ProtocolError, ConnectionViolation) as error:
             self._violation(error)
         finally:
             self._delivering = False
+        self._check_descriptors()
 
     def _open_for_reading(self) -> bool:
         return self._reading and not self.closed

@@ -18,7 +18,8 @@ When a job that streams nothing has the device, or had it last, and nobody wants
 be left open to its client (`open_lease`). The jobs that take it have no part in any of the above:
 they have no stream, nobody else's is under way or due, and none is begun while the lease is open.
 
-Invariant: at most one stream writes to fast memory: the lease holder's, or, beside a holder that
+Invariants: a stream that is not cancelled has a job that is not over (`mend`); at most one stream
+writes to fast memory: the lease holder's, or, beside a holder that
 streams nothing, that of the parked job whose ring it leaves alone, or one that goes ahead.
 """
 
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tierline_agent.accounting import FastMemory
 from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
@@ -65,6 +66,8 @@ class Executor:
         self._streams: set[Stream] = set()
         self._served: dict[Stream, Execution] = {}
         """The jobs of those that are not ahead of one."""
+        self._cancelled: set[Stream] = set()
+        """Those that were told to stop and have not yet."""
         self._draining: set[Stream] = set()
         """Those of jobs that are over."""
         self._rings = Rings()
@@ -108,19 +111,27 @@ class Executor:
         self._stream(execution, published)
         return True
 
-    async def rewind(self, execution: Execution) -> bool:
+    def rewind(self, execution: Execution) -> Awaitable[bool]:
         """Stream the arena of a running job from the start again; False if the job ended meanwhile.
 
-        The client has nothing in flight that touches the arena. Returns when its flag words are
-        zero and its stream has begun.
+        The client has nothing in flight that touches the arena. From this call on the job is being
+        rewound, also while nobody waits for the answer; that comes when its flag words are zero and
+        its stream has begun.
         """
-        job, stream = execution.job, execution.stream
-        if job.words is None:
-            return not execution.ended
+        if execution.rewinding:
+            raise ValueError("a job is rewound once at a time")
+        stream = execution.stream
         execution.rewinding = True
+        if execution.job.words is not None and stream is not None:
+            self._cancel(stream)
+        return self._rewound(execution, stream)
+
+    async def _rewound(self, execution: Execution, stream: Stream | None) -> bool:
+        job = execution.job
         try:
+            if job.words is None:
+                return not execution.ended
             if stream is not None:
-                stream.cancel()
                 await asyncio.shield(stream.finished)
             if execution.ended:
                 return False
@@ -285,7 +296,7 @@ class Executor:
             execution.halted = True
         elif stream is not None:
             execution.halted = True
-            stream.cancel()
+            self._cancel(stream)
 
     def _judge(self, execution: Execution) -> None:
         """Count whether a job that was asked for the device stands at its gate in time."""
@@ -336,7 +347,7 @@ class Executor:
         if execution.parked:
             self._leave_parking(execution)
             if stream is not None:
-                stream.cancel()
+                self._cancel(stream)
         elif execution.took is not None:
             if self.has_device(execution):
                 self._memory.set_workspace(0)
@@ -348,7 +359,7 @@ class Executor:
             if stream is not None:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
-                stream.cancel()
+                self._cancel(stream)
             self._ahead.job_ends(execution)
         self._leases.release(ticket)
         self._go_ahead()
@@ -366,6 +377,28 @@ class Executor:
         self.forget(words)
         for stream in [stream for stream in self._streams if stream.words is words]:
             await asyncio.shield(stream.finished)
+
+    def mend(self) -> list[str]:
+        """Cancel streams that no job has and nobody has cancelled; returns a sentence for each.
+
+        There is none unless something here is wrong. It would write to fast memory, and keep the
+        device from all others, until the agent ends.
+        """
+        astray = [
+            stream
+            for stream, execution in self._served.items()
+            if stream not in self._cancelled and (execution.ended or execution.stream is not stream)
+        ]
+        sentences = []
+        for stream in astray:
+            job = self._served[stream].job
+            sentences.append(f"a stream of a job of client {job.token} had no job, and was ended")
+            self._cancel(stream)
+        return sentences
+
+    def _cancel(self, stream: Stream) -> None:
+        self._cancelled.add(stream)
+        stream.cancel()
 
     def close(self) -> None:
         """Stop the stream so that the next agent can go on with it, and end the runner."""
@@ -482,6 +515,7 @@ class Executor:
         self._ahead.ended(stream)
         self._streams.discard(stream)
         self._served.pop(stream, None)
+        self._cancelled.discard(stream)
         self._draining.discard(stream)
         if self._promised is not None and self._promised.stream is stream:
             self._release_links(self._promised)

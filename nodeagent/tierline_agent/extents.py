@@ -97,8 +97,12 @@ class ExtentPool:
         return {state: counts[state] for state in State}
 
     def identities(self) -> dict[Identity, str]:
-        """The identity and domain of every extent: what a restarted agent may adopt."""
-        return {pooled.extent.identity: pooled.domain for pooled in self._extents.values()}
+        """The identity and domain of every extent: what a restarted agent may adopt.
+
+        Those that an earlier agent lent are among them until all its clients are back or dead.
+        """
+        own = {pooled.extent.identity: pooled.domain for pooled in self._extents.values()}
+        return self._adoptable | own
 
     def maps_any(self, process: Process) -> bool:
         """Whether `process` may have any extent mapped."""
@@ -188,6 +192,11 @@ class ExtentPool:
     def expect(self, identities: Mapping[Identity, str]) -> None:
         """These were an earlier agent's: they may be adopted, each into its domain."""
         self._adoptable = dict(identities)
+
+    def expect_no_more(self) -> None:
+        """Nobody is left who could bring back what an earlier agent lent."""
+        expected, self._adoptable = self._adoptable, {}
+        self._changed(bool(expected))
 
     def adopt_resident(self, domain: str, descriptor: int, importer: Process) -> Pooled:
         """Take back a resident extent that a client offers.
@@ -302,7 +311,6 @@ class ExtentPool:
             owner = domain if extent.offered else self._adoptable.get(extent.identity)
         full = known is None and len(self._extents) >= limit
         if known is None and owner == domain and not full:
-            self._adoptable.pop(extent.identity, None)
             return self._add(extent, domain)
         if known is None or known.extent is not extent:
             self._device.destroy_extent(extent)  # this second mapping of it
@@ -317,6 +325,7 @@ class ExtentPool:
         pooled = Pooled(self._keys, extent, domain, State.FREE)
         self._extents[pooled.key] = pooled
         self._by_identity[extent.identity] = pooled
+        self._adoptable.pop(extent.identity, None)  # also if the kernel uses a number again
         return pooled
 
     def _destroy(self, pooled: Pooled) -> None:

@@ -45,17 +45,20 @@ class Peer:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if it is gone or a zombie."""
+    """When process `pid` started, in clock ticks since boot; None if it is gone or a zombie.
+
+    Raises OSError: that cannot be found out, which proves no death.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text.rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 def is_alive(process: Process) -> bool:
-    """Whether exactly this process still runs."""
+    """Whether exactly this process still runs. Raises OSError: that cannot be found out."""
     return start_ticks(process.pid) == process.start_ticks
 
 
@@ -85,6 +88,7 @@ class ProcessWatch:
 
         Raises:
             ConnectionViolation: it died in the meantime, or cannot be identified.
+            OSError: the agent has no descriptor left to find out.
         """
         pid, uid = peer_of(connection)
         ticks = _start_ticks_of_peer(connection, pid)
@@ -93,7 +97,10 @@ class ProcessWatch:
         return Peer(Process(pid, ticks), uid)
 
     def on_death(self, process: Process, callback: Callable[[Process], None]) -> int:
-        """Call back once when the process is dead (soon, if it already is); returns a ticket."""
+        """Call back once when the process is dead (soon, if it already is); returns a ticket.
+
+        Raises OSError: it cannot be watched.
+        """
         self._next_ticket += 1
         ticket = self._next_ticket
         watched = self._watched.get(process)
@@ -117,8 +124,9 @@ class ProcessWatch:
             self._close(process)
 
     def kill(self, process: Process) -> bool:
-        """Send SIGKILL to exactly this process; returns whether it still ran."""
-        pidfd = _open(process)
+        """Send SIGKILL to exactly this process; returns whether it still ran. Raises OSError."""
+        watched = self._watched.get(process)
+        pidfd = watched.pidfd if watched is not None else _open(process)
         if pidfd is None:
             return False
         try:
@@ -126,7 +134,8 @@ class ProcessWatch:
         except ProcessLookupError:
             return False
         finally:
-            os.close(pidfd)
+            if watched is None:
+                os.close(pidfd)
         return True
 
     def close(self) -> None:
@@ -178,12 +187,17 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _open(process: Process) -> int | None:
-    """A pidfd of exactly this process, None if it is dead."""
+    """A pidfd of exactly this process, None if it is dead. Raises OSError: none is to be had."""
     try:
         pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return None
+    try:
+        alive = is_alive(process)  # only now: the pidfd keeps whatever it is from being reused
     except OSError:
-        return None
-    if not is_alive(process):  # only now: the pidfd keeps whatever it is from being reused
         os.close(pidfd)
-        return None
-    return pidfd
+        raise
+    if alive:
+        return pidfd
+    os.close(pidfd)
+    return None

@@ -78,8 +78,7 @@ class Losses:
         for session in list(self._server.sessions()):
             if session.client.unit is unit:
                 session.device_lost(why)
-                if session.closed is not None:
-                    leaving.append(session.closed)
+                leaving.append(session.closed)
         if leaving:
             await asyncio.wait(leaving)
         unit.pool.close()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tierline_agent.accounting import JobLog
+from tierline_agent.closing import Closer
 from tierline_agent.config import AgentConfig
 from tierline_agent.health import Health
 from tierline_agent.identity import Process, ProcessWatch
@@ -19,6 +20,7 @@ from tierline_agent.metrics import Metrics
 from tierline_agent.readiness import Readiness
 from tierline_agent.reclaims import Reclaims
 from tierline_agent.recovery import ClientBook, Recovery
+from tierline_agent.state import BootFile
 from tierline_agent.storage import Storage
 from tierline_agent.tasks import Task, TaskRegistry
 from tierline_agent.unit import Unit
@@ -38,6 +40,7 @@ class Node:
     clients: ClientBook
     recovery: Recovery
     watch: ProcessWatch
+    closer: Closer
     kills: Kills
     jobs: JobLog
     reclaims: Reclaims
@@ -45,6 +48,8 @@ class Node:
     health: Health
     instance: str
     """Changes with every start of the agent: cursors and counters begin anew."""
+    files: tuple[BootFile, ...] = ()
+    """What is written down about clients and what they were lent."""
     notes: tuple[str, ...] = ()
     """What is not as it was configured, a sentence each."""
     stopping: bool = False
@@ -66,9 +71,14 @@ class Node:
         if process not in self._importers:
             self._importers[process] = self.watch.on_death(process, self._importer_died)
 
-    def forget_importer(self, process: Process) -> None:
-        """Stop watching a process that maps nothing any more."""
-        if not any(unit.pool.maps_any(process) for unit in self.units.values()):
+    def importer_left(self, process: Process) -> None:
+        """A session of a process is over: stop watching it if it maps nothing any more.
+
+        One that was seen to die before it was given its last extents is seen to once more.
+        """
+        if any(unit.pool.maps_any(process) for unit in self.units.values()):
+            self.watch_importer(process)
+        else:
             ticket = self._importers.pop(process, None)
             if ticket is not None:
                 self.watch.forget(process, ticket)

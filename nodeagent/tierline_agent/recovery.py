@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class ClientBook:
     """The clients that are connected, written down at each change."""
 
     def __init__(self, path: Path) -> None:
-        self._file = BootFile(path)
+        self.file = BootFile(path)
         self._clients: dict[int, ClientRecord] = {}
 
     def load(self) -> list[ClientRecord]:
@@ -55,7 +55,7 @@ class ClientBook:
 
         They stay written down until they are noted anew or forgotten.
         """
-        held: list[ClientRecord] = self._file.read(_parse_clients) or []
+        held: list[ClientRecord] = self.file.read(_parse_clients) or []
         living = [record for record in held if is_alive(record.process)]
         self._clients = {record.token: record for record in living}
         return living
@@ -77,7 +77,7 @@ class ClientBook:
             self._write()
 
     def _write(self) -> None:
-        self._file.write(
+        self.file.note(
             [
                 [
                     record.token,
@@ -119,7 +119,9 @@ class Recovery:
         kills: Kills,
         recovery_s: float,
         holder_grace_s: float,
+        all_back: Callable[[], None] = lambda: None,
     ) -> None:
+        """`all_back` is called once, when each client of before is back or dead."""
         self._book = book
         self._devices = devices
         self._watch = watch
@@ -136,10 +138,15 @@ class Recovery:
             else:
                 mark.clear()
             leases.block(_REASON)
+        self._away = self._expected | self._holders.keys()
+        """Those that may still come back, in time or not."""
+        self._all_back = all_back
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         if self._expected or self._holders:
             self._begin(recovery_s, holder_grace_s)
+        else:
+            all_back()
         self._consider()
 
     @property
@@ -175,7 +182,7 @@ class Recovery:
         One that leaves then, because an offer failed, may try again; until it is back or dead it
         counts as away.
         """
-        return token in self._expected or token in self._holders
+        return token in self._away
 
     def close(self) -> None:
         """Stop waiting."""
@@ -207,6 +214,10 @@ class Recovery:
 
     def _returned(self, token: int) -> None:
         self._expected.discard(token)
+        if token in self._away:
+            self._away.discard(token)
+            if not self._away:
+                self._all_back()
         holder = self._holders.pop(token, None)
         if holder is not None and holder.leases.holder is None:  # back without a job in progress
             holder.mark.clear()

@@ -3,7 +3,8 @@
 The path says which task a client belongs to, the kernel says which process it is. Everything else
 is the session's. Bounded: clients of a task and of the node; who is beyond gets an ERROR.
 
-Invariant: every accepted socket is owned by a session or closed before `accept` is called again.
+Invariant: every accepted socket is owned by a session, or given to who closes it, before `accept`
+is called again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class TaskServer:
         self._folder = folder
         self._listeners: dict[str, socket.socket] = {}
         self._sessions: dict[str, set[Session]] = {}
-        self._leaving: dict[str, set[asyncio.Task[None]]] = {}
+        self._leaving: dict[str, set[asyncio.Future[None]]] = {}
         """Sessions that are closed, by task, until they are quiet."""
 
     def sessions(self, task: str | None = None) -> Iterator[Session]:
@@ -89,15 +90,17 @@ class TaskServer:
             listener = listen(path, 0o666)
             self._listeners[task.name] = listener
             self._sessions.setdefault(task.name, set())
-            self._node.loop.add_reader(listener.fileno(), self._accept, task, listener)
+            self._listen(task)
         return path
 
     async def remove(self, task: str) -> None:
         """Stop listening for a task and close its sessions; returns when they are quiet."""
         self._stop_listening(task)
-        for session in list(self._sessions.get(task, ())):
+        leaving = set(self._leaving.get(task, ()))  # those that left by themselves
+        for session in self._sessions.get(task, ()):
             session.client.connection.close()
-        if leaving := self._leaving.get(task):  # also those that left by themselves
+            leaving.add(session.closed)
+        if leaving:
             await asyncio.wait(leaving)
         self._sessions.pop(task, None)
         folder = self._folder / task
@@ -116,9 +119,23 @@ class TaskServer:
         listener = self._listeners.pop(task, None)
         if listener is not None:
             self._node.loop.remove_reader(listener.fileno())
-            listener.close()
+            self._node.closer.close(task, [listener.detach()])
+
+    def _listen(self, task: Task) -> None:
+        """Accept clients, as long as those before do not leave too much behind."""
+        listener = self._listeners.get(task.name)
+        if listener is not None:
+            self._node.loop.add_reader(listener.fileno(), self._accept, task, listener)
+
+    def _listen_soon(self, task: Task) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._node.loop.call_soon_threadsafe(self._listen, task)
 
     def _accept(self, task: Task, listener: socket.socket) -> None:
+        if self._node.closer.is_full(task.name, partial(self._listen_soon, task)):
+            _log.warning("no client of %s is accepted: descriptors of those before wait", task.name)
+            self._node.loop.remove_reader(listener.fileno())
+            return
         try:
             connection, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -130,11 +147,12 @@ class TaskServer:
         try:
             self._check_room(task)
             peer = self._node.watch.identify(connection)
-        except (QuotaExceeded, ConnectionViolation) as failure:
+        except (QuotaExceeded, ConnectionViolation, OSError) as failure:
             _log.warning("refusing a client of %s: %s", task.name, failure)
             with contextlib.suppress(OSError):
                 connection.send(encode(error_for(failure), 0))
-            connection.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            self._node.closer.close(task.name, [connection.detach()])
             return
         session = Session(self._node, task, peer, connection, self._closed)
         self._sessions[task.name].add(session)
@@ -149,11 +167,10 @@ class TaskServer:
     def _closed(self, session: Session) -> None:
         name, closed = session.client.task.name, session.closed
         self._sessions.get(name, set()).discard(session)
-        if closed is not None:
-            self._leaving.setdefault(name, set()).add(closed)
-            closed.add_done_callback(partial(self._left, name))
+        self._leaving.setdefault(name, set()).add(closed)
+        closed.add_done_callback(partial(self._left, name))
 
-    def _left(self, task: str, closed: asyncio.Task[None]) -> None:
+    def _left(self, task: str, closed: asyncio.Future[None]) -> None:
         leaving = self._leaving[task]
         leaving.discard(closed)
         if not leaving:

@@ -7,6 +7,7 @@ agent, and for `durable` files the machine, dies in the middle.
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 import struct
@@ -16,6 +17,7 @@ from typing import Any
 
 from tierline_agent.identity import Process
 
+_log = logging.getLogger(__name__)
 _MARK = struct.Struct("<QQQ")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -57,10 +59,38 @@ class BootFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._boot = boot_id()
+        self._waiting: list[object] = []
+        """The value that could not be written."""
 
     def write(self, value: object) -> None:
-        """Replace the value."""
+        """Replace the value. Raises OSError."""
         write_json(self._path, {"boot": self._boot, "value": value}, durable=False)
+
+    def note(self, value: object) -> None:
+        """Replace the value, now or, if that fails, by a later `retry`.
+
+        A full disk keeps nobody from his work. It costs what the value is for: if the agent is
+        killed meanwhile, the next one does not know of those who came last, and refuses them.
+        """
+        failed_before = self.failed
+        self._waiting = [value]
+        try:
+            self.write(value)
+        except OSError as failure:
+            if not failed_before:
+                _log.error("cannot write %s, it is tried again: %s", self._path, failure)
+        else:
+            self._waiting = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether the file does not say what it should."""
+        return bool(self._waiting)
+
+    def retry(self) -> None:
+        """Write what could not be written."""
+        for value in self._waiting:
+            self.note(value)
 
     def read(self, check: Callable[[Any], Any]) -> Any:
         """The value as `check` returns it; None if there is none of this boot or it is odd."""
@@ -83,7 +113,8 @@ class LeaseMark:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(descriptor, mmap.PAGESIZE)
+            # not a hole: on a full disk the first mark would end the agent
+            os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
             self._map = mmap.mmap(descriptor, mmap.PAGESIZE)
         finally:
             os.close(descriptor)

@@ -14,7 +14,7 @@ from tierline_agent.devices.base import Device
 from tierline_agent.execution import Executor
 from tierline_agent.extents import ExtentPool
 from tierline_agent.leases import LeaseManager
-from tierline_agent.state import LeaseMark
+from tierline_agent.state import BootFile, LeaseMark
 from tierline_agent.workspaces import Workspaces
 
 
@@ -31,6 +31,8 @@ class Unit:
     mark: LeaseMark
     executor: Executor
     workspaces: Workspaces
+    lent: BootFile
+    """Which extents there are, for the next agent."""
 
     def extents_changed(self) -> None:
         """The number of extents is another one."""

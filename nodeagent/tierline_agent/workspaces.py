@@ -168,11 +168,13 @@ class Workspaces:
         async with shared.moving:
             shared.overlay.leave(token)
             backup = shared.backups.pop(token, None)
-            if backup is not None:
-                backup.close()
             needed = self.extents_of(shared.overlay.size_bytes)
-            self._pool.shrink_workspace(domain, needed)
             del shared.extents[needed:]
+            try:
+                self._pool.shrink_workspace(domain, needed)
+            finally:
+                if backup is not None:
+                    backup.close()
 
     def extents_of(self, size_bytes: int) -> int:
         """How many extents lie behind so many bytes."""

@@ -4,6 +4,12 @@ Every memfd here has mode 0600 and is sealed against changes of its size, so tha
 never fault because a peer truncated the file. Read-only copies for clients are *reopened*, not
 duplicated: a duplicate would share the writable open file.
 
+Opening a file waits for who has a lease on it (F_SETLEASE), up to 45 s. A client that is the
+agent's own user could take one on what it was lent. So the agent's own descriptor is a reopened
+one, too: unlike the first one of a memfd the kernel counts it as a writer, and gives no lease as
+long as there is one. What a client brings back, after the agent that wrote was killed, is opened
+without waiting.
+
 Invariant: an object owns exactly one descriptor and one mapping, and drops both in `close`.
 """
 
@@ -52,10 +58,10 @@ class SharedMemory:
             os.fchmod(descriptor, 0o600)
             os.ftruncate(descriptor, size_bytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SIZE_SEALS | fcntl.F_SEAL_SEAL)
-        except BaseException:
+            own = reopen(descriptor, os.O_RDWR)
+        finally:
             os.close(descriptor)
-            raise
-        return cls(descriptor, size_bytes)
+        return cls(own, size_bytes)
 
     @classmethod
     def adopt(cls, descriptor: int, size_bytes: int, what: str) -> SharedMemory:
@@ -67,7 +73,7 @@ class SharedMemory:
         """
         check(descriptor, size_bytes, what)
         try:
-            own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            own = reopen(descriptor, os.O_RDWR)
         except OSError as error:
             raise DescriptorRefused(f"cannot take {what} back: {error.strerror}") from error
         return cls(own, size_bytes)
@@ -78,8 +84,7 @@ class SharedMemory:
 
     def export(self, *, writable: bool) -> int:
         """Return a fresh descriptor that the caller owns."""
-        mode = os.O_RDWR if writable else os.O_RDONLY
-        return os.open(f"/proc/self/fd/{self._descriptor}", mode | os.O_CLOEXEC)
+        return reopen(self._descriptor, os.O_RDWR if writable else os.O_RDONLY)
 
     def populate(self) -> None:
         """Have all of it in memory now. Raises OSError: there is not so much."""
@@ -116,8 +121,16 @@ class SharedMemory:
         os.close(descriptor)
 
 
+def reopen(descriptor: int, mode: int) -> int:
+    """Open the same file again, without waiting. Raises OSError, also if somebody has a lease."""
+    return os.open(f"/proc/self/fd/{descriptor}", mode | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def check(descriptor: int, size_bytes: int, what: str) -> Identity:
     """Check that `descriptor` is a memfd as `SharedMemory.create` makes it.
+
+    It may be any file of a client's. Its seals come first: the kernel says of anything but shared
+    memory that it has none, without asking whoever serves the file, as `fstat` would.
 
     Raises:
         DescriptorRefused: it is not.

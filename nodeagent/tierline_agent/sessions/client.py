@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from tierline_agent.arenas import Arena
@@ -51,12 +52,17 @@ class Client:
         """Deadline of its job in progress, by which its fetches are ordered."""
         self.job_arena: Arena | None = None
         """The arena of its job in progress."""
+        self.close_elsewhere: Callable[[Iterable[int]], None] = partial(
+            node.closer.close, task.name
+        )
+        """Takes over descriptors that came from the client."""
         self.connection = Connection(
             connection,
             node.loop,
             node.readiness,
             handler,
             node.config.limits.outgoing_bytes,
+            self.close_elsewhere,
         )
 
     @property
@@ -135,8 +141,10 @@ class Client:
         Raises:
             QuotaExceeded: another one has them; a second copy would take what others were granted.
         """
+        if self.connection.closed:
+            raise QuotaExceeded(f"process {self.process.pid} has left")
         owner = self.task.arena_owner
-        if isinstance(owner, Client) and owner is not self:
+        if owner is not self and isinstance(owner, Client) and not owner.connection.closed:
             raise QuotaExceeded(
                 f"process {owner.process.pid} has the arenas of {self.task.name}; its plan is for "
                 "one process, register another task for a second one"
@@ -212,6 +220,6 @@ class Client:
             return
         kept = self.kept
         before = self.node.recovery.record_of(self.token, self.task.name, self.process)
-        if before is not None and self.node.recovery.pending:
+        if before is not None and self.node.recovery.awaits(self.token):
             kept = max(kept, before.kept)
         self.node.clients.note(ClientRecord(self.token, self.task.name, self.process, kept))

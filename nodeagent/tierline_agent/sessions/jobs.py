@@ -25,6 +25,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from functools import partial
 
 from tierline_agent.arenas import Arena
@@ -305,10 +306,11 @@ class Jobs:
         if job.arena is None or job.execution is None or job.execution.rewinding:
             what = "is being rewound" if job.arena else "has no arena"
             raise ConnectionViolation(f"job {message.job} {what}", out_of_order=True)
-        self._client.spawn(sequence, self._rewind(sequence, job, job.execution))
+        begun = self._client.unit.executor.rewind(job.execution)
+        self._client.spawn(sequence, self._rewind(sequence, job, begun))
 
-    async def _rewind(self, sequence: int, job: Job, execution: Execution) -> None:
-        if await self._client.unit.executor.rewind(execution) and not job.revoked:
+    async def _rewind(self, sequence: int, job: Job, begun: Awaitable[bool]) -> None:
+        if await begun and not job.revoked:
             self._client.reply(sequence, Rewound(job.number))
         else:
             self._refuse_revoked(sequence, job.number)
@@ -375,16 +377,17 @@ class Jobs:
     def close(self) -> None:
         """The client is gone: so is its job, and the lease goes on."""
         job = self._job
-        if job is not None:
-            if job.granted_ns is None:
-                self._leave(job)
-            else:
+        with ExitStack() as leaving:  # from the last one to the first
+            leaving.callback(self.records.publish)
+            if job is None:
+                return
+            if job.granted_ns is not None:
                 _log.warning("%s left in the middle of job %d", self._client, job.number)
                 self._client.task.counters.broken += 1
-                self._workspace.left_inside()
-                self._leave(job)
-                self._give_ring_back(job)
-        self.records.publish()
+                leaving.callback(self._give_ring_back, job)
+            leaving.callback(self._leave, job)
+            if job.granted_ns is not None:
+                leaving.callback(self._workspace.left_inside)
 
     def _finish(
         self,

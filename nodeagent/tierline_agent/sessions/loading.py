@@ -58,7 +58,7 @@ class Loading:
 
     def reserve(self, sequence: int, message: Reserve) -> None:
         """Grant an arena the places that the plan has for it."""
-        client, node = self._client, self._client.node
+        client = self._client
         if message.arena in client.arenas:
             raise ConnectionViolation(
                 f"arena {message.arena} is reserved already", out_of_order=True
@@ -69,7 +69,6 @@ class Loading:
             client.refuse(sequence, failure)
             return
         client.arenas[arena.index] = arena
-        node.watch_importer(client.process)
         reserved = Reserved(
             arena=arena.index,
             resident_count=len(arena.residents),
@@ -109,6 +108,7 @@ class Loading:
         check_span_fits(message.largest_span_extents, count, resident, slots)
         client.check_plan(count, len(resident))
         client.own_arenas()
+        node.watch_importer(client.process)
         residents, ring, words = self._take(len(resident), slots)
         return Arena(
             index=message.arena,
@@ -264,8 +264,10 @@ class Loading:
     async def _free(self, sequence: int, arena: Arena) -> None:
         client, node = self._client, self._client.node
         await client.unit.executor.quiet(arena.words)
-        arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
-        client.leaving.remove(arena)
+        try:
+            arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
+        finally:
+            client.leaving.remove(arena)
         if not client.arenas:
             client.unit.pool.unmapped(arena.ring, client.process)
             client.disown_arenas()

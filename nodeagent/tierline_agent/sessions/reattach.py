@@ -16,7 +16,6 @@ Invariant: an arena is managed again completely or not at all.
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 
 from tierline_agent.arenas import Arena, release_all
@@ -125,8 +124,7 @@ class Reattach:
                 except Exception as failure:  # it is answered when all have come
                     offer.failure = failure
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            self._client.close_elsewhere(descriptors)
         if offer.complete:
             self._offer = None
             self._settle(offer)

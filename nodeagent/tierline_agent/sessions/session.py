@@ -5,10 +5,15 @@ task's arenas. Then, when requests and copies that still use the client's memory
 arenas and staging memory are given up, and the task may have another plan. Extents that the process
 may still have mapped wait, in the pool, for its death.
 
+This way out is one, and it cannot fail: each thing that a client holds is given up whatever becomes
+of the others (`ExitStack`), failures are logged, and what a request took after the first step, when
+it was still at work, is given up by the second.
+
 A session that ends because the agent does leaves everything as it is: its client goes on, with the
 next agent (`leave`).
 
-Invariant: after `closed` is done nothing of this session touches memory, descriptors or stores.
+Invariant: after `closed` is done nothing of this session touches memory, descriptors or stores. The
+server has no session whose connection is gone.
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
+from tierline_agent.arenas import Arena
 from tierline_agent.errors import ConnectionViolation, NotAdmitted
 from tierline_agent.identity import Peer, Process
 from tierline_agent.node import Node
@@ -93,7 +100,9 @@ class Session:
         self._workspace.on_running = self._resume_with_workspace
         self._on_closed = on_closed
         self._leaves = False
-        self.closed: asyncio.Task[None] | None = None
+        self.closed: asyncio.Future[None] = node.loop.create_future()
+        """Done when all is given up."""
+        self._giving_up: asyncio.Task[None] | None = None
         self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
             Hello: self._hello,
             Reserve: self._loading.reserve,
@@ -122,7 +131,12 @@ class Session:
             Error: self._client_error,
         }
         # a descriptor that leaked into another process keeps the connection open: see the process
-        self._death = node.watch.on_death(peer.process, self._process_died)
+        self._death: int | None = None
+        try:
+            self._death = node.watch.on_death(peer.process, self._process_died)
+        except OSError as failure:
+            self.client.refuse(0, failure)
+            self.client.connection.close()
         self.client.connection.resume()
 
     # -- what the connection reports
@@ -136,7 +150,7 @@ class Session:
         except (ConnectionViolation, ProtocolError) as error:
             self.on_violation(sequence, error)
         except Exception as failure:  # a fault here must cost this connection only
-            self.client.reply(sequence, internal_error(failure))
+            self.client.refuse(sequence, failure)
             self.client.connection.close()
 
     def on_quiet(self) -> None:
@@ -167,28 +181,24 @@ class Session:
 
     def on_closed(self) -> None:
         """Let the lease go on; give up the rest when it is quiet."""
-        client, node = self.client, self.client.node
-        node.watch.forget(client.process, self._death)
-        self.on_quiet()
-        if self._leaves:
-            return
-        self._reattach.close()
-        arenas = list(client.arenas.values())
-        for arena in arenas:
-            client.unit.executor.forget(arena.words)
-        self.jobs.close()
-        self._open_jobs.close()
-        if client.token:
-            if not node.recovery.awaits(client.token):
-                node.clients.forget(client.token)
-            client.unit.memory.forget_client(client.task.name, client.token)
-            _log.info("%s disconnected", client)
-        client.arenas.clear()
-        if client.task.arena_owner is client:
-            client.task.arena_owner = self  # any client may be it; none needed, the plan stays
-        node.reclaims.session_leaves(client.process)
-        self.closed = node.loop.create_task(self._give_up(arenas))
         self._on_closed(self)
+        if self._leaves:
+            self.closed.set_result(None)
+            return
+        client, node = self.client, self.client.node
+        node.reclaims.session_leaves(client.process)
+        try:
+            with ExitStack() as leaving:  # from the last one to the first
+                leaving.callback(self._forget)
+                leaving.callback(self._open_jobs.close)
+                leaving.callback(self.jobs.close)
+                for arena in client.arenas.values():
+                    leaving.callback(client.unit.executor.forget, arena.words)
+                leaving.callback(self._reattach.close)
+                leaving.callback(self.jobs.settle)
+        except Exception:
+            _log.exception("%s has left, and something failed at it", client)
+        self._giving_up = node.loop.create_task(self._give_up())
 
     # -- inside
 
@@ -216,21 +226,40 @@ class Session:
         if not self.jobs.in_progress:  # else it came back with its arena
             self.jobs.resume(None, message.running_job, message.release_ns, message.deadline_ns)
 
-    async def _give_up(self, arenas: list[Any]) -> None:
+    def _forget(self) -> None:
+        client, node = self.client, self.client.node
+        if client.token:
+            if not node.recovery.awaits(client.token):
+                node.clients.forget(client.token)
+            client.unit.memory.forget_client(client.task.name, client.token)
+            _log.info("%s disconnected", client)
+
+    async def _give_up(self) -> None:
         client, node = self.client, self.client.node
         if client.requests:
             await asyncio.wait(client.requests)
-        for arena in arenas:
-            await client.unit.executor.quiet(arena.words)
-            arena.close(client.unit.pool, node.storage, unmapped_by=None)
-        # not before: a smaller ring frees slots, and something may have been read into them
-        if client.task.arena_owner is self:
-            client.task.arena_owner = None
-        await self._workspace.close()
-        if client.staging is not None:
-            client.staging.close()
-        node.forget_importer(client.process)
-        node.reclaims.session_left(client.process)
+        try:
+            async with AsyncExitStack() as leaving:  # from the last one to the first
+                leaving.callback(self.closed.set_result, None)
+                leaving.callback(node.reclaims.session_left, client.process)
+                leaving.callback(node.importer_left, client.process)
+                if self._death is not None:  # the pidfd serves others of this process until here
+                    leaving.callback(node.watch.forget, client.process, self._death)
+                if client.staging is not None:
+                    leaving.callback(client.staging.close)
+                leaving.push_async_callback(self._workspace.close)
+                # not before: a smaller ring frees slots, and something may have been read into them
+                leaving.callback(client.disown_arenas)
+                for arena in (*client.arenas.values(), *client.leaving):
+                    leaving.push_async_callback(self._give_up_arena, arena)
+                leaving.callback(self.jobs.close)  # what a request has taken meanwhile
+        except Exception:
+            _log.exception("%s has left, and something failed at giving up what it had", client)
+
+    async def _give_up_arena(self, arena: Arena) -> None:
+        client = self.client
+        await client.unit.executor.quiet(arena.words)
+        arena.close(client.unit.pool, client.node.storage, unmapped_by=None)
 
     def _hello(self, sequence: int, message: Hello) -> None:
         client, node = self.client, self.client.node

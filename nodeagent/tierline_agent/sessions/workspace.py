@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tierline_agent.errors import ConnectionViolation
+from tierline_agent.errors import ConnectionViolation, QuotaExceeded
 from tierline_agent.extents import Pooled
 from tierline_agent.kills import KillReason
 from tierline_agent.protocol import (
@@ -36,6 +36,10 @@ class ClientWorkspace:
         self._offer: WorkspaceReturn | None = None
         self._sequence = 0
         self._descriptors: list[int] = []
+        self._arrived = 0
+        """Descriptors of the offer so far."""
+        self._failure: Exception | None = None
+        """Why the offer will be refused, if that is known."""
         self.on_running: Callable[[WorkspaceReturn], None] = lambda _: None
         """Told of a workspace that came back inside a job."""
 
@@ -47,7 +51,11 @@ class ClientWorkspace:
     def ask(self, sequence: int, message: Workspace) -> None:
         """Lend the extents behind it."""
         self._only_once()
-        self._client.spawn(sequence, self._lend(sequence, message))
+        failure = self._own(message.workspace_bytes)
+        if failure is None:
+            self._client.spawn(sequence, self._lend(sequence, message))
+        else:
+            self._client.refuse(sequence, failure)
 
     def _only_once(self) -> None:
         if self._asked:
@@ -56,10 +64,7 @@ class ClientWorkspace:
 
     async def _lend(self, sequence: int, message: Workspace) -> None:
         client = self._client
-        check_granted(message.workspace_bytes, client.task.plan.workspace_bytes)
         await client.node.recovery.settled()  # those of before may offer the domain's extents
-        client.own_arenas()
-        client.node.watch_importer(client.process)
         preserve = bool(message.flags & WorkspaceFlags.PRESERVE)
         workspaces = client.unit.workspaces
         lent = await workspaces.lend(
@@ -108,6 +113,10 @@ class ClientWorkspace:
         if message.extent_count != self._client.unit.workspaces.extents_of(message.workspace_bytes):
             raise ConnectionViolation("a workspace has another size than its extents")
         self._offer, self._sequence = message, sequence
+        try:
+            check_granted(message.workspace_bytes, self._client.task.plan.workspace_bytes)
+        except QuotaExceeded as failure:
+            self._failure = failure
 
     def takes(self, message: Fds) -> bool:
         """Whether these descriptors are of the offer."""
@@ -118,27 +127,48 @@ class ClientWorkspace:
         offer = self._offer
         arrived = self._client.connection.take_descriptors(message.count)
         self._descriptors += arrived
+        self._arrived += len(arrived)
         if offer is None:
             raise ConnectionViolation("descriptors without a WORKSPACE_RETURN", out_of_order=True)
         backup = message.kind == DescriptorKind.BACKUP
         preserve = bool(offer.flags & WorkspaceFlags.PRESERVE)
-        extents = len(self._descriptors) - backup
+        extents = self._arrived - backup
         if backup and (extents != offer.extent_count or not preserve or message.count != 1):
             raise ConnectionViolation("a backup does not follow its extents", out_of_order=True)
         if not backup and extents > offer.extent_count:
             raise ConnectionViolation("more descriptors of a workspace than it has extents")
-        if len(self._descriptors) == offer.extent_count + preserve:
+        if self._failure is not None:  # it is answered when all have come
+            self._close_descriptors()
+        if self._arrived == offer.extent_count + preserve:
             self._offer = None
-            self._client.spawn(self._sequence, self._take_back(offer))
+            self._complete(offer)
+
+    def _complete(self, offer: WorkspaceReturn) -> None:
+        client = self._client
+        if self._failure is None:
+            self._failure = self._own(offer.workspace_bytes)
+        if self._failure is None:
+            client.spawn(self._sequence, self._take_back(offer))
+        else:
+            self._close_descriptors()
+            client.refuse(self._sequence, self._failure)
+
+    def _own(self, size_bytes: int) -> Exception | None:
+        """Have the task's memory for itself, from the moment on that its message is read."""
+        client = self._client
+        try:
+            check_granted(size_bytes, client.task.plan.workspace_bytes)
+            client.own_arenas()
+            client.node.watch_importer(client.process)
+        except (QuotaExceeded, OSError) as failure:
+            return failure
+        return None
 
     async def _take_back(self, offer: WorkspaceReturn) -> None:
         client = self._client
         extents = self._descriptors[: offer.extent_count]
         backup = self._descriptors[offer.extent_count :]
         try:
-            check_granted(offer.workspace_bytes, client.task.plan.workspace_bytes)
-            client.own_arenas()
-            client.node.watch_importer(client.process)
             await client.unit.workspaces.take_back(
                 client.domain,
                 client.token,
@@ -162,9 +192,8 @@ class ClientWorkspace:
         _log.info("%s has its workspace of %d extents back", client, offer.extent_count)
 
     def _close_descriptors(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        descriptors, self._descriptors = self._descriptors, []
+        self._client.close_elsewhere(descriptors)
 
     # -- jobs
 
@@ -202,4 +231,5 @@ class ClientWorkspace:
         """The client is gone, and none of its requests is at work any more."""
         self._close_descriptors()
         if self._lent:
+            self._lent = False
             await self._client.unit.workspaces.leave(self._client.domain, self._client.token)

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent import protocol as p
@@ -37,6 +38,8 @@ class Peer:
     """The connection is closed at this message."""
     taken: list[list[int]] = field(default_factory=list)
     """The descriptors of each FDS message."""
+    closed_elsewhere: list[int] = field(default_factory=list)
+    """What the connection gave up: itself, and what was sent to it."""
     quiet: list[int] = field(default_factory=list)
     """How many messages there were at each `on_quiet`."""
 
@@ -46,7 +49,9 @@ class Peer:
         self.changed = asyncio.Event()
         loop = asyncio.get_running_loop()
         self.readiness = Readiness(loop)
-        self.connection = Connection(ours, loop, self.readiness, self, LIMIT_BYTES)
+        self.connection = Connection(
+            ours, loop, self.readiness, self, LIMIT_BYTES, self.closed_elsewhere.extend
+        )
         self.connection.resume()
 
     def on_message(self, _sequence: int, message: p.Message) -> None:
@@ -83,6 +88,9 @@ class Peer:
         self.connection.close()
         self.client.close()
         self.readiness.close()
+        for descriptor in self.closed_elsewhere:
+            os.close(descriptor)
+        self.closed_elsewhere.clear()
 
 
 def open_descriptors() -> int:
@@ -269,20 +277,46 @@ async def test_descriptors_stay_beside_their_messages_in_a_flood() -> None:
 
 
 @in_loop
-async def test_descriptors_are_closed_whoever_ends_the_connection() -> None:
+async def test_descriptors_go_to_who_closes_them_whoever_ends_the_connection() -> None:
     before = open_descriptors()
     peer = Peer()
-    for _ in range(3):
-        socket.send_fds(peer.client, [p.encode(p.Ended(1), 1)], [0, 0, 0])
-    await peer.until(lambda: len(peer.messages) == 3)
-    taken = peer.connection.take_descriptors(4)
+    announced = p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 3), 1)
+    socket.send_fds(peer.client, [announced], [0, 0, 0])
+    socket.send_fds(peer.client, [p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 3), 2)[:10]], [0] * 3)
+    await peer.until(lambda: peer.messages)
     peer.client.close()
     await peer.until(lambda: peer.closed)
-    for descriptor in taken:
+    assert len(peer.closed_elsewhere) == 1 + 3, "the socket, and what waited"
+    for descriptor in peer.taken[0]:
         os.close(descriptor)
     peer.end()
     assert open_descriptors() == before
     assert peer.closed == 1
+
+
+@in_loop
+@pytest.mark.parametrize(
+    "data",
+    [frames(1), frames(3), p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 1), 1)],
+    ids=["with a message", "with several", "more than were announced"],
+)
+async def test_descriptors_that_nobody_expects_are_a_violation(data: bytes) -> None:
+    peer = Peer()
+    socket.send_fds(peer.client, [data], [0, 0])
+    await peer.until(lambda: peer.violations)
+    peer.end()
+
+
+@in_loop
+async def test_a_connection_is_left_in_a_turn_of_its_own() -> None:
+    """What is told a client that is gone must not undo what is done meanwhile."""
+    peer = Peer()
+    peer.client.close()
+    while not peer.connection.closed:
+        peer.connection.send(p.Ended(1), 1)
+        assert not peer.closed
+    await peer.until(lambda: peer.closed)
+    peer.end()
 
 
 @in_loop
@@ -304,7 +338,7 @@ async def test_sent_descriptors_arrive_and_are_closed_here() -> None:
 async def test_a_client_that_does_not_read_is_closed_at_the_limit() -> None:
     peer = Peer()
     sent = 0
-    while not peer.closed:
+    while not peer.connection.closed:
         peer.connection.send(p.Ended(1), 1)
         sent += 20
         assert sent < 1 << 24

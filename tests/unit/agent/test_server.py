@@ -13,6 +13,7 @@ import pytest
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent import server
+from tierline_agent.closing import Closer
 from tierline_agent.config import Limits
 from tierline_agent.identity import ProcessWatch
 from tierline_agent.node import Node
@@ -44,7 +45,9 @@ async def test_a_removed_task_has_nothing_at_work_of_clients_that_left_before(
 
     monkeypatch.setattr(server, "Session", Leaving)
     watch = ProcessWatch(loop)
-    node = SimpleNamespace(loop=loop, watch=watch, config=SimpleNamespace(limits=Limits()))
+    node = SimpleNamespace(
+        loop=loop, watch=watch, closer=Closer(), config=SimpleNamespace(limits=Limits())
+    )
     tasks = server.TaskServer(cast(Node, node), tmp_path)
     path = tasks.open(cast(Task, SimpleNamespace(name="vision")))
     with socket.socket(socket.AF_UNIX) as client:

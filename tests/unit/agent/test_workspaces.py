@@ -92,6 +92,7 @@ class Asking:
             node=node,
             task=SimpleNamespace(plan=plan),
             unit=SimpleNamespace(device=device, workspaces=Workspaces(device, pool)),
+            close_elsewhere=lambda _: None,
             domain="a",
             token=7,
             process=ALICE,

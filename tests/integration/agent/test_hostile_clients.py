@@ -1,0 +1,294 @@
+"""What a client of one task does to those of others: nothing.
+
+Each of these once stopped a device, a task or the agent. A client in a process of its own does the
+worst of its kind; then a client of another task has jobs as before, and a new client of the hostile
+one's task finds everything as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from tests.integration.agent.agent_process import (
+    EXTENT_BYTES,
+    AgentProcess,
+    content,
+    plan,
+    wait_until,
+)
+from tests.integration.agent.raw_client import RawClient
+
+from tierline_agent import protocol as p
+
+pytestmark = pytest.mark.slow
+
+FORKED = multiprocessing.get_context("fork")
+EXTENTS = 5
+LINGER_S = 20
+STALLED_S = 5.0
+"""An answer that takes so long was held up by the hostile client, however busy the machine is."""
+Attack = Callable[[AgentProcess], None]
+
+
+def tasks(agent: AgentProcess) -> None:
+    agent.register("hostile", plan(EXTENTS, resident=(1,), ring=2, workspace=1), domain="alone")
+    agent.register("other", plan(2))
+
+
+def attack(agent: AgentProcess, attack: Attack) -> None:
+    """Have it done in a process of its own, to its end."""
+    hostile = FORKED.Process(target=attack, args=(agent,))
+    hostile.start()
+    hostile.join()
+    assert hostile.exitcode in (0, -signal.SIGKILL)
+
+
+def others_are_served(agent: AgentProcess) -> None:
+    began_s = time.monotonic()
+    other = agent.client("other")
+    for _ in range(3):
+        other.end(other.begin(p.NO_ARENA))
+    other.close()
+    assert time.monotonic() - began_s < STALLED_S
+
+
+def nothing_is_left(agent: AgentProcess) -> None:
+    wait_until(lambda: not agent.task("hostile")["clients"], "the agent lets go of it")
+    wait_until(lambda: agent.extents()["draining"] == 0, "it knows that it is dead")
+    wait_until(lambda: agent.extents()["resident"] == 0, "its extents are free")
+    assert agent.extents()["workspace"] == 0
+    assert "unexpectedly" not in agent.log.read_text()
+    assert "had no job" not in agent.log.read_text()
+    with ExitStack() as clients:
+        again = agent.client("hostile")
+        clients.callback(again.close)
+        again.load(content(2, EXTENTS))
+        again.ask(p.Free(0), p.Freed)
+
+
+# -- descriptors
+
+
+def lingering_socket() -> int:
+    """A socket whose close waits: data is on its way to a peer that does not read."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ours = socket.create_connection(listener.getsockname())
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
+    ours.setblocking(False)
+    try:
+        while True:
+            ours.send(bytes(1 << 16))
+    except BlockingIOError:
+        listener.detach()  # it stays open as long as this process lives
+        return ours.detach()
+
+
+def send_lingering(client: RawClient, data: bytes) -> None:
+    sockets = [lingering_socket() for _ in range(3)]
+    socket.send_fds(client.socket, [data], sockets)
+    for one in sockets:
+        os.close(one)
+
+
+def with_a_message(agent: AgentProcess) -> None:
+    send_lingering(agent.client("hostile"), p.encode(p.Stats(), 9))
+
+
+def with_a_part_of_a_message(agent: AgentProcess) -> None:
+    send_lingering(agent.client("hostile"), p.encode(p.Stats(), 9)[:5])
+
+
+def with_an_offer(agent: AgentProcess) -> None:
+    client = agent.client("hostile")
+    client.send(p.Digests(0, 0, (bytes(32),)))
+    client.send(p.Attach(0, 0, 3, 3 * EXTENT_BYTES, 0, 0, 0, 0, (0, 1, 2)))
+    send_lingering(client, p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 3), 9))
+
+
+def with_a_workspace(agent: AgentProcess) -> None:
+    client = agent.client("hostile")
+    client.send(p.WorkspaceReturn(3 * EXTENT_BYTES, 0, 3, p.WorkspaceFlags(0), 0, 0, 0))
+    send_lingering(client, p.encode(p.Fds(0, p.DescriptorKind.WORKSPACE, 0, 3), 9))
+
+
+def behind_the_end(agent: AgentProcess) -> None:
+    """They lie in a connection that is closed for what came before them."""
+    client = agent.client("hostile")
+    client.send_bytes(b"\xff" * 64)
+    send_lingering(client, b"x")
+
+
+def where_nobody_is_accepted(agent: AgentProcess) -> None:
+    clients = [agent.connect("hostile") for _ in range(12)]
+    for client in clients:
+        with suppress(OSError):
+            send_lingering(client, b"x")
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        with_a_message,
+        with_a_part_of_a_message,
+        with_an_offer,
+        with_a_workspace,
+        behind_the_end,
+        where_nobody_is_accepted,
+    ],
+)
+def test_descriptors_whose_closing_waits_hold_up_nobody(
+    shared_agent: AgentProcess, send: Attack
+) -> None:
+    tasks(shared_agent)
+
+    def leave(agent: AgentProcess) -> None:
+        send(agent)
+        time.sleep(STALLED_S)  # the peers of its sockets stay for so long
+        os._exit(0)
+
+    hostile = FORKED.Process(target=leave, args=(shared_agent,))
+    hostile.start()
+    while hostile.is_alive():
+        others_are_served(shared_agent)
+    hostile.join()
+    nothing_is_left(shared_agent)
+
+
+def test_nothing_that_is_lent_can_be_kept_from_the_agent_by_a_lease(
+    shared_agent: AgentProcess,
+) -> None:
+    """The same user may have a lease on a file of its own, and whoever opens it waits."""
+    tasks(shared_agent)
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    client = shared_agent.client("hostile")
+    lent = client.reserve(EXTENTS * EXTENT_BYTES)
+    for descriptor in (*lent.residents, *lent.ring, lent.control):
+        for kind in (fcntl.F_WRLCK, fcntl.F_RDLCK):
+            with pytest.raises(OSError, match="temporarily unavailable"):
+                fcntl.fcntl(descriptor, fcntl.F_SETLEASE, kind)
+    client.ask(p.Free(0), p.Freed)
+    others_are_served(shared_agent)
+
+
+# -- messages in one write
+
+
+def in_a_job(client: RawClient, *messages: p.Message) -> None:
+    client.load(content(1, EXTENTS))
+    client.begin(0)
+    client.send_together(*messages)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (p.Rewind(1), p.Rewind(1)),
+        (p.Rewind(1), p.Rewind(1), p.Rewind(1)),
+        (p.Rewind(1), p.Yield(1, 0, 0, 0, 0, p.JobFlags(0))),
+        (p.Rewind(1), p.JobEnd(1, 0, 0, 0, 0)),
+        (p.Rewind(1), p.JobEnd(1, 0, 0, 0, 0), p.JobBegin(2, 0, p.JobFlags(0), 0, 1)),
+        (p.Rewind(1), p.Free(0)),
+        (p.Rewind(1), p.JobBegin(2, p.NO_ARENA, p.JobFlags(0), 0, 1)),
+    ],
+    ids=lambda messages: " ".join(type(one).__name__ for one in messages),
+)
+def test_what_arrives_at_once_is_done_in_turn(
+    shared_agent: AgentProcess, messages: tuple[p.Message, ...]
+) -> None:
+    tasks(shared_agent)
+
+    def send(agent: AgentProcess) -> None:
+        client = agent.client("hostile")
+        in_a_job(client, *messages)
+        time.sleep(0.1)
+
+    attack(shared_agent, send)
+    others_are_served(shared_agent)
+    nothing_is_left(shared_agent)
+
+
+# -- ends
+
+
+def test_a_death_right_after_any_message_leaves_nothing(shared_agent: AgentProcess) -> None:
+    tasks(shared_agent)
+    steps: list[p.Message] = [
+        p.Reserve(0, 1, EXTENTS * EXTENT_BYTES, 0),
+        p.Workspace(1, p.WorkspaceFlags.PRESERVE),
+        p.Workspace(1, p.WorkspaceFlags(0)),
+        p.JobBegin(1, p.NO_ARENA, p.JobFlags(0), 0, 1),
+    ]
+    for step in steps * 10:
+
+        def die(agent: AgentProcess, step: p.Message = step) -> None:
+            agent.client("hostile").send(step)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        attack(shared_agent, die)
+    others_are_served(shared_agent)
+    nothing_is_left(shared_agent)
+
+
+@pytest.mark.parametrize("name", ["clients.json", "extents-cpu.json"])
+def test_a_file_that_cannot_be_written_costs_nobody_his_work(
+    agent: AgentProcess, name: str
+) -> None:
+    tasks(agent)
+    obstacle = agent.run_dir / f"{name}.new"
+    obstacle.mkdir()
+
+    def come_and_go(agent: AgentProcess) -> None:
+        client = agent.client("hostile")
+        client.load(content(1, EXTENTS))
+        client.ask(p.Free(0), p.Freed)
+
+    for _ in range(12):
+        attack(agent, come_and_go)
+    others_are_served(agent)
+    nothing_is_left(agent)
+    assert agent.log.read_text().count("cannot write") == 1, "it is said once"
+    obstacle.rmdir()
+    left = agent.client("other")
+    wait_until(
+        lambda: str(left.welcome and left.welcome.reattach_token) in clients(agent.run_dir),
+        "it is written down again",
+    )
+
+
+def clients(run_dir: Path) -> str:
+    return (run_dir / "clients.json").read_text()
+
+
+def test_a_client_that_is_away_is_known_to_each_agent_after_the_next(tmp_path: Path) -> None:
+    """Others come and have memory in between."""
+    agent = AgentProcess(tmp_path, fast_extents=24, recovery_s=0.1)
+    agent.start()
+    tasks(agent)
+    agent.register("away", plan(EXTENTS, resident=(1,), ring=2), domain="away")
+    away = agent.client("away")
+    loaded = away.load(content(1, EXTENTS))
+    assert away.welcome is not None
+    for _ in range(2):
+        agent.kill()
+        agent.start()
+        new = agent.client("hostile")
+        new.load(content(2, EXTENTS))
+        new.ask(p.Free(0), p.Freed)
+        new.close()
+    back = agent.client("away", away.welcome.reattach_token)
+    back.attach(loaded)
+    job = back.begin(0)
+    assert loaded.read_in_job() == content(1, EXTENTS)
+    back.end(job)
+    assert agent.stop() == 0
