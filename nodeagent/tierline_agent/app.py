@@ -340,6 +340,8 @@ async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
         for unit in node.units.values():
             for sentence in unit.executor.mend():
                 _log.error("%s: %s", unit.name, sentence)
+        for session in server.sessions():
+            session.jobs.look(time.monotonic_ns())
         gauges.update(node, server.sessions())
         _judge(node)
         await asyncio.sleep(_GAUGE_PERIOD_S)

@@ -162,6 +162,11 @@ class AgentConfig(_Settings):
     may one live that left in the middle of a job, where others share its workspace."""
     revoke_grace_s: Annotated[float, Field(gt=0, le=600, strict=False)] = 5.0
     """How long a client may take to acknowledge a REVOKE before it is killed, seconds."""
+    job_limit_s: Annotated[float, Field(gt=0, le=86400, strict=False)] = 30.0
+    """How long a job may have the device before it counts as stuck, seconds; where its plan has it
+    take more than a tenth of that, ten times as long as planned, and where it is no counted job
+    (warm-up) ten times this. As soon as others wait it is then revoked, and its program killed if
+    it does not acknowledge that."""
     limits: Limits = Limits()
 
     @property

@@ -122,6 +122,8 @@ class Executor:
             raise ValueError("a job is rewound once at a time")
         stream = execution.stream
         execution.rewinding = True
+        if execution is self._opening:  # or it would begin before it is rewound, and be forgotten
+            self._opening = None
         if execution.job.words is not None and stream is not None:
             self._cancel(stream)
         return self._rewound(execution, stream)
@@ -397,7 +399,8 @@ class Executor:
         return sentences
 
     def _cancel(self, stream: Stream) -> None:
-        self._cancelled.add(stream)
+        if stream in self._streams:
+            self._cancelled.add(stream)
         stream.cancel()
 
     def close(self) -> None:

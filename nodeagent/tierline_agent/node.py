@@ -62,6 +62,11 @@ class Node:
         for unit in self.units.values():
             unit.leases.recall()
 
+    @property
+    def job_limit_ns(self) -> int:
+        """How long any job may have a device."""
+        return int(self.config.job_limit_s * 1e9)
+
     def unit_of(self, task: Task) -> Unit:
         """The device that a task was registered for."""
         return self.units[task.device]

@@ -103,6 +103,11 @@ class Execution:
     """It had the device for longer than it may, and lost its rank."""
     limit: asyncio.TimerHandle | None = None
 
+    def held_for_ns(self, now_ns: int) -> int:
+        """How long it has had the device."""
+        since_ns = self.since_ns if self.since_ns and not self.parked else now_ns
+        return self.held_ns + now_ns - since_ns
+
     @property
     def under_way(self) -> Stream | None:
         """Its stream, as long as that may still write to fast memory."""

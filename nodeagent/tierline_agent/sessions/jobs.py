@@ -1,11 +1,12 @@
 """Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK.
 
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
-because its weights cannot be streamed, and ends by ACK, by JOB_END, or with its connection when
-neither comes in time. Asked by its flag words, a job gives the lease away by YIELD and waits for
-RESUMED. One that never does so runs to its end and is counted; one that does so unasked is refused.
-A job that took the lease where it was left open (`open_jobs`) is told of when it has begun, by
-JOB_TAKEN, and ends by JOB_RETURNED.
+because its weights cannot be streamed or it keeps the device from others beyond its limit
+(`policy.stuck`), and ends by ACK, by JOB_END, or with its connection when neither comes in time.
+Asked by its flag words, a job gives the lease away by YIELD and waits for RESUMED. One that never
+does so runs to its end and is counted; one that does so unasked is refused. A job that took the
+lease where it was left open (`open_jobs`) is told of when it has begun, by JOB_TAKEN, and ends by
+JOB_RETURNED.
 
 A program that runs job after job begins the next one as soon as it has ended one. What nobody waits
 for then is done behind that: the device is given away at once, and granted again if its client has
@@ -32,6 +33,7 @@ from tierline_agent.arenas import Arena
 from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
 from tierline_agent.kills import KillReason
+from tierline_agent.policy import stuck
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.protocol import (
@@ -52,6 +54,7 @@ from tierline_agent.protocol import (
     Rewound,
     Yield,
 )
+from tierline_agent.sessions.bound import Bound
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
 from tierline_agent.sessions.open_jobs import OpenJobs
@@ -62,6 +65,7 @@ from tierline_agent.work import Job as Demand
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
+_NOT_STREAMED = "its weights could not be streamed"
 
 
 class Jobs:
@@ -74,13 +78,15 @@ class Jobs:
         self.records = Records(client)
         self._job: Job | None = None
         self._revoked: int | None = None
+        self._why_revoked = _NOT_STREAMED
+        self._stuck: Job | None = None
+        """The job that was found to be stuck."""
         self._unsettled: tuple[Job, Callable[[], None]] | None = None
         """The job that is over, and what counts it."""
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
-        self._bound: asyncio.TimerHandle | None = None
-        """Ends a job that may have the device for so long only."""
+        self._bound = Bound(client)
         self._ended_ns = 0
         """When its last job ended."""
         self._release_ns = 0
@@ -108,7 +114,7 @@ class Jobs:
 
         def granted(now_ns: int) -> None:
             job.granted_ns = now_ns
-            self._limit()
+            self._bound.begin()
             client.reply(sequence, Grant(job.number, now_ns))
             self._open_jobs.granted(job, alone=not self._workspace.lent)
 
@@ -165,7 +171,7 @@ class Jobs:
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
             self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
         else:
-            self._limit()
+            self._bound.begin()
 
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
@@ -316,7 +322,7 @@ class Jobs:
             self._refuse_revoked(sequence, job.number)
 
     def _refuse_revoked(self, sequence: int, number: int) -> None:
-        reason = f"job {number} was revoked: its weights could not be streamed"
+        reason = f"job {number} was revoked: {self._why_revoked}"
         self._client.reply(sequence, Error(code=ErrorCode.REVOKED, reason=reason))
 
     # -- the end
@@ -439,57 +445,54 @@ class Jobs:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        if self._bound is not None:
-            self._bound.cancel()
-            self._bound = None
+        self._bound.end()
         if job.execution is not None:
             client.unit.executor.end(job.execution)
 
-    # -- the bound of a job of which nothing is known
+    # -- the limit of every job
 
-    def _limit(self) -> None:
-        """Others were admitted beside jobs that end by then, and nothing else ends this one."""
-        limit_ns = self._client.task.registration.job_limit_ns
-        if limit_ns is not None:
-            node = self._client.node
-            self._bound = node.loop.call_later(limit_ns / 1e9, self._is_too_long, limit_ns)
-
-    def _is_too_long(self, limit_ns: int) -> None:
-        client = self._client
-        sentence = (
-            f"a job had the device for more than {limit_ns / 1e6:g} ms, its "
-            "realtime.measuringLimit, and the program was killed: state a longer one, or apply a "
-            "MemProfile"
-        )
-        client.task.note_once("too-long", sentence)
-        client.node.kills.kill(client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence)
+    def look(self, now_ns: int) -> None:
+        """See that no job keeps the device from others for ever."""
+        job, client = self._job, self._client
+        self._open_jobs.look(now_ns)
+        if job is None or job.revoked or job.granted_ns is None or job.execution is None:
+            return
+        held_ns, least_ns = job.execution.held_for_ns(now_ns), client.node.job_limit_ns
+        limit_ns = stuck.limit_ns(least_ns, job.execution.job.planned_ns, warmup=job.warmup)
+        if held_ns <= limit_ns:
+            return
+        why = f"it had the device for more than {limit_ns / 1e9:g} s"
+        if self._stuck is not job:
+            self._stuck = job
+            _log.error("job %d of %s is stuck: %s", job.number, client, why)
+            client.task.add_notice("stuck", 0, f"job {job.number} of {client}: {why}")
+        if client.unit.leases.waiting and client.unit.executor.has_device(job.execution):
+            self._revoke_for(job, why, ErrorCode.QUOTA, KillReason.JOB_TOO_LONG)
 
     # -- revocation
 
     def _revoke(self, job: Job, failure: StreamFailed) -> None:
+        self._client.task.add_notice("revoked", 0, str(failure))
+        _log.error("cannot stream for %s: %s", self._client, failure)
+        code = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
+        self._revoke_for(job, _NOT_STREAMED, code, KillReason.REVOCATION_IGNORED)
+
+    def _revoke_for(self, job: Job, why: str, code: ErrorCode, kill: KillReason) -> None:
         client, node = self._client, self._client.node
-        _log.error("revoking job %d of %s: %s", job.number, client, failure)
+        _log.error("revoking job %d of %s: %s", job.number, client, why)
         job.revoked = True
-        self._revoked = job.number
+        self._revoked, self._why_revoked = job.number, why
         client.task.counters.revoked += 1
-        client.task.add_notice("revoked", 0, str(failure))
         node.metrics.of(client.task.key).revoked.inc()
-        reason = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
-        client.reply(0, Revoke(job.number, reason))
+        client.reply(0, Revoke(job.number, code))
         if job.yielded is not None:
             sequence, job.yielded = job.yielded, None
             self._refuse_revoked(sequence, job.number)
-        self._grace = node.loop.call_later(
-            node.config.revoke_grace_s, self._grace_is_over, job.number
-        )
-
-    def _grace_is_over(self, number: int) -> None:
-        """It may compute from its ring for as long as it does not look: others need the ring."""
-        client = self._client
         sentence = (
-            f"job {number} was revoked because its weights could not be streamed, the program did "
-            f"not acknowledge that within {client.node.config.revoke_grace_s:g} s, and was killed"
+            f"job {job.number} was revoked because {why}, the program did not acknowledge that "
+            f"within {node.config.revoke_grace_s:g} s, and was killed"
         )
-        client.node.kills.kill(
-            client.task.name, client.process, KillReason.REVOCATION_IGNORED, sentence
+        self._grace = node.loop.call_later(
+            node.config.revoke_grace_s,
+            partial(node.kills.kill, client.task.name, client.process, kill, sentence),
         )

@@ -15,6 +15,7 @@ import logging
 from pathlib import Path
 
 from tierline_agent.errors import ConnectionViolation
+from tierline_agent.kills import KillReason
 from tierline_agent.open_lease import OPEN_LEASE_MINORS, OpenLease, open_leases
 from tierline_agent.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
 from tierline_agent.sessions.client import Client
@@ -35,6 +36,8 @@ class OpenJobs:
         """The one for which it was."""
         self._said_wanted = False
         """Of what was granted, and is no job."""
+        self._wanted_since_ns: int | None = None
+        """Since when others are seen to wait for what the client has taken."""
 
     # -- the file
 
@@ -79,6 +82,25 @@ class OpenJobs:
         if self._lease is not None:
             self._said_wanted = True
             self._lease.say_wanted()
+
+    def look(self, now_ns: int) -> None:
+        """See that a client that took the lease does not keep it from others for ever.
+
+        It may have said nothing yet of the job, which cannot be revoked then.
+        """
+        client = self._client
+        leases, limit_ns = client.unit.leases, client.node.job_limit_ns
+        if self._lease is None or leases.opened is not self._lease or not leases.waiting:
+            self._wanted_since_ns = None
+        elif self._wanted_since_ns is None:
+            self._wanted_since_ns = now_ns
+        elif now_ns - self._wanted_since_ns > limit_ns:
+            sentence = (
+                "a job took the device, kept it from others for more than "
+                f"{limit_ns / 1e9:g} s, and the program was killed"
+            )
+            kill = client.node.kills.kill
+            kill(client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence)
 
     def changes(self) -> None:
         """What its jobs need may be something else from now on."""

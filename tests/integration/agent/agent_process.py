@@ -66,6 +66,7 @@ class AgentProcess:
             "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
             "recovery_s": 30,
             "holder_grace_s": 300,
+            "job_limit_s": 3000,
             "revoke_grace_s": 300,  # whoever does not answer is killed, the test's process too
             **settings,
         }

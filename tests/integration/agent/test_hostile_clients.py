@@ -292,3 +292,61 @@ def test_a_client_that_is_away_is_known_to_each_agent_after_the_next(tmp_path: P
     assert loaded.read_in_job() == content(1, EXTENTS)
     back.end(job)
     assert agent.stop() == 0
+
+
+# -- jobs that never end
+
+
+def begins_and_stays(agent: AgentProcess) -> None:
+    agent.client("hostile").begin(p.NO_ARENA)
+    signal.pause()
+
+
+def begins_and_stops(agent: AgentProcess) -> None:
+    agent.client("hostile").begin(p.NO_ARENA)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def streams_and_stops(agent: AgentProcess) -> None:
+    client = agent.client("hostile")
+    client.load(content(1, EXTENTS))
+    client.begin(0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def acknowledges(agent: AgentProcess) -> None:
+    """One that heeds its revocation lives on."""
+    client = agent.client("hostile")
+    job = client.begin(p.NO_ARENA)
+    assert client.expect(p.Revoke).job == job
+    client.send(p.Ack(job))
+    assert client.ask(p.Stats(), p.Statistics).jobs == 1
+
+
+@pytest.mark.parametrize(
+    ("run", "is_killed"),
+    [
+        (begins_and_stays, True),
+        (begins_and_stops, True),
+        (streams_and_stops, True),
+        (acknowledges, False),
+    ],
+)
+def test_a_job_that_never_ends_is_ended_when_others_wait(
+    tmp_path: Path, run: Attack, is_killed: bool
+) -> None:
+    agent = AgentProcess(tmp_path, job_limit_s=0.5, revoke_grace_s=0.5)
+    agent.start()
+    tasks(agent)
+    hostile = FORKED.Process(target=run, args=(agent,))
+    hostile.start()
+    wait_until(lambda: agent.task("hostile")["notices"], "it is said to be stuck")
+    assert hostile.is_alive(), "nobody waits"
+    other = agent.client("other")
+    other.end(other.begin(p.NO_ARENA))
+    hostile.join()
+    assert hostile.exitcode == (-signal.SIGKILL if is_killed else 0)
+    kills = agent.call("kills")["kills"]
+    assert [kill["reason"] for kill in kills] == ["JobTooLong"] * is_killed
+    assert agent.task("hostile")["notices"][0]["kind"] == "stuck"
+    assert agent.stop() == 0
