@@ -1,4 +1,4 @@
-"""Moves a model's weights into an arena of the agent, and back.
+"""Moves a model's weights into an arena of the agent.
 
 Loading assembles the arena's bytes extent by extent and hands them to the agent, several at once:
 while the agent takes the digest of some, the next is assembled. After the seal the parameters'
@@ -6,10 +6,10 @@ while the agent takes the digest of some, the next is assembled. After the seal 
 Every weight gets a storage of its own over the arena's memory, as other code expects of
 parameters that are not tied (safetensors refuses to save tensors that share one).
 
-The views and this object keep the arena alive: when all are gone, `retired` tells its owner.
+The views keep the arena alive: when all are gone, `retired` tells its owner.
 
-Nothing here reads the arena but `pinned_bytes_match`. What reads it outside a job is served by the
-library: on `cpu` by page faults, on `cuda` as a job of its own.
+Nothing here reads the arena. What reads it outside a job is served by the library: on `cpu` by page
+faults, on `cuda` as a job of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 
 from tierline_client import Client
 from tierline_torch.contents import Contents
-from tierline_torch.views import DeviceWindow, HostWindow, window
+from tierline_torch.views import window
 from tierline_torch.weights import Weight
 
 _STORED_AT_ONCE = 3
@@ -55,8 +55,6 @@ class Arena:
         self._extent_bytes = extent_bytes
         self._kind = kind
         self._base = 0
-        self._window: HostWindow | DeviceWindow | None = None
-        self._originals: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
 
     def load(self) -> None:
         """Reserve, store every extent, seal. Raises ClientError."""
@@ -88,48 +86,17 @@ class Arena:
                 store.result()
 
     def move(self, retired: Callable[[int], None]) -> None:
-        """Let the parameters view the arena; what they viewed is kept until `forget_originals`."""
+        """Let the parameters view the arena."""
         _count_move()
         with torch.inference_mode(False), torch.no_grad():
             own = window(self._kind, self._base, self.contents.size_bytes)
             weakref.finalize(own.memory, retired, self.number).atexit = False
-            self._window = own
             for weight, offset in self.contents.placed:
                 storage = own.storage(offset, weight.size_bytes)
                 for parameter in weight.parameters:
                     # A parameter made in inference mode keeps no versions, and its data must not.
                     with torch.inference_mode(parameter.is_inference()):
-                        self._originals.append((parameter, parameter.data))
                         parameter.data = _view(storage, weight, parameter)
-
-    def pinned_bytes_match(self) -> bool:
-        """Whether the pinned part of the moved arena reads as the weights it was made from.
-
-        Their gates' job checks the other weights; nothing gates these. Called inside a job.
-        """
-        if self._window is None:
-            raise RuntimeError("cannot compare an arena that nothing was moved to")
-        for weight, offset in self.contents.placed:
-            if offset >= self.contents.pinned_bytes:
-                break
-            with torch.inference_mode(False):
-                there = torch.empty(0, dtype=torch.uint8, device=weight.storage.device)
-                there.set_(self._window.storage(offset, weight.size_bytes))
-            if not torch.equal(there, weight.content()):
-                return False
-        return True
-
-    def restore(self) -> None:
-        """Give the parameters back what they viewed before `move`."""
-        _count_move()
-        for parameter, original in self._originals:
-            with torch.inference_mode(parameter.is_inference()), torch.no_grad():
-                parameter.data = original
-        self._originals.clear()
-
-    def forget_originals(self) -> None:
-        """Let the memory go that the parameters viewed before `move`."""
-        self._originals.clear()
 
 
 def _view(

@@ -7,7 +7,7 @@ compiled code, because `torch._dynamo` takes the `__call__` that it finds when i
 for the original.
 
 A thread has an `invoke` while it runs a job: it gets every module call of the job. Without one, a
-module call is outermost, and `process` decides whether it is a job. Where nothing is gated at
+module call is outermost, and `dispatch` decides whether it is a job. Where nothing is gated at
 modules, as on a GPU, `invoke` is `plain`, and a call costs one thread-local lookup more than
 without Tierline: an eager model calls hundreds of modules in a job of milliseconds.
 """
@@ -73,7 +73,7 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A process that imports torch and calls no module pays nothing for the rest of the plugin.
-    from tierline_torch.process import outermost  # noqa: PLC0415
+    from tierline_torch.dispatch import outermost  # noqa: PLC0415
 
     global _outermost  # noqa: PLW0603  # a hook point is one per process
     _outermost = outermost

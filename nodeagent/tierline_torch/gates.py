@@ -50,8 +50,13 @@ class StreamGate:
             self._end(layer)
 
 
-class Stopwatch:
-    """Takes the time from each gate to the next, so that everything between them is counted."""
+class ModuleStopwatch:
+    """Takes the time from each gate to the next, so that everything between them is counted.
+
+    See `survey.Stopwatch`.
+    """
+
+    learns = False
 
     def __init__(self, layers: Mapping[int, int]) -> None:
         self._layers = layers
@@ -69,7 +74,7 @@ class Stopwatch:
         return original(module, *args, **kwargs)
 
     def start(self) -> None:
-        """The job begins now."""
+        """A job begins now."""
         self._marks.clear()
         self._begin_ns = perf_counter_ns()
 

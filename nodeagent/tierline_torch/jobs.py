@@ -1,22 +1,25 @@
 """A job root, what was learned about it, and what runs its jobs: an agent, or an observer.
 
-`process` holds the sites and decides what is a job; `lessons` learns; the two backends are in
-`managed` and `observe`. They share everything up to the finished `Contents`, so that what an
+`process` holds the sites, `dispatch` decides what is a job, `course` learns; the two backends are
+in `managed` and `observe`. They share everything up to the finished `Lesson`, so that what an
 observed run reports is what a managed run lays out.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
 from tierline_torch.calls import Invoke
 from tierline_torch.contents import Contents, Entry
 from tierline_torch.survey import Survey
+
+if TYPE_CHECKING:
+    from tierline_torch.course import Course
 
 
 class Window(NamedTuple):
@@ -31,6 +34,8 @@ class Site:
     """A job root: an outermost module, or a `tierline.job` block by name."""
 
     name: str
+    course: Course | None = None
+    """What its jobs have shown, until it is settled."""
     settled: bool = False
     """Learned, and streamed or resident for good."""
     roots: tuple[weakref.ref[torch.nn.Module], ...] = ()
@@ -41,6 +46,8 @@ class Site:
     """Module id -> layer; empty unless jobs are gated."""
     arena: int | None = None
     workspace_bytes: int = 0
+    seen: int = 0
+    """Jobs that began."""
     jobs: int = 0
     """Jobs since it was settled."""
     order_changed: bool = False
@@ -49,16 +56,37 @@ class Site:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What was learned about a site: its arena, its times, and how to run it again."""
+    """What was learned about a site."""
 
-    contents: Contents
-    compute_s: tuple[float, ...]
-    """Per entry of the contents, from one run without Tierline, seconds."""
+    contents: Contents | None
+    """Its arena; None if nothing can be moved into one."""
     workspace_bytes: int
-    reference: list[Any] | None
-    """The outputs of that run; None if the job cannot be repeated."""
-    repeat: Callable[[Invoke], list[Any]] | None
-    """Runs the same forwards again."""
+    stays: Mapping[str, int]
+    """By reason: bytes of weights that stay where they are, in no arena."""
+    names: Mapping[int, str]
+    """The modules', by id."""
+    reason: str = ""
+    """Why nothing can be streamed, where that is not of single weights."""
+
+    def sentences(self, site: str) -> list[str]:
+        """What stays resident outside of arenas, for the user."""
+        said = [
+            f"{site}: {_amount(size_bytes)} stay resident: {reason}"
+            for reason, size_bytes in self.stays.items()
+        ]
+        return [*said, f"{site} stays resident: {self.reason}"] if self.reason else said
+
+    @classmethod
+    def nothing(cls, reason: str) -> Lesson:
+        """All that a site has stays where it is."""
+        return cls(None, 0, {}, {}, reason)
+
+
+def _amount(size_bytes: int) -> str:
+    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= size:
+            return f"{size_bytes / size:.1f} {unit}"
+    return f"{size_bytes} bytes"
 
 
 class Reportable(NamedTuple):
@@ -81,6 +109,8 @@ class Backend(Protocol):
     """How it learns a job."""
     wants_witness: bool
     """Whether `witnessed` is to be called with the digests of each job."""
+    profiles: bool
+    """Whether it wants to be told of every site, also of one whose modules are gone."""
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Begin a job; what it returns gets the job's module calls."""
@@ -92,7 +122,10 @@ class Backend(Protocol):
         """Report what a job computed, as digests."""
 
     def settle(self, site: Site, lesson: Lesson) -> None:
-        """Take a learned site over. Sets its `arena` and `gates` if its jobs shall be gated."""
+        """Take a learned site over. Sets its `arena` and `gates` if its jobs shall be gated.
+
+        Tells what of the lesson stays resident, and why.
+        """
 
     def ready(self) -> tuple[int, int]:
         """Say that the program is warm; (first release, end or 0), CLOCK_MONOTONIC ns."""

@@ -1,51 +1,176 @@
 """Watches jobs on a GPU at their kernel launches.
 
-The preloaded library sees in each launch's parameters which weights it reads, so a run shows order
-and sizes without anything attached to the model. A few runs are compared; what no launch names, or
-what changes between them, stays resident. What an observed run chose before is chosen again where
-these runs allow it, so that its plan fits.
+The preloaded library sees in each launch's parameters which weights it reads, so a job shows order
+and sizes without anything attached to the model. A few jobs are recorded, each run once by the
+program; what no launch names, or what changes between them, stays resident. What an observed run
+chose before is chosen again where the first job here allows it, so that its plan fits.
 
 Times are by the GPU's own clock, gaps in which it waited for launches included. The launch of a
 graph is one call, but the library puts events into a copy of it, so its layers have times, too. The
-first timed run makes that copy; only the later ones count.
+first timed job makes that copy; only the later ones are used. None of them counts.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 
 from tierline_client.launches import Launches
 from tierline_torch.calls import plain
-from tierline_torch.clean_launches import clean_launches
 from tierline_torch.contents import Contents
 from tierline_torch.errors import TierlineError
-from tierline_torch.launch_order import Reads, explains, select_by_launches
-from tierline_torch.launch_times import layer_times_s, typical_times_s
-from tierline_torch.learned import LearnedOrders
-from tierline_torch.learning import Recorder
-from tierline_torch.replay import Replay
-from tierline_torch.selection import Selection
-from tierline_torch.survey import Lease, Timed, through
+from tierline_torch.launch_order import explains, select_by_launches
+from tierline_torch.launch_times import layer_times_s
+from tierline_torch.looking import byte_range
+from tierline_torch.operators import OperatorMode, written_by
+from tierline_torch.selection import Run, Selection
 from tierline_torch.weights import Weight
 
 _RUNS = 3
-_TIMED_RUNS = 4
-_LONG_S = 1.0
-"""A job that takes longer is timed in one run behind the first: it is steady enough."""
+_TIMED_JOBS = 4
+
+
+class LaunchRecorder(OperatorMode):
+    """See `survey.Recorder`. It can watch only the weights that it is given when the job begins.
+
+    Operators find a clean stack, so that launches name only what they read.
+    """
+
+    def __init__(self, launches: Launches) -> None:
+        super().__init__()
+        self.modules: dict[int, torch.nn.Module] = {}
+        self.workspace_bytes: int | None = None
+        self._launches = launches
+        self._places: list[tuple[int, int]] = []
+        self._reads: tuple[tuple[int, int], ...] = ()
+        self._writes: set[tuple[int, int, int]] = set()
+        self._watching = ExitStack()
+        self._paused = False
+
+    def begin(self, weights: Sequence[Weight]) -> None:
+        """Watch these weights."""
+        self._places = _ranges(weights)
+        self._watching.enter_context(self._launches.watching(self._places))
+        self._watching.enter_context(self)
+
+    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one module call."""
+        return plain(module, args, kwargs)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Operators within are Tierline's own."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note what the operator writes, clear the stack, and let it run."""
+        kwargs = kwargs or {}
+        if not self._paused:
+            for tensor in written_by(func, args, kwargs):
+                where = byte_range(tensor, "cuda")
+                if where is not None:
+                    self._writes.add(where)
+            self._launches.clear_stack()
+        return func(*args, **kwargs)
+
+    def end(self) -> None:
+        """Take what the launches named, when they are done."""
+        with self._watching:
+            torch.cuda.synchronize()
+            self._reads = tuple(self._launches.reads())
+        reserved = torch.cuda.memory_reserved()
+        self.workspace_bytes = max(0, reserved - sum(size for _, size in self._places))
+
+    def run(self, weights: Sequence[Weight]) -> Run | None:
+        """What was recorded; None if the weights are not those that were watched."""
+        if _ranges(weights) != self._places:
+            return None
+        writes = {
+            index
+            for index, weight in enumerate(weights)
+            for storage, first, end in self._writes
+            if storage == weight.storage._cdata and first < weight.end and weight.start < end
+        }
+        return Run((), self._reads, frozenset(writes))
+
+
+class LaunchStopwatch:
+    """See `survey.Stopwatch`. Layers are timed in the first jobs, the others only as a whole."""
+
+    def __init__(self, launches: Launches, contents: Contents | None) -> None:
+        self._launches = launches
+        self._layers = [] if contents is None else contents.layers
+        self._ranges = [] if contents is None else _ranges([one for one, _ in contents.placed])
+        self._jobs_left = _TIMED_JOBS if self._layers else 0
+        self._timing: ExitStack | None = None
+        self._times_s: list[float] | None = None
+        self._begin_ns = self._end_ns = 0
+
+    @property
+    def learns(self) -> bool:
+        """Whether the layers of the next job are timed."""
+        return self._jobs_left > 0
+
+    @property
+    def total_s(self) -> float:
+        """From begin to end, seconds."""
+        return (self._end_ns - self._begin_ns) / 1e9
+
+    def start(self) -> None:
+        """A job begins now."""
+        self._times_s = None
+        if self.learns:
+            self._timing = ExitStack()
+            self._timing.enter_context(self._launches.watching(self._ranges))
+            self._timing.enter_context(self._launches.timing())
+        self._begin_ns = perf_counter_ns()
+
+    def __call__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one module call."""
+        return plain(module, args, kwargs)
+
+    def stop(self) -> None:
+        """The GPU is done with the job."""
+        self._end_ns = perf_counter_ns()
+        if self._timing is None:
+            return
+        with self._timing:
+            reads, ends_s = self._launches.reads(), self._launches.times()
+        self._timing = None
+        if self._jobs_left < _TIMED_JOBS:  # the first one prepared copies of graphs
+            self._times_s = layer_times_s(self._layers, reads, ends_s, self.total_s)
+        self._jobs_left -= 1
+
+    def layer_times_s(self) -> tuple[float, list[float]] | None:
+        """Of each layer."""
+        return None if self._times_s is None else (0.0, self._times_s)
 
 
 class LaunchSurvey:
     """See `survey.Survey`."""
 
     kind = "cuda"
+    foresees = False
 
-    def __init__(self, launches: Launches, learned: LearnedOrders) -> None:
+    def __init__(self, launches: Launches) -> None:
         self._launches = launches
-        self._learned = learned
 
     @classmethod
     def of_this_process(cls) -> LaunchSurvey:
@@ -60,72 +185,24 @@ class LaunchSurvey:
                 "start the program with LD_PRELOAD naming it"
             )
         launches.time_graphs()
-        return cls(launches, LearnedOrders.of_this_process())
+        return cls(launches)
 
-    def recorder(self) -> Recorder | None:
-        """The repetitions are enough."""
-        return None
+    def recorder(self) -> LaunchRecorder:
+        """Of launches."""
+        return LaunchRecorder(self._launches)
 
-    def look(
-        self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
-    ) -> tuple[Selection, int]:
-        """Run the job a few times; the workspace is that of the last run.
+    def judge(
+        self, weights: Sequence[Weight], runs: Sequence[Run], learned: Selection | None
+    ) -> tuple[Selection, bool]:
+        """One job is enough where it shows what was learned before."""
+        reads = [run.reads for run in runs]
+        if learned is not None and explains(learned, reads):
+            return learned, True
+        return select_by_launches(len(weights), reads), len(runs) >= _RUNS
 
-        It is what the allocator keeps of the device beside the weights, the pools of captured
-        graphs with it: that stays the process's between its jobs.
-        """
-        del recorded
-        runs: list[Reads] = []
-        peak_bytes = 0
-        ranges = _ranges(weights)
-        weights_bytes = sum(one.size_bytes for one in weights)
-        for _ in range(_RUNS):
-            with lease(), self._launches.watching(ranges), clean_launches():
-                _reset_peak()
-                replay.run(lambda *call: through(plain, *call))
-                torch.cuda.synchronize()
-                peak_bytes = max(0, torch.cuda.max_memory_reserved() - weights_bytes)
-                runs.append(self._launches.reads())
-        learned = self._learned.of(weights)
-        if learned is not None and explains(learned, runs):
-            return learned, peak_bytes
-        return select_by_launches(len(weights), runs), peak_bytes
-
-    def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
-        """Take the time of the job's layers, over a few runs."""
-        outputs, _, total_s = self._timed_run(replay, contents, lease)
-        if not contents.layers:
-            return Timed(outputs, total_s, [])
-        runs: list[list[float]] = []
-        while len(runs) < _TIMED_RUNS - 1 and (not runs or sum(runs[0]) < _LONG_S):
-            outputs, layers_s, _ = self._timed_run(replay, contents, lease)
-            runs.append(layers_s)
-        return Timed(outputs, 0.0, typical_times_s(runs))
-
-    def _timed_run(
-        self, replay: Replay, contents: Contents, lease: Lease
-    ) -> tuple[list[Any], list[float], float]:
-        """Its outputs, the times of its layers, and that of all of it, seconds."""
-        ranges = _ranges([weight for weight, _ in contents.placed])
-        edges: list[torch.cuda.Event] = []
-
-        def timed(*call: Any) -> Any:
-            """Between two events, which leave out what the replay itself does before and after."""
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            output = through(plain, *call)
-            end.record()
-            edges.extend((begin, end))
-            return output
-
-        with lease(), self._launches.watching(ranges), self._launches.timing():
-            torch.cuda.synchronize()
-            outputs = replay.run(timed)
-            torch.cuda.synchronize()
-            total_s = edges[0].elapsed_time(edges[-1]) / 1e3
-            reads, ends_s = self._launches.reads(), self._launches.times()
-        layers = contents.layers
-        return outputs, layer_times_s(layers, reads, ends_s, total_s) if layers else [], total_s
+    def stopwatch(self, contents: Contents | None) -> LaunchStopwatch:
+        """By launches."""
+        return LaunchStopwatch(self._launches, contents)
 
     def finish(self) -> None:
         """Wait for the GPU."""
@@ -139,9 +216,3 @@ class LaunchSurvey:
 
 def _ranges(weights: Sequence[Weight]) -> list[tuple[int, int]]:
     return [(one.storage.data_ptr() + one.start, one.size_bytes) for one in weights]
-
-
-def _reset_peak() -> None:
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from tierline_torch.weights import Weight
 KEY = "order"
 
 
-def as_record(contents: Contents) -> dict[str, Any]:
-    """What a line of the file holds about an arena whose launches are gated."""
+def as_record(contents: Contents, names: Mapping[int, str], workspace_bytes: int) -> dict[str, Any]:
+    """What a line of the file holds about an arena; `names` are the modules' (by id)."""
     placed = {id(weight): at for at, (weight, _) in enumerate(contents.placed)}
     at = [placed[id(weight)] for weight in contents.weights]
     selection = contents.selection
@@ -39,6 +39,8 @@ def as_record(contents: Contents) -> dict[str, Any]:
                 [group.reason, [at[index] for index in group.weights]] for group in selection.pinned
             ],
             "layers": [[at[index] for index in layer.weights] for layer in selection.layers],
+            "modules": [names.get(layer.module or 0, "") for layer in selection.layers],
+            "workspace_bytes": workspace_bytes,
             "launches": [[at[index] for index in launch] for launch in selection.launches],
         }
     }
@@ -69,19 +71,33 @@ class LearnedOrders:
                 "give a file that an observed run wrote"
             ) from error
 
-    def of(self, weights: Sequence[Weight]) -> Selection | None:
-        """What was chosen for exactly these weights; indexes are theirs."""
+    def of(
+        self, weights: Sequence[Weight], names: Mapping[int, str]
+    ) -> tuple[Selection, int] | None:
+        """What was chosen for exactly these weights, by index, and the workspace, bytes.
+
+        `names` are the modules', by id. None, too, where two of them have one name.
+        """
         index = {(one.name, one.size_bytes): at for at, one in enumerate(weights)}
         order = self._orders.get(frozenset(index))
         if order is None or len(index) != len(weights):
             return None
         at = [index[name, size] for name, size in order["weights"]]
+        modules = {name: key for key, name in names.items()}
+        gates = [modules.get(name) for name in order["modules"]]
+        at_modules = not order["launches"]
+        if at_modules and (len(modules) != len(names) or None in gates):
+            return None
 
         def named(chosen: Sequence[int]) -> tuple[int, ...]:
             return tuple(at[one] for one in chosen)
 
-        return Selection(
-            layers=tuple(Layer(None, named(chosen)) for chosen in order["layers"]),
+        selection = Selection(
+            layers=tuple(
+                Layer(gate if at_modules else None, named(chosen))
+                for gate, chosen in zip(gates, order["layers"], strict=True)
+            ),
             pinned=tuple(Pinned(reason, named(chosen)) for reason, chosen in order["pinned"]),
             launches=tuple(named(chosen) for chosen in order["launches"]),
         )
+        return selection, int(order["workspace_bytes"])

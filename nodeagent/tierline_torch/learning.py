@@ -1,52 +1,79 @@
-"""Watches one run of a job: which module calls read which bytes, in which order.
+"""Records one job by its modules and operators: which module calls read and write which bytes.
 
 A dispatch mode sees every tensor that an operator gets, also inside C++ composites, and the stack
-of module calls tells in whose forward it happens. It sees neither operators of other threads nor
-reads past the dispatcher (`numpy()`, compiled code): weights read only so count as not read, and
-are pinned; and if they were not, the page protection of the arena would still give right bytes.
+of module calls tells in whose forward it happens. What an operator declares to write is noted as
+well. It sees neither operators of other threads nor reads past the dispatcher (`numpy()`, compiled
+code): weights read only so count as not read, and are pinned; and if they were not, the page
+protection of the arena would still give right bytes.
 
-Nothing is decided here: `selection` does that from the traces of two runs.
+Nothing is decided here: `selection` does that from the records of several jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from tierline_torch.operators import OperatorMode
+from tierline_torch.calls import original
+from tierline_torch.looking import byte_range, tensors_of
+from tierline_torch.operators import OperatorMode, written_by
 from tierline_torch.selection import OUTSIDE, Call, Run
-from tierline_torch.weights import Weight, byte_range
+from tierline_torch.weights import Weight
+from tierline_torch.workspace import WorkspaceMeter
 
 
-class Recorder(OperatorMode):
-    """Records while it is entered, in the thread that entered it."""
+class ModuleRecorder(OperatorMode):
+    """See `survey.Recorder`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[Call] = []
         self.modules: dict[int, torch.nn.Module] = {}
-        """Modules called, by id; held so that no id is used twice."""
+        self._meter = WorkspaceMeter()
+        self._calls: list[Call] = []
         self._stack: list[int] = []
         self._reads: dict[tuple[int, int, int, int], None] = {}
+        self._writes: set[tuple[int, int, int]] = set()
+        self._paused = False
+        self._fault: Exception | None = None
 
-    def call(
-        self,
-        original: Callable[..., Any],
-        module: torch.nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    @property
+    def workspace_bytes(self) -> int | None:
+        """The allocator's peak."""
+        return self._meter.peak_bytes
+
+    def begin(self, weights: Sequence[Weight]) -> None:
+        """Reads are found by storage, in the end: which weights there are may show only then."""
+        del weights
+        self._meter.begin()
+        self.enter()
+
+    def end(self) -> None:
+        """See no more."""
+        self.leave()
+        self._meter.end()
+
+    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one module call as part of the record."""
         self.modules[id(module)] = module
         parent = self._stack[-1] if self._stack else OUTSIDE
-        self._stack.append(len(self.calls))
-        self.calls.append(Call(module=id(module), parent=parent))
+        self._stack.append(len(self._calls))
+        self._calls.append(Call(module=id(module), parent=parent))
         try:
             return original(module, *args, **kwargs)
         finally:
             self._stack.pop()
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Operators within are Tierline's own."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
 
     def __torch_dispatch__(
         self,
@@ -57,33 +84,43 @@ class Recorder(OperatorMode):
     ) -> Any:
         """Note the operator's tensors and let it run."""
         kwargs = kwargs or {}
+        if not self._paused:
+            try:
+                self._note(func, args, kwargs)
+            except Exception as error:  # told by `run`; the operator is the program's
+                self._fault = self._fault or error
+        return func(*args, **kwargs)
+
+    def _note(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         current = self._stack[-1] if self._stack else OUTSIDE
-        for tensor in _tensors((args, kwargs)):
+        for tensor in tensors_of((args, kwargs)):
             where = byte_range(tensor, "cpu")
             if where is not None:
                 self._reads.setdefault((current, *where))
-        return func(*args, **kwargs)
+        for tensor in written_by(func, args, kwargs):
+            where = byte_range(tensor, "cpu")
+            if where is not None:
+                self._writes.add(where)
 
     def run(self, weights: Sequence[Weight]) -> Run:
-        """What was recorded, in terms of these weights (by index)."""
+        """What was recorded, in terms of these weights. Raises what noting an operator raised."""
+        if self._fault is not None:
+            raise self._fault
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
         for index, weight in enumerate(weights):
             entry = (weight.start, weight.end, index)
             by_storage.setdefault(weight.storage._cdata, []).append(entry)
-        reads: dict[tuple[int, int], None] = {}
-        for call, storage, first, end in self._reads:
+
+        def among(storage: int, first: int, end: int) -> Iterator[int]:
             for start, stop, index in by_storage.get(storage, ()):
                 if first < stop and start < end:
-                    reads.setdefault((call, index))
-        return Run(calls=tuple(self.calls), reads=tuple(reads))
+                    yield index
 
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
+        reads: dict[tuple[int, int], None] = {}
+        for call, *where in self._reads:
+            for index in among(*where):
+                reads.setdefault((call, index))
+        writes = frozenset(index for one in self._writes for index in among(*one))
+        return Run(calls=tuple(self._calls), reads=tuple(reads), writes=writes)

@@ -1,9 +1,8 @@
 """Runs this process's jobs under the node agent.
 
-A learned site is settled in this order: its arena is loaded and sealed, the parameters become views
-of it, the same forwards run once streamed, and their output is compared bit by bit with the
-unstreamed one. On any difference, or if the agent does not take the arena, the weights stay
-in the process, the site's jobs only take the lease, and a notice says why.
+A learned site is settled between two jobs: its arena is loaded and sealed, and the parameters
+become views of it. If the agent does not take the arena, the weights stay in the process, the
+site's jobs only take the lease, and a notice says why.
 
 Invariant: a site's `gates` are set only while its parameters view its arena.
 """
@@ -24,10 +23,10 @@ from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import StreamGate
 from tierline_torch.jobs import Lesson, Reportable, Site, Window
-from tierline_torch.structures import difference
 from tierline_torch.survey import Survey
 
 if TYPE_CHECKING:
+    from tierline_torch.contents import Contents
     from tierline_torch.process import Process
 
 _LOADS = 3
@@ -39,6 +38,7 @@ class Manager:
     """The backend of a process that has an agent. See `jobs.Backend`."""
 
     releases: int | None = None
+    profiles = False
 
     def __init__(self, process: Process, client: Client, survey: Survey) -> None:
         terms = client.terms()
@@ -52,8 +52,6 @@ class Manager:
         self._numbers = set(range(terms.max_arenas))
         """Arena numbers not in use. The plan numbers extents over the arenas in order, so the
         lowest is taken, and arena n+1 is made after arena n."""
-        self._failed: list[Arena] = []
-        """Arenas whose check failed: kept, so that later ones find their places in the plan."""
         self._retired: deque[int] = deque()
         self._settled: dict[int, tuple[Site, int]] = {}
         """By arena number: the site that it was made for, and its bytes."""
@@ -139,41 +137,38 @@ class Manager:
             self._process.say(f"could not report the output of a job: {error}")
 
     def settle(self, site: Site, lesson: Lesson) -> None:
-        """Load, seal, check; or leave the site resident."""
-        if not self._numbers:
-            self._stay(site, lesson, "the task has more job roots than arenas")
+        """Load and seal the arena and move the weights there; or leave the site resident."""
+        for sentence in lesson.sentences(site.name):
+            self._process.say(sentence)
+        for reason, size_bytes in lesson.stays.items():
+            self._notice(NoticeKind.STAYS_RESIDENT, size_bytes, f"{site.name}: {reason}")
+        if lesson.reason:
+            self._notice(NoticeKind.STAYS_RESIDENT, 0, f"{site.name}: {lesson.reason}")
+        contents = lesson.contents
+        if contents is None:
             return
-        arena = self._load(site, lesson)
+        if not self._numbers:
+            self._stay(site, contents, "the task has more job roots than arenas")
+            return
+        arena = self._load(site, contents)
         if arena is None:
             return
-        self._settled[arena.number] = site, lesson.contents.size_bytes
+        self._settled[arena.number] = site, contents.size_bytes
         arena.move(self._retired.append)
         site.arena = arena.number
-        site.gates = dict(lesson.contents.gates)
-        reason = self._check(site, lesson, arena)
-        if reason is not None:
-            site.arena = None
-            site.gates = {}
-            arena.restore()
-            del self._settled[arena.number]
-            self._failed.append(arena)
-            self._stay(site, lesson, reason)
-            return
-        arena.forget_originals()
-        self._report(site, lesson, arena.number)
+        site.gates = dict(contents.gates)
+        self._report(site, contents, lesson.workspace_bytes, arena.number)
 
-    def _load(self, site: Site, lesson: Lesson) -> Arena | None:
+    def _load(self, site: Site, contents: Contents) -> Arena | None:
         number = min(self._numbers)
         for attempt in range(_LOADS):
-            arena = Arena(
-                self._client, number, lesson.contents, self._extent_bytes, self.survey.kind
-            )
+            arena = Arena(self._client, number, contents, self._extent_bytes, self.survey.kind)
             try:
                 arena.load()
             except ClientError as error:
                 self._give_up(number)
                 if error.code != ErrorCode.RETRY or attempt == _LOADS - 1:
-                    self._stay(site, lesson, str(error))
+                    self._stay(site, contents, str(error))
                     break
             else:
                 self._numbers.discard(number)
@@ -186,38 +181,23 @@ class Manager:
         except ClientError:
             return  # it was not reserved; the failure that led here is the one to report
 
-    def _check(self, site: Site, lesson: Lesson, arena: Arena) -> str | None:
-        """Why the site cannot be streamed; None if its streamed output is that of the plain run."""
-        window = self._process.window_for(self, None)
-        invoke = self.begin(site, window, warmup=True, stream=True)
-        try:
-            if not arena.pinned_bytes_match():
-                return "its resident weights read otherwise from fast memory"
-            if lesson.repeat is None or not lesson.contents.streams:
-                return None
-            streamed = lesson.repeat(invoke)
-        finally:
-            self.end(site)
-        where = difference(lesson.reference, streamed)
-        return None if where is None else f"streamed and unstreamed runs differ: {where}"
-
-    def _stay(self, site: Site, lesson: Lesson, reason: str) -> None:
+    def _stay(self, site: Site, contents: Contents, reason: str) -> None:
         text = f"{site.name} stays resident: {reason}"
         self._process.say(text)
-        self._notice(NoticeKind.STAYS_RESIDENT, lesson.contents.size_bytes, text)
+        self._notice(NoticeKind.STAYS_RESIDENT, contents.size_bytes, text)
 
-    def _report(self, site: Site, lesson: Lesson, arena: int) -> None:
-        for entry in lesson.contents.entries:
+    def _report(self, site: Site, contents: Contents, workspace_bytes: int, arena: int) -> None:
+        for entry in contents.entries:
             if entry.pinned:
-                self._notice(
-                    NoticeKind.STAYS_RESIDENT, entry.size_bytes, f"{site.name}: {entry.name}"
-                )
+                # No bytes: they are the arena's, and counted there.
+                self._notice(NoticeKind.STAYS_RESIDENT, 0, f"{site.name}: {entry.name}")
+        # Times are the observed run's: this process has none yet.
         layers = [
-            LayerProfile(entry.size_bytes, round(seconds * 1e9), entry.pinned, _fit(entry.name))
-            for entry, seconds in zip(lesson.contents.entries, lesson.compute_s, strict=True)
+            LayerProfile(entry.size_bytes, 0, entry.pinned, _fit(entry.name))
+            for entry in contents.entries
         ]
         try:
-            self._client.profile(arena, layers, lesson.workspace_bytes)
+            self._client.profile(arena, layers, workspace_bytes)
         except ClientError as error:
             self._process.say(f"could not report the profile of {site.name}: {error}")
 
@@ -241,8 +221,6 @@ class Manager:
         If its model lives, the program gave it other weights, as `half()` or a new state do.
         """
         site, size_bytes = self._settled.pop(number)
-        if site.arena != number:
-            return  # learned anew, because its settling failed
         site.arena = None
         site.gates = {}
         if any(root() is not None for root in site.roots):

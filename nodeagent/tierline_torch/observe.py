@@ -1,23 +1,24 @@
 """An observed run: nothing is moved, everything is measured, and written as JSON lines.
 
-Per job one line `{"output": {"input", "output", "compute_s"}}` with digests in hex; once, at the
-end, `{"profile": …}`: the layers of all arenas (bytes, compute time in seconds), the workspace peak
-in bytes, the digest of the weights, and each job's time. Layers and their order are those that a
-managed run lays out, because both come from the same lesson.
+Per job one line `{"output": {"input", "output", "compute_s"}}` with digests in hex; when a site is
+settled one `{"order": …}` (`learned`); once, at the end, `{"profile": …}`: the layers of all arenas
+(bytes, compute time in seconds), the weights that stay outside of them by reason, the workspace
+peak in bytes, the digest of the weights, and each job's time. Layers and their order are those that
+a managed run lays out, because both come from the same lesson.
 
-On `cpu` the compute times of an arena's layers are the medians over the counted jobs, scaled so
-that their sum is the worst job's time, and once more so that it is the mean of all jobs. The worst
-of each layer alone would add up disturbances of all jobs as if one job could suffer them all: on a
-busy machine, several times the worst job ever seen. On `cuda` they are those of the lesson, scaled
-in the same ways.
+The compute times of an arena's layers are the medians over the jobs in which layers were timed,
+scaled so that their sum is the worst job's time, and once more so that it is the mean of all jobs.
+The worst of each layer alone would add up disturbances of all jobs as if one job could suffer them
+all: on a busy machine, several times the worst job ever seen. Where no job counted (a script with
+one job), the worst of those that did not stands in.
 
-Inside a `tierline.periodic` loop jobs count once it has warmed up; without one, from each site's
-third job on.
+Inside a `tierline.periodic` loop jobs count once it has warmed up; without one, from each settled
+site's third job on. A program with a loop of its own has its profile written when as many jobs
+counted as were asked for, and again at its end if it showed more by then: the last line holds.
 
 On Kubernetes TIERLINE_PLANNED names the file that is there once the task was planned by what was
-measured. A program with a loop of its own writes its profile when as many jobs counted as were
-asked for, and runs no job after that (`parking`). With TIERLINE_SOCKET each job takes the lease
-(`turns`); a job's time begins when it has it.
+measured: then the program runs no job after its profile (`parking`). With TIERLINE_SOCKET each job
+takes the lease (`turns`); a job's time begins when it has it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,12 @@ from tierline_api.layout import MAX_ARENAS
 from tierline_torch import parking
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
-from tierline_torch.gates import Stopwatch
 from tierline_torch.jobs import Lesson, Reportable, Site, Window, spread
 from tierline_torch.learned import as_record
-from tierline_torch.survey import Survey
+from tierline_torch.survey import Stopwatch, Survey
 
 if TYPE_CHECKING:
-    from tierline_torch.contents import Contents, Entry
+    from tierline_torch.contents import Entry
     from tierline_torch.process import Process
     from tierline_torch.turns import Turns
 
@@ -57,27 +57,25 @@ class _Measured:
     """What is known of one arena; its contents' tensors are not kept."""
 
     entries: tuple[Entry, ...]
-    gates: dict[int, int]
-    lesson_s: tuple[float, ...]
-    jobs_s: list[tuple[float, ...]] = field(default_factory=list)
-    """Per counted job, the time of each entry."""
-
-    def times_of(self, watch: Stopwatch) -> tuple[float, ...]:
-        """The time of each entry in the job that was just stopped."""
-        learned_s = sum(self.lesson_s)
-        if self.gates or not learned_s:
-            return spread(*watch.layer_times_s(), self.entries)
-        return tuple(one * watch.total_s / learned_s for one in self.lesson_s)
+    recorded_s: float
+    """The worst job before it was settled."""
+    jobs_s: list[float] = field(default_factory=list)
+    """Of each counted job."""
+    uncounted_s: list[float] = field(default_factory=list)
+    layers_s: list[tuple[float, ...]] = field(default_factory=list)
+    """Per job in which they were timed, the time of each entry."""
 
     def compute_s(self) -> list[tuple[float, float | None]]:
         """The worst and the mean time of each entry, as the profile gives them."""
-        if not self.jobs_s:
-            return [(one, None) for one in self.lesson_s]
-        typical = [median(times) for times in zip(*self.jobs_s, strict=True)]
-        jobs_s = [sum(times) for times in self.jobs_s]
-        total = sum(typical) or 1.0
-        worst, usual = max(jobs_s) / total, fmean(jobs_s) / total
-        return [(one * worst, one * usual) for one in typical]
+        typical = [median(times) for times in zip(*self.layers_s, strict=True)]
+        if not sum(typical):
+            typical = [0.0 if entry.pinned else entry.size_bytes for entry in self.entries]
+        if not sum(typical):
+            typical = [1.0 for _ in self.entries]
+        worst_s = max(self.jobs_s or self.uncounted_s or [self.recorded_s])
+        worst = worst_s / sum(typical)
+        mean = fmean(self.jobs_s) / sum(typical) if self.jobs_s else None
+        return [(one * worst, None if mean is None else one * mean) for one in typical]
 
 
 class Observer:
@@ -86,6 +84,7 @@ class Observer:
     period_ns = 0
     deadline_ns = _HOUR_NS
     wants_witness = True
+    profiles = True
 
     def __init__(self, process: Process, path: str, survey: Survey) -> None:
         """Raises TierlineError if the file or the number of releases cannot be used."""
@@ -94,14 +93,24 @@ class Observer:
         self._process = process
         self._path = Path(path)
         self._arenas: list[_Measured] = []
+        self._stays: dict[str, int] = {}
         self._digest = blake3()
         self._workspace_bytes = 0
         self._jobs_s: list[float] = []
-        self._watch = Stopwatch({})
+        self._plain: Stopwatch = survey.stopwatch(None)
+        self._watches: list[Stopwatch] = []
+        """Per arena."""
+        self._watch = self._plain
+        self._recorded_s: dict[str, float] = {}
+        """By the name of a site, its slowest job before it was settled."""
         self._counting = False
         self._number = 0
         self._writing = threading.Lock()
         self._finished = False
+        self._settled = 0
+        """How many sites are."""
+        self._shown = 0
+        """How much the profile that is written rests on: jobs, sites."""
         self._planned = os.environ.get("TIERLINE_PLANNED", "")
         try:
             self._path.write_text("")
@@ -125,12 +134,14 @@ class Observer:
             if self._finished:
                 parking.make_room(self._planned)
         self._take_turn(window)
+        arena = site.arena if stream else None
+        self._watch = self._plain if arena is None else self._watches[arena]
         in_loop = self._process.window is not None
-        self._counting = stream and not warmup and (in_loop or site.jobs >= _WARM_JOBS)
-        self._watch = Stopwatch(site.gates if stream else {})
+        counts = stream and not warmup and (in_loop or site.jobs >= _WARM_JOBS)
+        self._counting = counts and not self._watch.learns
         self._number += 1
         self._watch.start()
-        return self._watch if site.gates and stream else plain
+        return self._watch if arena is not None else plain
 
     def _take_turn(self, window: Window) -> None:
         if self._turns is None:
@@ -149,18 +160,31 @@ class Observer:
             self._turns.give_back()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
-            if site.arena is not None:
-                arena = self._arenas[site.arena]
-                arena.jobs_s.append(arena.times_of(self._watch))
-            if self._planned and self._process.window is None and self._enough:
-                self.finish()  # a loop of the program's own may never end
+        if site.arena is not None:
+            self._keep_times(self._arenas[site.arena])
+        elif not site.settled:
+            known_s = self._recorded_s.get(site.name, 0.0)
+            self._recorded_s[site.name] = max(known_s, self._watch.total_s)
+        if self._counting and self._process.window is None and self._enough:
+            self._write_profile()  # a loop of the program's own may never end
         return Reportable(self._number, self._watch.total_s)
+
+    def _keep_times(self, arena: _Measured) -> None:
+        watch = self._watch
+        (arena.jobs_s if self._counting else arena.uncounted_s).append(watch.total_s)
+        times = watch.layer_times_s()
+        if times is None:
+            return
+        if self._counting or watch.learns:
+            arena.layers_s.append(spread(*times, arena.entries))
+        if watch.learns:
+            self._process.lessons += 1  # a loop that warms up goes on
 
     @property
     def _enough(self) -> bool:
         """Whether as many jobs counted as were asked for, and some of every arena."""
         asked = self.releases or DEFAULT_RELEASES
-        return len(self._jobs_s) >= asked and all(arena.jobs_s for arena in self._arenas)
+        return len(self._jobs_s) == asked and all(arena.jobs_s for arena in self._arenas)
 
     def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:
         """Write a job's digests."""
@@ -177,29 +201,44 @@ class Observer:
     def settle(self, site: Site, lesson: Lesson) -> None:
         """Measure the site's jobs from now on."""
         self._workspace_bytes = max(self._workspace_bytes, lesson.workspace_bytes)
+        self._settled += 1
+        for sentence in lesson.sentences(site.name):
+            self._process.say(sentence)
+        for reason, size_bytes in lesson.stays.items():
+            self._stays[reason] = self._stays.get(reason, 0) + size_bytes
+        contents = lesson.contents
+        if contents is None:
+            return
         if len(self._arenas) == MAX_ARENAS:
             self._process.say(
                 f"{site.name} is not profiled: a task has at most {MAX_ARENAS} job roots; "
                 "put modules that run together into one `with tierline.job():` block"
             )
             return
-        contents: Contents = lesson.contents
         site.arena = len(self._arenas)
-        site.gates = dict(contents.gates)
         contents.digest_into(self._digest)
-        if contents.launches:
-            self._write(as_record(contents))
-        self._arenas.append(_Measured(contents.entries, site.gates, lesson.compute_s))
+        self._write(as_record(contents, lesson.names, lesson.workspace_bytes))
+        recorded_s = self._recorded_s.get(site.name, 0.0)
+        self._arenas.append(_Measured(contents.entries, recorded_s))
+        self._watches.append(self.survey.stopwatch(contents))
 
     def ready(self) -> tuple[int, int]:
         """Releases may begin at once."""
         return 0, 0
 
     def finish(self) -> None:
-        """Write the profile, once."""
-        if self._finished or not self._arenas:
-            return
+        """Settle what was seen, and write the profile if it shows more than the one written."""
+        self._process.settle_all(self)
+        if self._settled and self._shown != self._shows:
+            self._write_profile()
+
+    @property
+    def _shows(self) -> int:
+        return len(self._jobs_s) + self._settled
+
+    def _write_profile(self) -> None:
         self._finished = True
+        self._shown = self._shows
         layers = [
             {
                 "name": entry.name,
@@ -216,6 +255,7 @@ class Observer:
             {
                 "profile": {
                     "layers": layers,
+                    "stays": self._stays,
                     "workspace_bytes": self._workspace_bytes,
                     "weights_digest": self._digest.hexdigest(),
                     "compute_s": self._jobs_s,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from tierline_torch.looking import tensors_of
 
 
 class OperatorMode(TorchDispatchMode):
@@ -22,3 +28,23 @@ class OperatorMode(TorchDispatchMode):
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
+
+    def enter(self) -> None:
+        """See operators from now on."""
+        self.__enter__()  # type: ignore[no-untyped-call]  # PyTorch's
+
+    def leave(self) -> None:
+        """See no more."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+def written_by(
+    operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """The arguments that an operator declares to write."""
+    schema = getattr(operator, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for number, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors_of(args[number] if number < len(args) else kwargs.get(argument.name))

@@ -1,9 +1,9 @@
 """Which weights can be streamed, in which layers, and why the others cannot. Pure.
 
-A weight is streamed if, in every recorded run, exactly one module call reads it, that call is the
-only one of its module in the job and the module owns the weight, and the call encloses no other
-streamed module; and if the order of those calls is the same in every run. Everything else is
-pinned: it stays in fast memory, with the reason.
+A run is one job of the program. A weight is streamed if, in every run, exactly one module call
+reads it, that call is the only one of its module in the job and the module owns the weight, and the
+call encloses no other streamed module; and if the order of those calls is the same in every run.
+Everything else is pinned: it stays in fast memory, with the reason.
 
 A weight that no run read is pinned too: a branch taken later, compiled code or another thread may
 read it, and then it is there.
@@ -14,14 +14,16 @@ Invariant: `layers` and `pinned` of a Selection hold every weight exactly once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+MOST_RUNS = 4
+"""Jobs that are recorded at most."""
 OUTSIDE = -1
 """The call index of a read outside every module call, and the parent of an outermost call."""
 
-NOT_READ = "not read in the first job"
+NOT_READ = "not read in the first jobs"
 NOT_OWN = "read outside its own module's forward"
 REPEATED = "read more than once in a job"
 RECALLED = "its module is called more than once in a job"
@@ -39,10 +41,24 @@ class Call:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a job: its module calls in order, and the first reads (call, weight) in order."""
+    """One job: its module calls in order, and the first reads (call, weight) in order.
+
+    Where launches are seen instead of modules, there are no calls, and reads are all of the job's,
+    as (launch, weight).
+    """
 
     calls: tuple[Call, ...]
     reads: tuple[tuple[int, int], ...]
+    writes: frozenset[int] = frozenset()
+    """Weights that an operator wrote."""
+
+    def of(self, number: Mapping[int, int]) -> Run:
+        """The same job in terms of some of the weights, by their new numbers."""
+        return Run(
+            self.calls,
+            tuple((call, number[one]) for call, one in self.reads if one in number),
+            frozenset(number[one] for one in self.writes if one in number),
+        )
 
 
 @dataclass(frozen=True)
@@ -103,9 +119,21 @@ def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> 
     )
 
 
-def pin_everything(count: int, reason: str) -> Selection:
-    """All `count` weights pinned for one reason."""
-    return Selection(layers=(), pinned=by_reason(dict.fromkeys(range(count), reason)))
+def judge(
+    owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run], learned: Selection | None
+) -> tuple[Selection, bool]:
+    """What `runs` (at least one) allow, and whether that is enough to go by.
+
+    It is if one more run asked for the same as before it, if the run shows the layers that were
+    `learned` before, or after `MOST_RUNS`: then with what all of them allow.
+    """
+    if len(runs) >= MOST_RUNS:
+        return select(owners, runs), True
+    selection = select(owners, runs[-2:])
+    if learned is not None and learned.layers == selection.layers:
+        return selection, True
+    steady = len(runs) > 1 and select(owners, runs[-3:-1]) == selection
+    return selection, steady
 
 
 def by_reason(reasons: dict[int, str]) -> tuple[Pinned, ...]:

@@ -1,41 +1,81 @@
-"""How a job is watched: at its module calls on `cpu`, at its kernel launches on `cuda`.
+"""What differs between kinds of device when jobs are watched: modules on `cpu`, launches on `cuda`.
 
-A survey answers two questions about a job that can be repeated: which weights are read in which
-order (`look`), and how long each layer takes (`time`). What follows from the answers is the same
-everywhere, and in `lessons`.
+Every forward runs once. A site that is not settled has its jobs recorded, one `Recorder` each, and
+after each job `judge` says what the records allow and whether they are enough. From then on nothing
+is recorded; a `Stopwatch` says how long the layers of a settled site's jobs take.
+
+The order of calls is `recorder()`, `begin(weights)`, then `call` for each module call of the job's
+thread, `end()`, `run(weights)`. `begin` gets the weights of the roots that are known when the job
+begins: of an outermost module all, of a block's first job none. `run` gets those that the site has
+after the job; a recorder that could watch only what `begin` named answers None if these are others,
+and the job teaches nothing. All of it happens between the job's lease and its end, in its thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from tierline_torch.calls import invoking, original
 from tierline_torch.contents import Contents
-from tierline_torch.gates import Stopwatch
-from tierline_torch.learning import Recorder
-from tierline_torch.replay import Replay
-from tierline_torch.selection import Run, Selection, select
+from tierline_torch.gates import ModuleStopwatch
+from tierline_torch.learning import ModuleRecorder
+from tierline_torch.selection import Run, Selection, judge
 from tierline_torch.weights import Weight
-from tierline_torch.workspace import WorkspaceMeter
-
-Lease = Callable[[], AbstractContextManager[None]]
-"""Gives the right to run, once a run."""
 
 
-@dataclass(frozen=True)
-class Timed:
-    """A run without Tierline."""
+class Recorder(Protocol):
+    """Records one job."""
 
-    outputs: list[Any]
-    before_s: float
-    """Seconds before the first layer."""
-    layers_s: list[float]
-    """Seconds of each layer that is not pinned, in order."""
+    modules: dict[int, torch.nn.Module]
+    """Modules called, by id; held so that no id is used twice. Empty where calls are not seen."""
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """What the job took of the device beside weights and inputs; None if nothing tells."""
+
+    def begin(self, weights: Sequence[Weight]) -> None:
+        """Record from now on."""
+
+    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one module call of the job, the program's own."""
+
+    def unseen(self) -> AbstractContextManager[None]:
+        """What happens within is Tierline's, and no part of the job."""
+
+    def end(self) -> None:
+        """The job's work is done: record no more."""
+
+    def run(self, weights: Sequence[Weight]) -> Run | None:
+        """What was recorded, in terms of these weights (by index)."""
+
+
+class Stopwatch(Protocol):
+    """Times the jobs of one settled site, one after another."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether the next job is timed for its layers alone, at a price, and shall not count."""
+
+    def start(self) -> None:
+        """A job begins now."""
+
+    def __call__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one module call of the job."""
+
+    def stop(self) -> None:
+        """The job's work is done."""
+
+    @property
+    def total_s(self) -> float:
+        """How long the last job took, seconds."""
+
+    def layer_times_s(self) -> tuple[float, list[float]] | None:
+        """Of the last job: seconds before the first layer, and of each; None if not taken."""
 
 
 class Survey(Protocol):
@@ -43,20 +83,25 @@ class Survey(Protocol):
 
     kind: str
     """`cpu` or `cuda`, as PyTorch calls it."""
+    foresees: bool
+    """Whether a site may be settled before its first job, by what an observed run learned.
 
-    def recorder(self) -> Recorder | None:
-        """What watches the program's own first run; None if the repetitions are enough."""
+    Only where right bytes rest on nothing that was learned.
+    """
 
-    def look(
-        self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
-    ) -> tuple[Selection, int]:
-        """Run the job, and say which weights can be streamed and the peak of its workspace, bytes.
+    def recorder(self) -> Recorder:
+        """What records the next job."""
 
-        `recorded` is what watched the first run.
+    def judge(
+        self, weights: Sequence[Weight], runs: Sequence[Run], learned: Selection | None
+    ) -> tuple[Selection, bool]:
+        """What the jobs so far (at least one) allow, and whether no more need to be recorded.
+
+        `learned` is what an observed run chose for exactly these weights.
         """
 
-    def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
-        """Run the job with nothing attached but a clock."""
+    def stopwatch(self, contents: Contents | None) -> Stopwatch:
+        """The clock of a settled site's jobs."""
 
     def finish(self) -> None:
         """Wait until the device has done what this process gave it to do."""
@@ -66,56 +111,28 @@ class Survey(Protocol):
 
 
 class ModuleSurvey:
-    """Watches module calls and the operators inside them."""
+    """Module calls and the operators inside them."""
 
     kind = "cpu"
+    foresees = True
 
-    def recorder(self) -> Recorder | None:
-        """The first of two recorders."""
-        return Recorder()
+    def recorder(self) -> ModuleRecorder:
+        """Of modules and operators."""
+        return ModuleRecorder()
 
-    def look(
-        self, recorded: Recorder | None, replay: Replay, weights: Sequence[Weight], lease: Lease
-    ) -> tuple[Selection, int]:
-        """Record the job once more: what differs from the first run is no layer.
+    def judge(
+        self, weights: Sequence[Weight], runs: Sequence[Run], learned: Selection | None
+    ) -> tuple[Selection, bool]:
+        """Two jobs in a row that ask for the same are enough."""
+        return judge([one.owners for one in weights], runs, learned)
 
-        The allocator's peak is that of this run.
-        """
-        second = Recorder()
-        meter = WorkspaceMeter()
-        with lease(), meter, second:
-            replay.run(lambda *call: _recorded_by(second, *call))
-        runs: list[Run] = [one.run(weights) for one in (recorded, second) if one is not None]
-        return select([one.owners for one in weights], runs), meter.peak_bytes
-
-    def time(self, replay: Replay, contents: Contents, lease: Lease) -> Timed:
-        """Take the time from gate to gate."""
-        watch = Stopwatch(contents.gates)
-        with lease():
-            watch.start()
-            outputs = replay.run(lambda *call: through(watch, *call))
-            watch.stop()
-        return Timed(outputs, *watch.layer_times_s())
+    def stopwatch(self, contents: Contents | None) -> ModuleStopwatch:
+        """From gate to gate."""
+        gates: Mapping[int, int] = {} if contents is None else contents.gates
+        return ModuleStopwatch(gates)
 
     def finish(self) -> None:
         """A call that returned is done."""
 
     def tidy(self) -> None:
         """What is freed is the system's at once."""
-
-
-def through(
-    invoke: Callable[..., Any],
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Run one outermost forward, all of its module calls through `invoke`."""
-    with invoking(invoke):
-        return invoke(module, args, kwargs)
-
-
-def _recorded_by(
-    recorder: Recorder, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    return through(lambda *call: recorder.call(original, *call), module, args, kwargs)

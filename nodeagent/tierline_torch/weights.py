@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn.parameter import is_lazy
 
+from tierline_torch.looking import byte_range, known_bytes
+
 ALIGNMENT = {"cpu": 64, "cuda": 512}
 """Tensors start at multiples of this in an arena, as they do in PyTorch's own allocations.
 
@@ -52,33 +54,39 @@ class Weight:
             return view.set_(self.storage, self.start, (self.size_bytes,), (1,))
 
 
-def byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
-    """(storage identity, first byte, end byte) of a plain strided tensor on a kind of device.
-
-    None for any other tensor.
-
-    The storage identity is unique among live storages.
-    """
-    # A fake, functional or wrapped tensor has no storage of its own, or no address behind it.
-    if tensor.layout is not torch.strided or tensor.device.type != kind:
-        return None
-    count = tensor.numel()
-    if count == 0 or not torch._C._has_storage(tensor):
-        return None
-    item = tensor.element_size()
-    first = int(tensor.storage_offset()) * item
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum(int(size - 1) * int(step) for size, step in steps)
-    return int(tensor.untyped_storage()._cdata), first, first + (last + 1) * item
+OTHER_KIND = "no plain tensors"
+_PLAIN = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
 
 
 def movable(parameter: torch.nn.Parameter, kind: str) -> bool:
     """Whether the parameter's bytes can be put elsewhere by exchanging its `data`."""
-    if is_lazy(parameter) or parameter.is_conj() or parameter.is_neg() or parameter.is_quantized:
+    try:
+        own = is_lazy(parameter) or parameter.is_conj() or parameter.is_neg()
+        own = own or parameter.is_quantized
+    except Exception:  # a user's class may raise anything
         return False
-    if type(parameter).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if own or not _is_plain(type(parameter)):
         return False  # a wrapper: what it computes with is not in its own storage
     return byte_range(parameter, kind) is not None
+
+
+def _is_plain(kind: type[torch.Tensor]) -> bool:
+    ask = kind.__torch_function__
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and (
+        getattr(ask, "__func__", ask) in {getattr(one, "__func__", one) for one in _PLAIN}
+    )
+
+
+def immovable(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> dict[str, int]:
+    """By reason, the bytes of these modules' parameters that cannot be moved."""
+    found = {
+        id(one): known_bytes(one)
+        for _, module in modules
+        for one in module._parameters.values()
+        if one is not None and not movable(one, kind)
+    }
+    size_bytes = sum(found.values())
+    return {OTHER_KIND: size_bytes} if size_bytes else {}
 
 
 def collect(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> list[Weight]:

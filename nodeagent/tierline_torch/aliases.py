@@ -1,0 +1,105 @@
+"""Who else sees a weight's memory: such a weight stays where it is.
+
+A storage is used by its own Python object and by one tensor of each parameter; more uses are other
+tensors, arrays or capsules over the same bytes, through which the program may write later. PyTorch
+does not count the owners of memory that it did not allocate: a loaded file has none that writes, an
+array may. Only for such storages Python's collector is asked who has that memory.
+
+Invariant: `seen_by_others` may name a weight that nobody else sees, and leaves out none that a
+tensor, an array or a buffer of Python sees. Blind: owners that only C code holds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from tierline_torch.weights import Weight
+
+_uses = torch._C._storage_Use_Count
+
+
+def seen_by_others(weights: Sequence[Weight]) -> set[int]:
+    """Which of these (by index) something else than their parameters may see, now or later.
+
+    `weights` are all that share these storages. Ask between jobs, when a job's locals are gone.
+    """
+    viewers: dict[int, set[int]] = {}
+    for one in weights:
+        mine = {id(parameter) for parameter in one.parameters}
+        viewers.setdefault(one.storage._cdata, set()).update(mine)
+    seen: set[int] = set()
+    foreign: list[int] = []
+    for index, one in enumerate(weights):
+        storage, known = one.storage, len(viewers[one.storage._cdata]) + 1
+        on_host = storage.device.type == "cpu"  # on a GPU all count as shared
+        if _uses(storage._cdata) > known or (on_host and storage.is_shared()):
+            seen.add(index)
+        elif on_host and not storage.resizable():  # not of PyTorch's allocator
+            foreign.append(index)
+    if foreign:
+        owned = _exported()
+        for index in foreign:
+            low = weights[index].storage.data_ptr() + weights[index].start
+            high = low + weights[index].size_bytes
+            if any(low < end and begin < high for begin, end in owned):
+                seen.add(index)
+    return seen
+
+
+def _exported() -> list[tuple[int, int]]:
+    """The memory of all arrays and buffers that Python's collector leads to, in up to a second."""
+    kinds: tuple[type, ...] = (bytearray, memoryview, mmap.mmap, ctypes.Array)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kinds = (numpy.ndarray, *kinds)
+    reached = [*gc.get_objects(), *_locals()]
+    # Arrays themselves are not tracked by the collector: those that refer to them are.
+    found = {id(one): one for one in (*reached, *gc.get_referents(*reached)) if _is(one, kinds)}
+    return [where for one in found.values() if (where := _memory_of(one)) is not None]
+
+
+def _is(one: object, kinds: tuple[type, ...]) -> bool:
+    return issubclass(type(one), kinds)  # `isinstance` would ask the object
+
+
+def _locals() -> Iterable[object]:
+    """What the frames of all threads hold, but for this module's own.
+
+    One's own frame would refer to all that is found, and keep it for ever.
+    """
+    for frame in sys._current_frames().values():
+        outer = frame
+        while outer is not None:
+            if outer.f_globals is not globals():
+                yield from outer.f_locals.values()
+            outer = outer.f_back  # type: ignore[assignment]  # None ends the loop
+
+
+def _memory_of(one: Any) -> tuple[int, int] | None:
+    try:
+        told = getattr(one, "__array_interface__", None)
+        if told is not None:
+            begin = int(told["data"][0])
+            return (begin, begin + int(one.nbytes)) if told["strides"] is None else _span(one, told)
+        with memoryview(one) as view:
+            kept = (ctypes.c_char * view.nbytes).from_buffer(view)
+            begin = ctypes.addressof(kept)
+            return begin, begin + view.nbytes
+    except Exception:  # of objects, read-only, not in one piece: a user's class may raise anything
+        return None
+
+
+def _span(array: Any, told: dict[str, Any]) -> tuple[int, int]:
+    """The memory between the first and the last byte of a strided array."""
+    low = high = int(told["data"][0])
+    for size, step in zip(told["shape"], told["strides"], strict=True):
+        reach = (size - 1) * step
+        low, high = low + min(0, reach), high + max(0, reach)
+    return low, high + int(array.itemsize)
