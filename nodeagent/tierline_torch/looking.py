@@ -4,8 +4,7 @@ A tensor may be nested, sparse, on no device, wrapped by a transform, quantised,
 refuses each question. "Nothing" is an answer. What of ours runs inside the program's calls stands
 behind `guarded`: an exception there is a sentence with its reason, and never the program's.
 
-Invariant: `byte_range`, `known_bytes` and `tensors_of` raise nothing that a tensor or a container
-raises when it is asked.
+Invariant: `byte_range`, `known_bytes` and `inner_tensors` raise nothing that a tensor raises.
 """
 
 from __future__ import annotations
@@ -45,29 +44,42 @@ def _byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
 
 
 def known_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor's elements; of one that wraps others, of these. 0 if nothing tells."""
+    """Bytes of a tensor's elements; of one that is made of others, of these. 0 if nothing tells."""
     try:
-        return _bytes(tensor)
+        parts = inner_tensors(tensor)
+        if parts:
+            return sum(known_bytes(part) for _, part in parts)
+        if tensor.device.type == "meta":
+            return 0
+        return int(tensor.numel()) * int(tensor.element_size())
     except Exception:  # a user's class may raise anything
         return 0
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    if tensor.device.type == "meta":
-        return 0
-    flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is not None:
-        names, _ = flatten(tensor)
-        return sum(known_bytes(getattr(tensor, name)) for name in names)
-    if tensor.layout is torch.sparse_coo:
-        return known_bytes(tensor._indices()) + known_bytes(tensor._values())
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
-        return sum(map(known_bytes, parts))
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-        return sum(map(known_bytes, parts))
-    return int(tensor.numel()) * int(tensor.element_size())
+_SPARSE = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """What a tensor is made of, by name, where it has no bytes of its own, and that is known."""
+    try:
+        flatten = getattr(type(tensor), "__tensor_flatten__", None)
+        if flatten is not None:
+            names, _ = flatten(tensor)
+            return [(f".{name}", getattr(tensor, name)) for name in names]
+        names = _SPARSE.get(tensor.layout, ())
+        if names:
+            return [(f".{name}", getattr(tensor.detach(), name)()) for name in names]
+        if tensor.is_nested:
+            return [(f"[{index}]", one) for index, one in enumerate(tensor.detach().unbind())]
+    except Exception:  # a user's class may raise anything
+        return []
+    return []
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:

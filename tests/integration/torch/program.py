@@ -22,13 +22,13 @@ from typing import Any, TextIO
 
 import safetensors.torch
 import torch
+from tests.differences import difference
 from tests.integration.torch.models import Case, Orders, Threaded, make_all
 from tests.integration.torch.terms import PAIR, PAIR_DEADLINE_S, RELEASES
 from torch import nn
 
 import tierline
 from tierline_torch.calls import invoking, plain
-from tierline_torch.structures import difference
 from tierline_torch.weights import Weight
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import torch
+from tests.differences import difference
 
 from tierline_examples.inputs import pictures, sentences
-from tierline_torch.structures import difference
 
 
 def test_pictures_are_different_and_always_the_same() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tierline_torch import gates
-from tierline_torch.gates import Stopwatch, StreamGate
+from tierline_torch.gates import ModuleStopwatch, StreamGate
 
 
 class Steps(nn.Module):
@@ -72,7 +72,7 @@ def test_times_run_from_gate_to_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = count(step=1_000_000_000)
     monkeypatch.setattr(gates, "perf_counter_ns", lambda: next(ticks))
     modules = [Steps([], name) for name in "abc"]
-    watch = Stopwatch({id(module): layer for layer, module in enumerate(modules)})
+    watch = ModuleStopwatch({id(module): layer for layer, module in enumerate(modules)})
     watch.start()
     call(watch, *modules, modules[0])
     watch.stop()
@@ -83,7 +83,7 @@ def test_times_run_from_gate_to_gate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_job_without_gates_is_timed_as_a_whole() -> None:
-    watch = Stopwatch({})
+    watch = ModuleStopwatch({})
     watch.start()
     watch.stop()
     assert watch.layer_times_s() == (watch.total_s, [])

@@ -29,36 +29,36 @@ CHOSEN = Selection(
 def learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnedOrders:
     contents = arrange(weights_of(3, 4, 5), CHOSEN, {})
     path = tmp_path / "observed"
-    path.write_text('{"output": {}}\n' + json.dumps(as_record(contents)) + "\n")
+    path.write_text('{"output": {}}\n' + json.dumps(as_record(contents, {}, 77)) + "\n")
     monkeypatch.setenv("TIERLINE_LEARNED", str(path))
     return LearnedOrders.of_this_process()
 
 
 def test_what_was_written_is_read_back(learned: LearnedOrders) -> None:
-    assert learned.of(weights_of(3, 4, 5)) == CHOSEN
+    assert learned.of(weights_of(3, 4, 5), {}) == (CHOSEN, 77)
 
 
 def test_it_holds_for_weights_in_another_order(learned: LearnedOrders) -> None:
     weights = weights_of(3, 4, 5)
-    found = learned.of(weights[::-1])
+    found = learned.of(weights[::-1], {})
     assert found is not None
-    assert found.launches == ((4, 0), (0,), (3,))
+    assert found[0].launches == ((4, 0), (0,), (3,))
 
 
 def test_it_is_for_those_weights_only(learned: LearnedOrders) -> None:
-    assert learned.of(weights_of(3, 4, 6)) is None
-    assert learned.of(weights_of(3, 4)) is None
+    assert learned.of(weights_of(3, 4, 6), {}) is None
+    assert learned.of(weights_of(3, 4), {}) is None
 
 
 def test_a_line_that_was_not_finished_is_left_out(learned: LearnedOrders, tmp_path: Path) -> None:
     with (tmp_path / "observed").open("a") as file:
         file.write('{"output": {"inp')
-    assert LearnedOrders.of_this_process().of(weights_of(3, 4, 5)) == CHOSEN
+    assert LearnedOrders.of_this_process().of(weights_of(3, 4, 5), {}) == (CHOSEN, 77)
 
 
 def test_nothing_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TIERLINE_LEARNED", raising=False)
-    assert LearnedOrders.of_this_process().of(weights_of(3)) is None
+    assert LearnedOrders.of_this_process().of(weights_of(3), {}) is None
 
 
 def test_a_file_that_no_run_wrote_is_refused(
@@ -69,3 +69,26 @@ def test_a_file_that_no_run_wrote_is_refused(
     monkeypatch.setenv("TIERLINE_LEARNED", str(path))
     with pytest.raises(TierlineError, match="could not read the learned order in TIERLINE_LEARNED"):
         LearnedOrders.of_this_process()
+
+
+def gated(model: nn.Module) -> tuple[list[Weight], dict[int, str]]:
+    names = {id(module): name for name, module in model.named_modules()}
+    return collect(model.named_modules(), "cpu"), names
+
+
+def test_gated_modules_are_found_again_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (nn.ModuleList([nn.Linear(3, 3), nn.Linear(4, 4)]) for _ in range(2))
+    weights, names = gated(first)
+    layers = (Layer(id(first[1]), (2, 3)), Layer(id(first[0]), (0, 1)))
+    contents = arrange(weights, Selection(layers, ()), names)
+    path = tmp_path / "observed"
+    path.write_text(json.dumps(as_record(contents, names, 5)) + "\n")
+    monkeypatch.setenv("TIERLINE_LEARNED", str(path))
+    weights, names = gated(second)
+    found = LearnedOrders.of_this_process().of(weights, names)
+    assert found is not None
+    assert [layer.module for layer in found[0].layers] == [id(second[1]), id(second[0])]
+    ambiguous = {**names, id(first): "0"}
+    assert LearnedOrders.of_this_process().of(weights, ambiguous) is None

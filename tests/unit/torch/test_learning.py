@@ -6,20 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from tierline_torch.calls import _call, invoking, original
-from tierline_torch.learning import Recorder
+from tierline_torch.calls import _call, invoking
+from tierline_torch.learning import ModuleRecorder
 from tierline_torch.selection import Run
 from tierline_torch.weights import collect
 
 
 def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Weights by name, with the names of the modules that read them ("" is outside)."""
-    recorder = Recorder()
+    recorder = ModuleRecorder()
     monkeypatch.setattr(nn.Module, "__call__", _call)
     names = {id(module): name or "root" for name, module in model.named_modules()}
     weights = collect(model.named_modules(), "cpu")
-    with torch.inference_mode(), recorder:
+    with torch.inference_mode():
+        recorder.begin(weights)
         _within(recorder, model, args)
+        recorder.end()
     run: Run = recorder.run(weights)
     seen: dict[str, list[str]] = {}
     for call, weight in run.reads:
@@ -28,8 +30,8 @@ def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dic
     return seen
 
 
-def _within(recorder: Recorder, model: nn.Module, args: tuple[Any, ...]) -> None:
-    with invoking(lambda *call: recorder.call(original, *call)):
+def _within(recorder: ModuleRecorder, model: nn.Module, args: tuple[Any, ...]) -> None:
+    with invoking(recorder.call):
         model(*args)
 
 

@@ -60,8 +60,8 @@ def test_a_program_without_a_loop_is_profiled_at_its_end(records: Path) -> None:
     backend.finish()
     backend.finish()
     profile, outputs = read(records)
-    assert len(profile["compute_s"]) == 3  # the first learns, two warm up
-    assert len(outputs) == 5
+    assert len(profile["compute_s"]) == 2  # two are recorded, two warm up
+    assert len(outputs) == 6
 
 
 def test_models_of_other_weights_have_other_digests(
@@ -84,11 +84,19 @@ def test_models_of_other_weights_have_other_digests(
 def test_times_are_typical_and_sum_to_the_worst_job() -> None:
     entries = (Entry("a", 64, pinned=False), Entry("b", 64, pinned=False))
     jobs: list[tuple[float, ...]] = [(1.0, 2.0), (5.0, 2.0), (1.0, 6.0)]
-    measured = _Measured(entries, {}, (9.0, 9.0), jobs)
+    totals = [sum(times) for times in jobs]
+    measured = _Measured(entries, 9.0, totals, layers_s=jobs)
     worst, mean = zip(*measured.compute_s(), strict=True)
     assert worst == pytest.approx([7 / 3, 14 / 3])
     assert mean == pytest.approx([17 / 9, 34 / 9])
-    assert _Measured(entries, {}, (9.0, 8.0)).compute_s() == [(9.0, None), (8.0, None)]
+
+
+def test_where_no_job_counted_the_slowest_other_one_stands_in() -> None:
+    pinned, *rest = Entry("p", 512, pinned=True), Entry("a", 64, pinned=False)
+    entries = (pinned, *rest, Entry("b", 192, pinned=False))
+    assert _Measured(entries, 8.0).compute_s() == [(0.0, None), (2.0, None), (6.0, None)]
+    warm = _Measured(entries, 8.0, uncounted_s=[4.0, 2.0])
+    assert warm.compute_s() == [(0.0, None), (1.0, None), (3.0, None)]
 
 
 def test_a_file_that_cannot_be_written_is_told_once(

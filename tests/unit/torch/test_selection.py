@@ -12,7 +12,7 @@ from tierline_torch.selection import (
     REPEATED,
     Call,
     Run,
-    pin_everything,
+    judge,
     select,
 )
 
@@ -137,7 +137,29 @@ def test_selection(
     assert {one.reason: one.weights for one in selection.pinned} == pinned
 
 
-def test_everything_pinned_for_one_reason() -> None:
-    selection = pin_everything(3, "because")
-    assert selection.layers == ()
-    assert [(one.reason, one.weights) for one in selection.pinned] == [("because", (0, 1, 2))]
+FORWARDS = run(FLAT, [(0, 0), (1, 1), (2, 2)])
+BACKWARDS = run([(C, OUTSIDE), (B, OUTSIDE), (A, OUTSIDE)], [(0, 2), (1, 1), (2, 0)])
+
+
+@pytest.mark.parametrize(
+    ("runs", "learned", "enough", "layers"),
+    [
+        pytest.param([FORWARDS], None, False, 3, id="one job may be unlike all others"),
+        pytest.param([FORWARDS] * 2, None, True, 3, id="two jobs that ask for the same"),
+        pytest.param([FORWARDS, BACKWARDS], None, False, 1, id="two jobs that do not"),
+        pytest.param(
+            [BACKWARDS, FORWARDS, FORWARDS], None, False, 3, id="the third is the first to"
+        ),
+        pytest.param([BACKWARDS, *[FORWARDS] * 3], None, True, 1, id="four: what all allow"),
+        pytest.param([FORWARDS], [FORWARDS], True, 3, id="one job that shows what was learned"),
+        pytest.param([BACKWARDS], [FORWARDS], False, 3, id="one job that shows something else"),
+    ],
+)
+def test_jobs_are_enough_when_they_ask_for_the_same(
+    runs: list[Run], learned: list[Run] | None, enough: bool, layers: int
+) -> None:
+    owners = [{A}, {B}, {C}]
+    known = None if learned is None else select(owners, learned)
+    selection, settled = judge(owners, runs, known)
+    assert settled == enough
+    assert len(selection.layers) == layers

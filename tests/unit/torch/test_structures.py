@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.differences import difference
 
-from tierline_torch.structures import MAX_LEAVES, difference, digest, walk
+from tierline_torch.structures import MAX_LEAVES, digest, walk
 
 Pair = namedtuple("Pair", "left right")
 
