@@ -1,8 +1,8 @@
 """The profile that an observed program writes of itself, and the MemProfile made of it. Pure.
 
-The program writes lines of JSON (`tierline_torch.observe`): one for the output of each job, and at
-its end one that begins with `{"profile"`. That is its word and no more, so nothing is believed
-here but what the API takes.
+The program writes lines of JSON (`tierline_torch.observe`): one for the output of each job, and
+when it was measured one that begins with `{"profile"`; of several the last holds. That is its word
+and no more, so nothing is believed here but what the API takes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ObservedProfile:
         Raises:
             ValueError: the line of the profile is not as programs write it.
         """
-        line = next((line for line in text.splitlines() if line.startswith(PROFILE_LINE)), None)
+        lines = (line for line in reversed(text.splitlines()) if line.startswith(PROFILE_LINE))
+        line = next(lines, None)
         return None if line is None else cls.of_line(line)
 
     @classmethod

@@ -86,13 +86,14 @@ class DescriptorKind(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move."""
+    """What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move."""
 
     STAYS_RESIDENT = 1
     LEFT_MANAGEMENT = 2
     ORDER_CHANGED = 3
     OVER_WORKSPACE = 4
     UNSWAPPABLE = 5
+    PINNED = 6
 
 
 class ErrorCode(enum.IntEnum):
@@ -1103,7 +1104,7 @@ class Notice:
     text: str
 
     def _payload(self) -> bytes:
-        if not 1 <= self.kind <= 5:
+        if not 1 <= self.kind <= 6:
             raise _malformed("Notice.kind is not a known value")
         return self._FIXED.pack(
             self.kind,
@@ -1117,7 +1118,7 @@ class Notice:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Notice has a wrong length")
         kind, reserved, size_bytes, text = cls._FIXED.unpack(payload)
-        if not 1 <= kind <= 5:
+        if not 1 <= kind <= 6:
             raise _malformed("Notice.kind is not a known value")
         if reserved != 0x0:
             raise _malformed("Notice.reserved is not 0x0")

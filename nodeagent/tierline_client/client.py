@@ -36,6 +36,7 @@ class NoticeKind(enum.IntEnum):
     LEFT_MANAGEMENT = 2
     ORDER_CHANGED = 3
     OVER_WORKSPACE = 4
+    PINNED = 6
 
 
 @dataclass(frozen=True)

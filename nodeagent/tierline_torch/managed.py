@@ -189,8 +189,7 @@ class Manager:
     def _report(self, site: Site, contents: Contents, workspace_bytes: int, arena: int) -> None:
         for entry in contents.entries:
             if entry.pinned:
-                # No bytes: they are the arena's, and counted there.
-                self._notice(NoticeKind.STAYS_RESIDENT, 0, f"{site.name}: {entry.name}")
+                self._notice(NoticeKind.PINNED, entry.size_bytes, f"{site.name}: {entry.name}")
         # Times are the observed run's: this process has none yet.
         layers = [
             LayerProfile(entry.size_bytes, 0, entry.pinned, _fit(entry.name))

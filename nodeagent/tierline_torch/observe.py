@@ -2,9 +2,10 @@
 
 Per job one line `{"output": {"input", "output", "compute_s"}}` with digests in hex; when a site is
 settled one `{"order": …}` (`learned`); once, at the end, `{"profile": …}`: the layers of all arenas
-(bytes, compute time in seconds), the weights that stay outside of them by reason, the workspace
-peak in bytes, the digest of the weights, and each job's time. Layers and their order are those that
-a managed run lays out, because both come from the same lesson.
+(bytes, compute time in seconds), the workspace peak in bytes, the digest of the weights, and each
+job's time. Layers and their order are those that a managed run lays out, because both come from the
+same lesson. Weights that stay outside of arenas are pinned layers of one more arena, which no
+managed run fills: so they are in the plan.
 
 The compute times of an arena's layers are the medians over the jobs in which layers were timed,
 scaled so that their sum is the worst job's time, and once more so that it is the mean of all jobs.
@@ -37,13 +38,13 @@ from blake3 import blake3
 from tierline_api.layout import MAX_ARENAS
 from tierline_torch import parking
 from tierline_torch.calls import Invoke, plain
+from tierline_torch.contents import Entry
 from tierline_torch.errors import TierlineError
 from tierline_torch.jobs import Lesson, Reportable, Site, Window, spread
 from tierline_torch.learned import as_record
 from tierline_torch.survey import Stopwatch, Survey
 
 if TYPE_CHECKING:
-    from tierline_torch.contents import Entry
     from tierline_torch.process import Process
     from tierline_torch.turns import Turns
 
@@ -93,13 +94,14 @@ class Observer:
         self._process = process
         self._path = Path(path)
         self._arenas: list[_Measured] = []
-        self._stays: dict[str, int] = {}
+        self._outside: list[_Measured] = []
+        """What stays outside of arenas, of each site that has such."""
+        self._of_site: dict[int, tuple[_Measured, Stopwatch]] = {}
+        """By the site's id."""
         self._digest = blake3()
         self._workspace_bytes = 0
         self._jobs_s: list[float] = []
         self._plain: Stopwatch = survey.stopwatch(None)
-        self._watches: list[Stopwatch] = []
-        """Per arena."""
         self._watch = self._plain
         self._recorded_s: dict[str, float] = {}
         """By the name of a site, its slowest job before it was settled."""
@@ -109,8 +111,8 @@ class Observer:
         self._finished = False
         self._settled = 0
         """How many sites are."""
-        self._shown = 0
-        """How much the profile that is written rests on: jobs, sites."""
+        self._told_sites = self._told_jobs = 0
+        """What the profile that is written rests on."""
         self._planned = os.environ.get("TIERLINE_PLANNED", "")
         try:
             self._path.write_text("")
@@ -134,14 +136,14 @@ class Observer:
             if self._finished:
                 parking.make_room(self._planned)
         self._take_turn(window)
-        arena = site.arena if stream else None
-        self._watch = self._plain if arena is None else self._watches[arena]
+        measured = self._of_site.get(id(site)) if stream else None
+        self._watch = self._plain if measured is None else measured[1]
         in_loop = self._process.window is not None
         counts = stream and not warmup and (in_loop or site.jobs >= _WARM_JOBS)
         self._counting = counts and not self._watch.learns
         self._number += 1
         self._watch.start()
-        return self._watch if arena is not None else plain
+        return plain if measured is None else self._watch
 
     def _take_turn(self, window: Window) -> None:
         if self._turns is None:
@@ -160,12 +162,13 @@ class Observer:
             self._turns.give_back()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
-        if site.arena is not None:
-            self._keep_times(self._arenas[site.arena])
-        elif not site.settled:
+        if site.settled:
+            if id(site) in self._of_site:
+                self._keep_times(self._of_site[id(site)][0])
+        else:
             known_s = self._recorded_s.get(site.name, 0.0)
             self._recorded_s[site.name] = max(known_s, self._watch.total_s)
-        if self._counting and self._process.window is None and self._enough:
+        if self._counting and self._process.window is None and self._shows_enough:
             self._write_profile()  # a loop of the program's own may never end
         return Reportable(self._number, self._watch.total_s)
 
@@ -181,10 +184,12 @@ class Observer:
             self._process.lessons += 1  # a loop that warms up goes on
 
     @property
-    def _enough(self) -> bool:
-        """Whether as many jobs counted as were asked for, and some of every arena."""
+    def _shows_enough(self) -> bool:
+        """Whether as many jobs counted as were asked for, some of every arena, and that is new."""
         asked = self.releases or DEFAULT_RELEASES
-        return len(self._jobs_s) == asked and all(arena.jobs_s for arena in self._arenas)
+        told = self._finished and self._told_sites == self._settled
+        counted = len(self._jobs_s) >= asked and all(one.jobs_s for one in self._arenas)
+        return counted and not told
 
     def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:
         """Write a job's digests."""
@@ -204,23 +209,32 @@ class Observer:
         self._settled += 1
         for sentence in lesson.sentences(site.name):
             self._process.say(sentence)
-        for reason, size_bytes in lesson.stays.items():
-            self._stays[reason] = self._stays.get(reason, 0) + size_bytes
+        outside = [
+            Entry(f"outside: {reason}", size_bytes, pinned=True)
+            for reason, size_bytes in lesson.stays.items()
+        ]
+        recorded_s = self._recorded_s.get(site.name, 0.0)
         contents = lesson.contents
         if contents is None:
+            outside = outside or [Entry(site.name, 0, pinned=True)]
+            measured = _Measured(tuple(outside), recorded_s)
+            self._of_site[id(site)] = measured, self._plain
+            self._outside.append(measured)
             return
-        if len(self._arenas) == MAX_ARENAS:
+        if outside:
+            self._outside.append(_Measured(tuple(outside), 0.0))
+        if len(self._arenas) == MAX_ARENAS - 1:
             self._process.say(
-                f"{site.name} is not profiled: a task has at most {MAX_ARENAS} job roots; "
+                f"{site.name} is not profiled: a task has at most {MAX_ARENAS - 1} job roots; "
                 "put modules that run together into one `with tierline.job():` block"
             )
             return
         site.arena = len(self._arenas)
         contents.digest_into(self._digest)
         self._write(as_record(contents, lesson.names, lesson.workspace_bytes))
-        recorded_s = self._recorded_s.get(site.name, 0.0)
-        self._arenas.append(_Measured(contents.entries, recorded_s))
-        self._watches.append(self.survey.stopwatch(contents))
+        measured = _Measured(contents.entries, recorded_s)
+        self._of_site[id(site)] = measured, self.survey.stopwatch(contents)
+        self._arenas.append(measured)
 
     def ready(self) -> tuple[int, int]:
         """Releases may begin at once."""
@@ -229,16 +243,13 @@ class Observer:
     def finish(self) -> None:
         """Settle what was seen, and write the profile if it shows more than the one written."""
         self._process.settle_all(self)
-        if self._settled and self._shown != self._shows:
+        told = self._finished and self._told_jobs == len(self._jobs_s)
+        if self._settled and not (told and self._told_sites == self._settled):
             self._write_profile()
-
-    @property
-    def _shows(self) -> int:
-        return len(self._jobs_s) + self._settled
 
     def _write_profile(self) -> None:
         self._finished = True
-        self._shown = self._shows
+        self._told_sites, self._told_jobs = self._settled, len(self._jobs_s)
         layers = [
             {
                 "name": entry.name,
@@ -248,20 +259,24 @@ class Observer:
                 "pinned": entry.pinned,
                 "arena": number,
             }
-            for number, arena in enumerate(self._arenas)
-            for entry, (worst_s, mean_s) in zip(arena.entries, arena.compute_s(), strict=True)
+            for number, part in self._parts()
+            for entry, (worst_s, mean_s) in zip(part.entries, part.compute_s(), strict=True)
         ]
         self._write(
             {
                 "profile": {
                     "layers": layers,
-                    "stays": self._stays,
                     "workspace_bytes": self._workspace_bytes,
                     "weights_digest": self._digest.hexdigest(),
                     "compute_s": self._jobs_s,
                 }
             }
         )
+
+    def _parts(self) -> list[tuple[int, _Measured]]:
+        """What was measured, by arena; what is outside of arenas as one more of them."""
+        outside = [(len(self._arenas), one) for one in self._outside]
+        return [*enumerate(self._arenas), *outside]
 
     def _write(self, record: dict[str, object]) -> None:
         with self._writing, self._path.open("a") as file:

@@ -87,7 +87,7 @@ def _told(leaf: object) -> str:
         return str(leaf.__qualname__)  # type: ignore[attr-defined]  # a type
     for base in _SCALARS:
         if issubclass(kind, base):
-            return str(base.__repr__(leaf))
+            return str(base.__repr__(leaf))  # type: ignore[call-arg]  # not of `object`
     return kind.__qualname__
 
 

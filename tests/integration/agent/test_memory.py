@@ -142,6 +142,7 @@ def test_the_peak_counts_extents_workspace_and_what_left_management(agent: Agent
     job = client.begin(0)
     assert agent.snapshot()["fast_used_bytes"] == extents + 1000
     client.send(p.Notice(p.NoticeKind.STAYS_RESIDENT, 70, "one tensor"))
+    client.send(p.Notice(p.NoticeKind.PINNED, EXTENT_BYTES, "in an extent, and counted as that"))
     client.end(job)
     snapshot = agent.snapshot()
     assert snapshot["fast_peak_bytes"] == extents + 1070

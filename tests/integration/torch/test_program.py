@@ -183,12 +183,10 @@ def test_a_deadline_given_to_a_job_is_the_jobs(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("stays_resident", "BertForMaskedLM: pinned: read more than once in a job"),
-        ("stays_resident", "ViTModel: pinned: its module's forward encloses other streamed"),
-        ("stays_resident", "Branches: pinned: not read in the first job"),
-        ("stays_resident", "pair: pinned: read outside its own module's forward"),
-        ("stays_resident", "Unsteady: pinned: the model's output differs from run to run"),
-        ("stays_resident", "Addressed stays resident: streamed and unstreamed runs differ"),
+        ("pinned", "BertForMaskedLM: pinned: read more than once in a job"),
+        ("pinned", "ViTModel: pinned: its module's forward encloses other streamed"),
+        ("pinned", "Branches: pinned: read in a changing order"),
+        ("pinned", "pair: pinned: read outside its own module's forward"),
         ("order_changed", "Orders called its modules in another order"),
         ("left_management", "a sealed weight was written"),
         ("left_management", "Sequential is no longer streamed: its weights were replaced"),

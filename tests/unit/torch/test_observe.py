@@ -64,6 +64,64 @@ def test_a_program_without_a_loop_is_profiled_at_its_end(records: Path) -> None:
     assert len(outputs) == 6
 
 
+def test_weights_outside_of_arenas_are_pinned_layers_of_one_more(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = nn.Linear(8, 16).eval()
+    kept = seen.weight.detach()  # who knows what the program does to it
+    beside = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        for _ in range(6):
+            seen(torch.ones(2, 8))
+            beside(torch.ones(2, 8))
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    profile, _ = read(records)
+    told = [(one["name"], one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
+    assert told == [
+        ("Linear", 64, False, 0),
+        ("Linear", 576, False, 1),
+        ("outside: others see its memory", 512, True, 2),
+    ]
+    assert "Linear: 512 bytes stay resident: others see its memory" in capsys.readouterr().err
+    assert kept.shape == (16, 8)
+
+
+def test_a_model_of_which_nothing_can_be_moved_is_profiled(records: Path) -> None:
+    model = nn.BatchNorm1d(8, affine=False).eval()
+    with torch.inference_mode():
+        for _ in range(6):
+            model(torch.ones(2, 8))
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    profile, _ = read(records)
+    (layer,) = profile["layers"]
+    assert (layer["bytes"], layer["pinned"]) == (0, True)
+    assert layer["compute_s"] == pytest.approx(max(profile["compute_s"]))
+
+
+def test_a_profile_is_written_as_soon_as_enough_jobs_counted(records: Path) -> None:
+    model = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        for _ in range(8):
+            model(torch.ones(2, 8))
+    assert len(read(records)[0]["compute_s"]) == 4
+
+
+def test_a_model_that_is_gone_before_it_was_settled_is_profiled(records: Path) -> None:
+    with torch.inference_mode():
+        nn.Linear(8, 16).eval()(torch.ones(2, 8))
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    profile, _ = read(records)
+    (layer,) = profile["layers"]
+    assert layer["bytes"] == 576
+    assert layer["compute_s"] > 0
+
+
 def test_models_of_other_weights_have_other_digests(
     records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

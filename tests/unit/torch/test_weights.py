@@ -3,7 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tierline_torch.weights import byte_range, collect, movable
+from tierline_torch.looking import byte_range
+from tierline_torch.weights import collect, movable
 
 
 def modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -48,13 +48,14 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_LEASE = 6,
 };
 
-/* What a client reports about itself; UNSWAPPABLE is what it has by now that cannot move. */
+/* What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move. */
 enum tlp_notice_kind {
     TLP_NOTICE_KIND_STAYS_RESIDENT = 1,
     TLP_NOTICE_KIND_LEFT_MANAGEMENT = 2,
     TLP_NOTICE_KIND_ORDER_CHANGED = 3,
     TLP_NOTICE_KIND_OVER_WORKSPACE = 4,
     TLP_NOTICE_KIND_UNSWAPPABLE = 5,
+    TLP_NOTICE_KIND_PINNED = 6,
 };
 
 /* Why a request failed. The first three close the connection. */

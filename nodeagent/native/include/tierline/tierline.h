@@ -57,6 +57,7 @@ enum tierline_error {
 #define TIERLINE_NOTICE_ORDER_CHANGED 3U
 #define TIERLINE_NOTICE_OVER_WORKSPACE 4U
 #define TIERLINE_NOTICE_UNSWAPPABLE 5U /* sent by the library itself */
+#define TIERLINE_NOTICE_PINNED 6U      /* of an arena, whose extents are counted as such */
 
 typedef struct tierline_client tierline_client;
 
