@@ -292,6 +292,11 @@ class Client:
             self._library.tierline_notice(self._handle, int(kind), size_bytes, _cut(text, 191))
         )
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread waits for the agent now: for the lease, at a gate, at a fault."""
+        return bool(self._library.tierline_waiting(self._handle))
+
     def statistics(self) -> Statistics:
         """Return the agent's counters of this task."""
         raw = library.Counters()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 _LOOK_S = 0.05
 _STILL_S = 0.15
@@ -31,11 +32,12 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holder = 0
-        self.waits = False
-        """Whether the thread that has the turn waits in Tierline."""
 
-    def take(self, *, patient: bool) -> bool:
-        """Wait for the turn; False if the job in progress waits for this thread."""
+    def take(self, waits: Callable[[], bool], *, patient: bool) -> bool:
+        """Wait for the turn; False if the job in progress waits for this thread.
+
+        `waits` tells whether a thread of this process waits for the agent.
+        """
         if self._lock.acquire(blocking=False):
             self._holder = threading.get_native_id()
             return True
@@ -43,9 +45,8 @@ class Turns:
         while not self._lock.acquire(timeout=_LOOK_S):
             now_s = _computed_s(self._holder)
             idle = before_s is not None and now_s - before_s < _LOOK_S * _IDLE
-            still_s = (
-                still_s + _LOOK_S if idle and not self.waits and _sleeps(self._holder) else 0.0
-            )
+            idle = idle and _sleeps(self._holder) and not waits()
+            still_s = still_s + _LOOK_S if idle else 0.0
             before_s = now_s
             if still_s >= (_PATIENT_S if patient else _STILL_S):
                 return False

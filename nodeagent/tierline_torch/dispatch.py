@@ -201,8 +201,7 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         reason = left_alone(module, backend.survey.kind)
         if reason is not None:
             return _leave_alone(here, reason, module, args, kwargs)
-    if not here.turns.take(patient=site.seen > 0):
-        here.say(f"{site.name} runs as a part of the job in progress, which waits for its thread")
+    if not here.take_turn(backend, site):
         if not site.seen:
             here.join(module)
         return _plain_within(module, args, kwargs)
@@ -285,8 +284,7 @@ def explicit_job(name: str, deadline_s: float | None) -> Iterator[None]:
         yield
         return
     site = here.block(name)
-    if not here.turns.take(patient=site.seen > 0):
-        here.say(f"{name} runs as a part of the job in progress, which waits for its thread")
+    if not here.take_turn(backend, site):
         with invoking(plain):
             yield
         return

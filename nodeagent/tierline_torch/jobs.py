@@ -112,6 +112,10 @@ class Backend(Protocol):
     profiles: bool
     """Whether it wants to be told of every site, also of one whose modules are gone."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread of this process waits for the agent now."""
+
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Begin a job; what it returns gets the job's module calls."""
 

@@ -68,6 +68,11 @@ class Manager:
                 f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
             ) from error
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread of this process waits for the agent now."""
+        return self._client.waits
+
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Take the lease; stream the site's arena if it has one."""
         if self._retired:

@@ -129,6 +129,11 @@ class Observer:
             self._turns = Turns(socket_path)
         atexit.register(self.finish)
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread of this process waits for its turn on the device now."""
+        return self._turns is not None and self._turns.waits
+
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Start the clock; with turns, when the job has the device."""
         if self._planned:

@@ -198,6 +198,13 @@ class Process:
             self.site.members |= members([module])
             self.running |= self.site.members
 
+    def take_turn(self, backend: Backend, site: Site) -> bool:
+        """Wait until no other job runs; False if the one that runs waits for this thread."""
+        if self.turns.take(lambda: backend.waits, patient=site.seen > 0):
+            return True
+        self.say(f"{site.name} runs as a part of the job in progress, which waits for its thread")
+        return False
+
     def begin(self, backend: Backend, site: Site, deadline_s: float | None) -> Invoke:
         """Begin a job; what gets its module calls. This thread has the turn.
 
@@ -207,13 +214,10 @@ class Process:
             settled = site.settled
             window = self.window_for(backend, deadline_s)
             warmup = self.warming or not settled
-            self.turns.waits = True
             invoke = backend.begin(site, window, warmup=warmup, stream=settled)
         except BaseException:
-            self.turns.waits = False
             self.turns.give_back()
             raise
-        self.turns.waits = False
         site.seen += 1
         self.site = site
         self.running = site.members

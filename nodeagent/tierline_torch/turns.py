@@ -28,6 +28,11 @@ class Turns:
                 f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
             ) from error
 
+    @property
+    def waits(self) -> bool:
+        """Whether a thread waits for the agent now."""
+        return self._client.waits
+
     def take(self, window: Window) -> None:
         """Wait for the lease. Raises TierlineError."""
         try:

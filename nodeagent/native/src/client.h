@@ -110,6 +110,7 @@ struct tierline_client {
     uint32_t next_sequence;
     uint32_t unawaited; /* the last request whose answer nobody waits for */
     uint64_t looked_ns; /* when a gate last looked at the socket */
+    uint32_t waiting;   /* threads that wait for the agent; read without the lock */
     char reason[256];   /* why the link is down */
     struct tl_pending *pending;
     struct tl_offer offer;
@@ -143,6 +144,9 @@ uint32_t tl_sealed_arenas(const tierline_client *client);
 
 /* request.c; all with the lock held, which they release while they wait. */
 enum tl_persistence { TL_REPEAT_AFTER_RECONNECT, TL_FAIL_ON_RECONNECT };
+/* Around each wait for the agent. */
+void tl_waits_begin(tierline_client *client);
+void tl_waits_end(tierline_client *client);
 int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
                struct tlp_message *reply, enum tl_persistence persistence);
 /* Sends JOB_END and lets its answer come when it may: what is sent next is behind it anyway. */

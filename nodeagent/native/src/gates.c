@@ -51,9 +51,11 @@ static int wait_for_more(tierline_client *client, struct tl_arena *arena, uint32
     uint64_t begin_ns = tl_now_ns();
     const uint32_t *word = &arena->control->published;
     arena->users++;
+    tl_waits_begin(client);
     tl_lock_release(&client->lock);
     tierline_word_wait(word, at_least, WAIT_SLICE_NS);
     tl_lock_acquire(&client->lock);
+    tl_waits_end(client);
     arena->users--;
     tl_event_announce(&client->changed);
     client->job.stats.stall_ns += tl_now_ns() - begin_ns;

@@ -308,8 +308,8 @@ static int ask(tierline_client *client, const struct tlp_message *message,
     return code;
 }
 
-int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
-               struct tlp_message *reply, enum tl_persistence persistence) {
+static int request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
+                   struct tlp_message *reply, enum tl_persistence persistence) {
     struct tl_pending pending = {.expected = expected};
     uint32_t generation = client->generation;
     for (int losses = 0; losses < MOST_LOSSES; losses++) {
@@ -339,4 +339,24 @@ int tl_request(tierline_client *client, const struct tlp_message *message, uint1
     return tl_fail(persistence == TL_FAIL_ON_RECONNECT ? TIERLINE_E_RETRY : TIERLINE_E_CONNECTION,
                    "the connection to the agent at %s broke during a request: %.200s",
                    client->socket_path, client->reason);
+}
+
+int tl_request(tierline_client *client, const struct tlp_message *message, uint16_t expected,
+               struct tlp_message *reply, enum tl_persistence persistence) {
+    tl_waits_begin(client);
+    int code = request(client, message, expected, reply, persistence);
+    tl_waits_end(client);
+    return code;
+}
+
+void tl_waits_begin(tierline_client *client) {
+    __atomic_add_fetch(&client->waiting, 1, __ATOMIC_RELAXED);
+}
+
+void tl_waits_end(tierline_client *client) {
+    __atomic_sub_fetch(&client->waiting, 1, __ATOMIC_RELAXED);
+}
+
+uint32_t tierline_waiting(const tierline_client *client) {
+    return __atomic_load_n(&client->waiting, __ATOMIC_RELAXED);
 }

@@ -27,6 +27,7 @@ class Diary:
     releases: int | None = 2
     wants_witness = True
     profiles = False
+    waits = False
     survey: Survey = ModuleSurvey()
 
     def __init__(self) -> None:

@@ -177,6 +177,8 @@ TIERLINE_API int tierline_profile(tierline_client *client, uint32_t arena,
 TIERLINE_API int tierline_notice(tierline_client *client, uint32_t kind, uint64_t size_bytes,
                                  const char *text);
 TIERLINE_API int tierline_get_statistics(tierline_client *client, tierline_statistics *out);
+/* How many threads wait for the agent now: for the lease, at a gate, or where they faulted. */
+TIERLINE_API uint32_t tierline_waiting(const tierline_client *client);
 
 /* Flag words: shared u32 counters that only grow while they are waited on. No client needed.
  * `word_wait` returns 0 once *word >= at_least, TIERLINE_E_TIMEOUT after timeout_ns at the latest
