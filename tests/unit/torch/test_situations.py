@@ -36,19 +36,21 @@ class Strict(torch.Tensor):
 class Wrapper(torch.Tensor):
     """Has no bytes of its own."""
 
-    inner: torch.Tensor
+    held: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Wrapper:
-        made: Wrapper = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Wrapper = torch.Tensor._make_wrapper_subclass(
             cls, inner.shape, dtype=inner.dtype, device=inner.device
         )
-        made.inner = inner
+        made.held = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        bare = [one.inner if isinstance(one, Wrapper) else one for one in args]
+    def __torch_dispatch__(  # type: ignore[override]  # PyTorch's own has no defaults
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        bare = [one.held if isinstance(one, Wrapper) else one for one in args]
         return func(*bare, **(kwargs or {}))
 
 

@@ -1,0 +1,161 @@
+"""Who else sees a weight's memory."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import gc
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tierline_torch.aliases import seen_by_others
+from tierline_torch.weights import collect
+
+KEPT: dict[str, Callable[[nn.Linear], Any]] = {
+    "data": lambda model: model.weight.data,
+    "detached": lambda model: model.weight.detach(),
+    "row": lambda model: model.weight.detach()[3],
+    "transposed": lambda model: model.weight.t(),
+    "array": lambda model: model.weight.detach().numpy(),
+    "memoryview": lambda model: memoryview(model.weight.detach().numpy().data),
+    "state": lambda model: model.state_dict(),
+    "capsule": lambda model: model.weight.detach().__dlpack__(),
+    "buffer": lambda model: model.register_buffer("row", model.weight.detach()[0]),
+    "shared": lambda model: model.share_memory(),
+}
+
+
+def _of_array(model: nn.Linear) -> Any:
+    array = np.zeros((8, 8), np.float32)
+    model.weight.data = torch.from_numpy(array)
+    return array
+
+
+def _of_part_of_array(model: nn.Linear) -> Any:
+    array = np.zeros((32, 8), np.float32)
+    model.weight.data = torch.from_numpy(array[8:16])
+    return array
+
+
+def _of_strided_array(model: nn.Linear) -> Any:
+    array = np.zeros((8, 16), np.float32)
+    model.weight.data = torch.from_numpy(array)[:, :8].as_strided((8, 8), (16, 1))
+    return array[::2]
+
+
+def _of_bytearray(model: nn.Linear) -> Any:
+    memory = bytearray(256)
+    model.weight.data = torch.frombuffer(memory, dtype=torch.float32).view(8, 8)
+    return memory
+
+
+def _of_ctypes(model: nn.Linear) -> Any:
+    memory = (ctypes.c_float * 64)()
+    model.weight.data = torch.frombuffer(memory, dtype=torch.float32).view(8, 8)
+    return memory
+
+
+def _of_mapping(model: nn.Linear) -> Any:
+    memory = mmap.mmap(-1, 4096)
+    model.weight.data = torch.frombuffer(memory, dtype=torch.float32, count=64).view(8, 8)
+    return memory
+
+
+def _of_flat_buffer(model: nn.Linear) -> Any:
+    flat = torch.zeros(72)
+    model.weight.data, model.bias.data = flat[:64].view(8, 8), flat[64:]
+    return flat
+
+
+FOREIGN = (
+    *(_of_array, _of_part_of_array, _of_strided_array, _of_bytearray, _of_ctypes, _of_mapping),
+    _of_flat_buffer,
+)
+
+
+def seen(model: nn.Module) -> set[str]:
+    weights = collect(model.named_modules(), "cpu")
+    return {weights[index].name for index in seen_by_others(weights)}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_weight_that_something_else_views_is_seen(kept: str) -> None:
+    model = nn.Linear(8, 8)
+    held = KEPT[kept](model)
+    assert "weight" in seen(model)
+    if kept not in {"buffer", "shared"}:
+        del held
+        gc.collect()
+        assert seen(model) == set()
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+def test_memory_of_others_is_seen_as_long_as_they_have_it(make: Callable[[nn.Linear], Any]) -> None:
+    model = nn.Linear(8, 8)
+    held = [make(model)]  # in a list, in a frame
+    assert "weight" in seen(model)
+    held.clear()
+    gc.collect()
+    # The tensor itself holds those that the collector knows: nothing tells whether others do.
+    known = make in {_of_ctypes, _of_mapping}
+    assert seen(model) == ({"weight"} if known else set())
+
+
+def _tied(model: nn.Sequential) -> Any:
+    model[1].weight = model[0].weight
+
+
+def _twice(model: nn.Sequential) -> Any:
+    model[1].weight = nn.Parameter(model[0].get_parameter("weight"))
+
+
+def _packed(model: nn.Sequential) -> Any:
+    flat = torch.cat([one.data.reshape(-1) for one in model.parameters()])
+    place = 0
+    for one in model.parameters():
+        one.data = flat[place : place + one.numel()].view_as(one)
+        place += one.numel()
+
+
+def _loaded(model: nn.Sequential) -> Any:
+    model.load_state_dict(copy.deepcopy(model).state_dict(), assign=True)
+
+
+def _optimised(model: nn.Sequential) -> Any:
+    optimiser = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, 8)).sum().backward()
+    optimiser.step()
+    return optimiser
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:FutureWarning")
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_tied, _twice, _packed, _loaded, _optimised, nn.Module.bfloat16, copy.deepcopy),
+        lambda model: list(model.parameters()),
+        torch.jit.script,
+        lambda model: {name: one.clone() for name, one in model.state_dict().items()},
+        torch.optim.swa_utils.AveragedModel,
+    ],
+)
+def test_what_is_the_models_own_is_not_seen(change: Callable[[nn.Sequential], Any]) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    held = change(model)
+    assert seen(model) == set()
+    del held
+
+
+def test_a_loaded_file_is_nobodys(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    torch.save(model.state_dict(), tmp_path / "file")
+    model.load_state_dict(torch.load(tmp_path / "file", mmap=True), assign=True)
+    gc.collect()
+    assert seen(model) == set()
