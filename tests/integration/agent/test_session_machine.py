@@ -1,0 +1,415 @@
+"""Sessions under a state machine: clients, messages in any grouping into writes, deaths, leaks.
+
+Up to four clients of two tasks talk to the agent's own server, sessions, executor and storage, in
+this process; only their processes are made up (`Deaths`), so that they can die here. Frames wait in
+a client until they are sent together. After each step the invariants of sessions hold, and at the
+end, when all clients are dead, nothing is left of them and the device is granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+)
+from tests.integration.agent.agent_process import EXTENT_BYTES, plan
+from tests.integration.agent.test_hostile_sequences import MESSAGES
+
+from tierline_agent import app
+from tierline_agent import protocol as p
+from tierline_agent.config import AgentConfig
+from tierline_agent.errors import StreamFailed
+from tierline_agent.identity import Peer, Process, ProcessWatch
+from tierline_agent.preparation import Prepared
+from tierline_agent.server import TaskServer
+from tierline_agent.sessions.session import Session
+from tierline_agent.tasks import parse_registration
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 4
+EXTENTS = 4
+TURNS = 6
+PATIENCE_S = 20.0
+WHICH = st.integers(0, CLIENTS - 1)
+NOW = st.booleans()
+"""Whether a frame is sent now, with those that wait."""
+IN_A_JOB = st.one_of(
+    st.just(p.Rewind(1)),
+    st.sampled_from(
+        [
+            p.Rewind(1),
+            p.JobEnd(1, 0, 0, 0, 0),
+            p.JobBegin(1, 0, p.JobFlags(0), 0, 1 << 60),
+            p.Fetch(0, 1, 0),
+            p.Yield(1, 0, 0, 0, 1 << 60, p.JobFlags(0)),
+            p.Workspace(EXTENT_BYTES, p.WorkspaceFlags.PRESERVE),
+            p.Ack(1),
+        ]
+    ),
+)
+
+
+class Deaths(ProcessWatch):
+    """Processes that this test makes up, and ends."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._events = loop
+        self._numbers = itertools.count(1 << 30)
+        self._tickets = itertools.count()
+        self._living: dict[Process, dict[int, Callable[[Process], None]]] = {}
+        self.newest = Process(0, 0)
+
+    def identify(self, _connection: socket.socket) -> Peer:
+        self.newest = Process(next(self._numbers), 1)
+        self._living[self.newest] = {}
+        return Peer(self.newest, 0)
+
+    def on_death(self, process: Process, callback: Callable[[Process], None]) -> int:
+        ticket = next(self._tickets)
+        if process in self._living:
+            self._living[process][ticket] = callback
+        else:
+            self._events.call_soon(callback, process)
+        return ticket
+
+    def forget(self, process: Process, ticket: int) -> None:
+        self._living.get(process, {}).pop(ticket, None)
+
+    def kill(self, process: Process) -> bool:
+        known = process in self._living
+        self.die(process)
+        return known
+
+    def die(self, process: Process) -> None:
+        for callback in self._living.pop(process, {}).values():
+            self._events.call_soon(callback, process)
+
+
+class Agent:
+    """The agent's parts, put together as the agent does."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.undo = ExitStack()
+        folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
+        store = Path("/dev/shm") / f"tierline-test-{uuid4().hex}"  # noqa: S108 - dram is a tmpfs
+        self.undo.callback(store.unlink)
+        for name in ("state", "run"):
+            (folder / name).mkdir()
+        config = AgentConfig.model_validate(
+            {
+                "state_dir": str(folder / "state"),
+                "run_dir": str(folder / "run"),
+                "device": {"kind": "cpu", "fast_bytes": 24 << 16, "extent_bytes": EXTENT_BYTES},
+                "tiers": [{"name": "dram", "path": str(store), "size_bytes": 2 << 20}],
+                "revoke_grace_s": 600,
+            }
+        )
+        devices, storage, _ = app._open(config, Prepared({}, {}))
+        self.undo.callback(storage.close)
+        self.node = self.loop.run_until_complete(self._assemble(config, devices, storage))
+        self.watch = Deaths(self.loop)
+        self.node.watch = self.node.kills._watch = self.watch
+        self.server = TaskServer(self.node, folder / "run" / "tasks")
+        self.paths = [self._register(name) for name in ("mean", "other")]
+        self.unit = self.node.units["cpu"]
+
+    async def _assemble(self, config: AgentConfig, devices: Any, storage: Any) -> Any:
+        return await app._assemble(config, devices, storage, self.undo)
+
+    def _register(self, name: str) -> Path:
+        values = {
+            "name": name,
+            "domain": name,
+            "period_ns": 10**9,
+            "deadline_ns": 10**9,
+            "plan": plan(EXTENTS, resident=(1,), ring=2, workspace=EXTENT_BYTES),
+        }
+        return self.server.open(self.node.registry.register(parse_registration(values)))
+
+    def turn(self, count: int = TURNS) -> None:
+        """Let the event loop turn."""
+
+        async def turn() -> None:
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(turn())
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end_s, f"never happened: {what}"
+            self.turn()
+
+    def close(self) -> None:
+        self.server.close()
+        self.turn()
+        self.undo.close()
+        self.loop.close()
+
+
+class Client:
+    """One client: what it has not sent, and what it has read."""
+
+    def __init__(self, agent: Agent, task: int) -> None:
+        self.agent = agent
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(str(agent.paths[task]))
+        agent.turn()
+        self.process = agent.watch.newest
+        self.socket.setblocking(False)
+        self.waiting = b""
+        self.sequences = itertools.count(1)
+        self._decoder = p.Decoder()
+        self.read: list[p.Message] = []
+        self.loaded = False
+        """It has arena 0, sealed, unless it has given that back."""
+        self._open = [self.socket]
+
+    def say(self, message: p.Message, *, now: bool, descriptors: int = 0) -> None:
+        self.waiting += p.encode(message, next(self.sequences))
+        if now or descriptors:
+            self.flush(descriptors)
+
+    def flush(self, descriptors: int = 0) -> None:
+        data, self.waiting = self.waiting, b""
+        with suppress(OSError):
+            if data:
+                socket.send_fds(self.socket, [data], [0] * descriptors)
+        self.agent.turn()
+        self.listen()
+
+    def listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 253)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if not data:
+                    return
+                self._decoder.feed(data)
+                self.read += [message for _, message in self._decoder]
+
+    def await_answer(self, kind: type[p.Message], count: int = 1) -> bool:
+        """Wait for so many; False when an ERROR came, or the connection ended."""
+
+        self.read.clear()
+
+        def over() -> bool:
+            self.listen()
+            found = sum(isinstance(message, kind) for message in self.read)
+            failed = any(isinstance(message, p.Error) for message in self.read)
+            return found >= count or failed or self.left()
+
+        self.flush()
+        self.agent.until(over, f"an answer to {self}")
+        return sum(isinstance(message, kind) for message in self.read) >= count
+
+    def is_granted(self) -> bool:
+        """Whether it has the device."""
+        self.listen()
+        return any(isinstance(message, p.Grant) for message in self.read)
+
+    def left(self) -> bool:
+        """Whether the agent has closed the connection."""
+        return all(
+            session.client.process != self.process for session in self.agent.server.sessions()
+        )
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Sessions(RuleBasedStateMachine):
+    """What may happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agent = Agent()
+        self.clients: list[Client | None] = [None] * CLIENTS
+        self.sessions: set[Session] = set()
+        """All that there were."""
+
+    def _client(self, which: int) -> Client:
+        client = self.clients[which]
+        if client is None:
+            client = self.clients[which] = Client(self.agent, which % 2)
+            client.say(p.Hello(p.Device.CPU, 0, "x", p.MINOR), now=True)
+        return client
+
+    @rule(which=WHICH, message=MESSAGES, now=NOW, descriptors=st.sampled_from([0] * 9 + [1, 3]))
+    def anything(self, which: int, message: p.Message, now: bool, descriptors: int) -> None:
+        self._client(which).say(message, now=now, descriptors=descriptors)
+
+    @rule(which=WHICH)
+    def load(self, which: int) -> None:
+        """A client that has an arena, sealed, if no other one of its task has."""
+        self._load(self._client(which))
+
+    def _load(self, client: Client) -> bool:
+        if not client.loaded:
+            client.flush()
+            client.say(p.Reserve(0, 1, EXTENTS * EXTENT_BYTES, 0), now=False)
+            for extent in range(EXTENTS):
+                client.say(p.Store(0, extent, 0, EXTENT_BYTES), now=False)
+            if client.await_answer(p.Stored, EXTENTS):
+                layers = tuple(p.LayerSpan(extent, extent) for extent in range(EXTENTS))
+                client.say(p.Seal(0, layers), now=False)
+                client.loaded = client.await_answer(p.Sealed)
+        return client.loaded
+
+    @rule(which=WHICH, messages=st.lists(IN_A_JOB, min_size=1, max_size=4), leaves=NOW)
+    def in_a_job(self, which: int, messages: list[p.Message], leaves: bool) -> None:
+        """Messages that arrive at once while a stream is under way, and maybe the end, too."""
+        client = self._client(which)
+        if not self._load(client):
+            return
+        client.say(p.JobBegin(1, 0, p.JobFlags(0), 0, 1 << 60), now=True)
+        for message in messages:
+            client.say(message, now=False)
+        client.flush()
+        if leaves:
+            client.close()
+        self.agent.turn()
+
+    @rule(which=WHICH, arena=st.sampled_from([0, 0, p.NO_ARENA]), now=NOW)
+    def begin(self, which: int, arena: int, now: bool) -> None:
+        self._client(which).say(p.JobBegin(1, arena, p.JobFlags(0), 0, 1 << 60), now=now)
+
+    @rule(which=WHICH, now=NOW)
+    def rewind(self, which: int, now: bool) -> None:
+        self._client(which).say(p.Rewind(1), now=now)
+
+    @rule(which=WHICH, now=NOW)
+    def end(self, which: int, now: bool) -> None:
+        self._client(which).say(p.JobEnd(1, 0, 0, 0, 0), now=now)
+
+    @rule(which=WHICH, now=NOW, preserve=st.booleans())
+    def workspace(self, which: int, now: bool, preserve: bool) -> None:
+        flags = p.WorkspaceFlags.PRESERVE if preserve else p.WorkspaceFlags(0)
+        self._client(which).say(p.Workspace(EXTENT_BYTES, flags), now=now)
+
+    @rule(which=WHICH)
+    def send(self, which: int) -> None:
+        self._client(which).flush()
+
+    @rule(which=WHICH, sends=NOW, before=st.integers(0, 4), between=st.integers(0, 6))
+    def leave(self, which: int, sends: bool, before: int, between: int) -> None:
+        """Die so many turns behind the last messages; the socket is closed before, or behind."""
+        client = self.clients[which]
+        if client is None:
+            return
+        with suppress(OSError):
+            if sends and client.waiting:
+                client.socket.send(client.waiting)
+        self.agent.turn(before)
+        if between:
+            client.close()
+        self.agent.turn(between)
+        self.agent.watch.die(client.process)
+        self.agent.turn(1)
+        client.close()
+        self.clients[which] = None
+
+    @rule(turns=st.integers(1, 30))
+    def wait(self, turns: int) -> None:
+        self.agent.turn(turns)
+
+    @rule(which=WHICH, leaves=NOW)
+    def stream_fails(self, which: int, leaves: bool) -> None:
+        """A job is revoked, maybe of a client whose end was not noticed yet."""
+        client = self.clients[which]
+        for session in list(self.agent.server.sessions()):
+            job = session.jobs._job
+            if client is None or job is None or session.client.process != client.process:
+                continue
+            if leaves:
+                client.close()
+            if job.granted_ns is not None and not job.revoked:
+                session.jobs._stream_failed(StreamFailed("it is a test", corrupt=False))
+        self.agent.turn(1)
+
+    @invariant()
+    def no_stream_is_without_a_job(self) -> None:
+        assert self.agent.unit.executor.mend() == []
+
+    @invariant()
+    def no_session_is_without_a_connection(self) -> None:
+        self.agent.turn(1)
+        self.sessions.update(self.agent.server.sessions())
+        assert not any(one.client.connection.closed for one in self.agent.server.sessions())
+
+    @invariant()
+    def the_device_is_held_by_a_job(self) -> None:
+        holder = self.agent.unit.leases.holder
+        jobs = [session.jobs._job for session in self.agent.server.sessions()]
+        tickets = [job.execution.ticket for job in jobs if job and job.execution]
+        assert holder is None or holder in tickets
+
+    @invariant()
+    def extents_add_up(self) -> None:
+        pool = self.agent.unit.pool
+        count = sum(pool.count_by_state().values())
+        assert count * EXTENT_BYTES == pool.bytes_held <= self.agent.unit.device.fast_bytes
+
+    def teardown(self) -> None:
+        agent = self.agent
+        try:
+            for client in self.clients:
+                if client is not None:
+                    client.close()
+                    agent.watch.die(client.process)
+            agent.until(lambda: not [*agent.server.sessions()], "all have left")
+            agent.until(lambda: not agent.server._leaving, "all is given up")
+            states = agent.unit.pool.count_by_state
+            agent.until(lambda: agent.unit.leases.holder is None, "the device is free")
+            busy = ("resident", "workspace", "draining")
+            agent.until(
+                lambda: not any(n for s, n in states().items() if s.value in busy),
+                "extents are free",
+            )
+            assert all(task.arena_owner is None for task in agent.node.registry)
+            assert not any(one.jobs._job or one.jobs._grace for one in self.sessions)
+            assert agent.node.storage.tiers["dram"].store.statistics().referenced == 0
+            last = Client(agent, 0)
+            last.say(p.Hello(p.Device.CPU, 0, "x", p.MINOR), now=True)
+            last.say(p.Reserve(0, 1, EXTENTS * EXTENT_BYTES, 0), now=True)
+            last.say(p.JobBegin(1, p.NO_ARENA, p.JobFlags(0), 0, 1 << 60), now=False)
+            last.read.clear()
+            last.flush()
+            agent.until(last.is_granted, "the device is granted")
+            last.close()
+            agent.watch.die(last.process)
+            agent.until(lambda: not agent.server._leaving and not [*agent.server.sessions()], "end")
+        finally:
+            agent.close()
+
+
+Sessions.TestCase.settings = settings(
+    settings.get_profile("ci"),
+    max_examples=int(os.environ.get("TIERLINE_FUZZ_EXAMPLES", "100")),
+    stateful_step_count=50,
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a fault is waited for: no shrinking
+)
+TestSessions = Sessions.TestCase
