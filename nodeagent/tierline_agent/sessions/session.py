@@ -319,4 +319,4 @@ class Session:
         self.client.connection.close()
 
     def _client_error(self, _sequence: int, message: Error) -> None:
-        _log.warning("%s reports: %s", self.client, message.reason)
+        _log.warning("%s reports: %r", self.client, message.reason)

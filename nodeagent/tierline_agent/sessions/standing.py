@@ -54,7 +54,8 @@ class Standing:
         """Something that the administrator should see."""
         client = self._client
         kind = NoticeKind(message.kind)
-        _log.warning("%s reports %s: %s", client, kind.name.lower(), message.text)
+        # its own words, escaped: they may hold whole lines and orders to a terminal
+        _log.warning("%s reports %s: %r", client, kind.name.lower(), message.text)
         size_bytes = min(message.size_bytes, _MOST_BYTES)
         client.task.add_notice(kind.name.lower(), size_bytes, message.text)
         memory, whose = client.unit.memory, (client.task.name, client.token)

@@ -294,6 +294,21 @@ def test_a_client_that_is_away_is_known_to_each_agent_after_the_next(tmp_path: P
     assert agent.stop() == 0
 
 
+# -- words
+
+
+def test_what_a_client_says_forges_no_line_of_the_log(shared_agent: AgentProcess) -> None:
+    tasks(shared_agent)
+    client = shared_agent.client("hostile")
+    forged = "x\n2026-01-01 00:00:00 ERROR tierline_agent: forged\x1b[2J"
+    client.send(p.Notice(p.NoticeKind.ORDER_CHANGED, 0, forged))
+    client.send(p.Error(p.ErrorCode.IO, forged))
+    client.counted()
+    lines = shared_agent.log.read_text().splitlines()
+    assert sum("forged" in line for line in lines) == 2
+    assert not any(line.startswith("2026-01-01") or "\x1b" in line for line in lines)
+
+
 # -- jobs that never end
 
 
