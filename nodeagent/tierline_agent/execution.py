@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from tierline_agent.accounting import FastMemory
 from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
@@ -111,12 +112,12 @@ class Executor:
         self._stream(execution, published)
         return True
 
-    def rewind(self, execution: Execution) -> Awaitable[bool]:
+    def rewind(self, execution: Execution, job: Job) -> Awaitable[bool]:
         """Stream the arena of a running job from the start again; False if the job ended meanwhile.
 
-        The client has nothing in flight that touches the arena. From this call on the job is being
-        rewound, also while nobody waits for the answer; that comes when its flag words are zero and
-        its stream has begun.
+        `job` is what it needs from now on, of the same arena or another one. The client has nothing
+        in flight that touches either. From this call on the job is being rewound, also while nobody
+        waits for the answer; that comes when the flag words are zero and the stream has begun.
         """
         if execution.rewinding:
             raise ValueError("a job is rewound once at a time")
@@ -126,10 +127,9 @@ class Executor:
             self._opening = None
         if execution.job.words is not None and stream is not None:
             self._cancel(stream)
-        return self._rewound(execution, stream)
+        return self._rewound(execution, stream, job)
 
-    async def _rewound(self, execution: Execution, stream: Stream | None) -> bool:
-        job = execution.job
+    async def _rewound(self, execution: Execution, stream: Stream | None, job: Job) -> bool:
         try:
             if job.words is None:
                 return not execution.ended
@@ -139,6 +139,8 @@ class Executor:
                 return False
             execution.drop_stream()
             execution.position = 0
+            if job is not execution.job:
+                job = self._exchange(execution, job)
             first = self._ahead.find(execution)
             job.words.reset(first)
             if execution.asked and job.yielding is not None:
@@ -147,6 +149,18 @@ class Executor:
         finally:
             execution.rewinding = False
         return True
+
+    def _exchange(self, execution: Execution, job: Job) -> Job:
+        """A running job goes on with another arena."""
+        self._release_links(execution)
+        ticket = execution.ticket
+        if ticket.asked is None:  # a job that keeps the device does so to its end
+            job = replace(job, yielding=None)
+        elif job.yielding is not None:
+            ticket.asked = job.yielding.words.ask
+        execution.job = job
+        self._take_ring(execution, anew=True)
+        return job
 
     # -- jobs that take an open lease
 

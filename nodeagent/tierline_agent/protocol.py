@@ -1323,30 +1323,37 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The running job reads its arena from the start again: a token of a generation, a second pass.
+    """The running job reads an arena from the start: its own again, for a second pass, or another one, which is its own from then on.
 
-    The client has no work under way that touches the arena, and has closed every streamed
-    extent.
+    The client has no work under way that touches either, and has closed every streamed extent.
+    A job that took the open lease cannot.
     """
 
     TYPE: ClassVar[int] = 31
-    _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QII")
 
     job: int
+    arena: int
 
     def _payload(self) -> bytes:
         if self.job == 0:
             raise _malformed("Rewind.job is below 1")
-        return self._FIXED.pack(self.job)
+        if self.arena > 15:
+            raise _malformed("Rewind.arena is above 15")
+        return self._FIXED.pack(self.job, self.arena, 0x0)
 
     @classmethod
     def _parse(cls, payload: bytes) -> Self:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Rewind has a wrong length")
-        (job,) = cls._FIXED.unpack(payload)
+        job, arena, reserved = cls._FIXED.unpack(payload)
         if job == 0:
             raise _malformed("Rewind.job is below 1")
-        return cls(job=job)
+        if arena > 15:
+            raise _malformed("Rewind.arena is above 15")
+        if reserved != 0x0:
+            raise _malformed("Rewind.reserved is not 0x0")
+        return cls(job=job, arena=arena)
 
 
 @dataclass(frozen=True, slots=True)

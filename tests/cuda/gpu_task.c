@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "gpu_kit.h"
+#include "simcuda.h"
 
 static struct task task;
 static const char *socket_path;
@@ -376,6 +377,216 @@ static void two_arenas(void) {
     check(&task, 0, task.count, NULL);
 }
 
+/* All weights of an arena in their order, and their bytes. */
+static void read_all(struct task *of) {
+    clear(of);
+    for (uint32_t w = 0; w < of->count; w++) {
+        OK(launch(of, w, w, NULL, 0));
+    }
+}
+
+static void check_all(struct task *of) {
+    check(of, 0, of->count, NULL);
+}
+
+/* A model of which a part is also called by itself: a job of the whole reads two arenas. It
+ * streams both, also one that has only the lease; what comes back to one reads copies. */
+static void two_roots(void) {
+    struct task whole;
+    extents /= 2;
+    load_all();
+    load_another(&whole, &task, 1, extents, 2);
+    for (int i = 0; i < 4; i++) {
+        uint64_t job = begin(&task);
+        read_all(&task);
+        check_all(&task);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+        OK(tierline_job_begin(task.client, i % 2 == 0 ? 1 : TIERLINE_NO_ARENA, 0, 0,
+                              UINT64_MAX >> 2, &job));
+        read_all(&task);
+        read_all(&whole);
+        check_all(&task);
+        check_all(&whole);
+        HOLDS(end(&whole, job).fetched_bytes == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        uint64_t job = begin(&whole);
+        for (uint32_t w = 0; w < task.count && w < whole.count; w++) { /* in turns */
+            OK(launch(&task, w, w, NULL, 0));
+            OK(launch(&whole, w, w, NULL, 0));
+        }
+        for (int k = 0; k < 2; k++) {
+            read_all(&task);
+            read_all(&whole);
+            check_all(&task);
+            check_all(&whole);
+        }
+        end(&whole, job);
+    }
+}
+
+enum { TABLE = 6, TABLE_BYTES = 4096, TABLE_SLOT = 200 };
+
+/* Kernels that read what no launch names: what lies at the addresses in a table. */
+struct tables {
+    CUfunction array, fill;
+    CUdeviceptr table;
+};
+
+static struct tables make_tables(void) {
+    struct tables made;
+    CUmodule module;
+    OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
+    OK(cuModuleGetFunction(&made.array, module, "sim_gemm_array"));
+    OK(cuModuleGetFunction(&made.fill, module, "sim_fill"));
+    OK(cuMemAlloc(&made.table, TABLE * sizeof(uint64_t)));
+    return made;
+}
+
+/* The weights of which the nth lies in the table: far apart. */
+static const struct weight *tabled(uint32_t n) {
+    return &task.weights[n * (task.count - 1) / (TABLE - 1)];
+}
+
+static void list_addresses(uint64_t *addresses) {
+    for (uint32_t n = 0; n < TABLE; n++) {
+        addresses[n] = tabled(n)->address;
+    }
+}
+
+static void read_by_table(const struct tables *of, uint32_t slot) {
+    uint64_t count = TABLE;
+    uint64_t bytes = TABLE_BYTES;
+    uint64_t in = (uint64_t)(uintptr_t)(task.results + 256); /* a word that is 0 */
+    uint64_t out = (uint64_t)(uintptr_t)(task.results + slot);
+    uint64_t table = of->table;
+    void *parameters[] = {&table, &count, &bytes, &in, &out};
+    OK(cuLaunchKernel(of->array, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+}
+
+static void check_table(uint32_t slot) {
+    uint64_t hash = 0;
+    for (uint32_t n = 0; n < TABLE; n++) {
+        hash = simcuda_hash(hash, task.content + tabled(n)->offset, TABLE_BYTES);
+    }
+    OK(cuCtxSynchronize());
+    HOLDS(task.results[slot] == hash);
+}
+
+/* A pass with a read by the table in its middle and at its end. */
+static void pass_with_table(const struct tables *of) {
+    clear(&task);
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 0));
+        if (w == task.count / 2) {
+            read_by_table(of, TABLE_SLOT);
+        }
+    }
+    read_by_table(of, TABLE_SLOT + 1);
+    check(&task, 0, task.count, NULL);
+    check_table(TABLE_SLOT);
+    check_table(TABLE_SLOT + 1);
+    end(&task, job);
+}
+
+/* Jobs that stream as they always did, until one makes a table, between jobs or within it. */
+static void tables_of_the_host(void) {
+    load_all();
+    struct tables made = make_tables();
+    uint64_t addresses[TABLE];
+    list_addresses(addresses);
+    for (int i = 0; i < 4; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    OK(cuMemcpyHtoD(made.table, addresses, sizeof addresses));
+    for (int i = 0; i < 3; i++) {
+        pass_with_table(&made);
+    }
+}
+
+static void tables_within_a_job(void) {
+    load_all();
+    struct tables made = make_tables();
+    uint64_t addresses[TABLE];
+    list_addresses(addresses);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(NULL);
+        OK(cuMemcpyHtoDAsync(made.table, addresses, sizeof addresses, NULL));
+        read_by_table(&made, TABLE_SLOT);
+        check(&task, 0, task.count, NULL);
+        check_table(TABLE_SLOT);
+        end(&task, job);
+    }
+}
+
+static void tables_word_by_word(void) {
+    load_all();
+    struct tables made = make_tables();
+    for (uint32_t n = 0; n < TABLE; n++) {
+        OK(cuStreamWriteValue64(NULL, made.table + n * sizeof(uint64_t), tabled(n)->address, 0));
+    }
+    for (int i = 0; i < 2; i++) {
+        pass_with_table(&made);
+    }
+}
+
+/* A table in a graph cannot be seen in time: the capture says so. One of weights that stream no
+ * more can. */
+static void tables_in_graphs(void) {
+    load_all();
+    struct tables made = make_tables();
+    uint64_t addresses[TABLE];
+    list_addresses(addresses);
+    CUstream stream;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 2; i++) {
+        OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        CUresult result = cuMemcpyHtoDAsync(made.table, addresses, sizeof addresses, stream);
+        HOLDS(result == (i == 0 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS));
+        OK(cuStreamEndCapture(stream, &graph));
+        OK(cuGraphDestroy(graph));
+        OK(cuMemcpyHtoD(made.table, addresses, sizeof addresses));
+    }
+    pass_with_table(&made);
+}
+
+/* One that a kernel makes, as for batched products: its weights are there until the next call that
+ * names others. */
+static void tables_of_the_device(void) {
+    load_all();
+    struct tables made = make_tables();
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t w = 0; w < task.count; w++) {
+            for (uint64_t n = 0; n < TABLE; n++) {
+                uint64_t at = made.table + n * sizeof(uint64_t);
+                uint64_t one = 1;
+                void *parameters[] = {&at, &task.weights[w].address, &one};
+                OK(cuLaunchKernel(made.fill, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+            }
+            read_by_table(&made, w);
+        }
+        OK(cuCtxSynchronize());
+        for (uint32_t w = 0; w < task.count; w++) {
+            uint64_t hash = 0;
+            for (uint32_t n = 0; n < TABLE && task.weights[w].bytes >= TABLE_BYTES; n++) {
+                hash = simcuda_hash(hash, task.content + task.weights[w].offset, TABLE_BYTES);
+            }
+            HOLDS(task.results[w] == hash || task.weights[w].bytes < TABLE_BYTES);
+        }
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
 /* How long launches take, as a profile needs it. */
 static void timed(void) {
     load_all();
@@ -651,6 +862,12 @@ int main(int argc, char **argv) {
         {"copies", copies},
         {"out_of_reach", out_of_reach},
         {"two_arenas", two_arenas},
+        {"two_roots", two_roots},
+        {"tables_of_the_host", tables_of_the_host},
+        {"tables_within_a_job", tables_within_a_job},
+        {"tables_word_by_word", tables_word_by_word},
+        {"tables_in_graphs", tables_in_graphs},
+        {"tables_of_the_device", tables_of_the_device},
         {"timed", timed},
         {"one_allocation", one_allocation},
         {"forking", forking},

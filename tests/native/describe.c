@@ -319,6 +319,7 @@ static void print_statistics(FILE *to, const struct tlp_statistics *in) {
 static void print_rewind(FILE *to, const struct tlp_rewind *in) {
     fputs("Rewind(", to);
     fprintf(to, "job=%llu", (unsigned long long)in->job);
+    fprintf(to, ", arena=%llu", (unsigned long long)in->arena);
     fputs(")", to);
 }
 

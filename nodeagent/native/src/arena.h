@@ -35,7 +35,7 @@ enum tl_extent_state {
     TL_EXTENT_CLOSED,   /* its ring slot is mapped and cannot be read */
     TL_EXTENT_OPEN,     /* its ring slot holds its bytes */
     TL_EXTENT_PRIVATE,  /* a private copy until the next job */
-    TL_EXTENT_WRITTEN,  /* a private copy for ever */
+    TL_EXTENT_KEPT,     /* a private copy for ever: it was written, or may be read unseen */
 };
 
 /* The control page, shared with the agent (its offsets are part of the protocol). */
@@ -149,11 +149,14 @@ uint8_t *tl_extent_address(const struct tl_arena *arena, uint32_t extent);
 /* Bytes of the arena that lie in an extent: extent_bytes, less in the last one. */
 uint64_t tl_extent_length(const struct tl_arena *arena, uint32_t extent);
 
+static inline bool tl_extent_is_private(const struct tl_arena *arena, uint32_t extent) {
+    return arena->states[extent] == TL_EXTENT_PRIVATE || arena->states[extent] == TL_EXTENT_KEPT;
+}
 /* Opens the streamed extents [from, to) that are closed. 0 or a code. */
 int tl_arena_open(struct tl_arena *arena, uint32_t from, uint32_t to);
 /* Closes the streamed extents [from, to) that are open. 0 or a code. */
 int tl_arena_close(struct tl_arena *arena, uint32_t from, uint32_t to);
-/* Closes everything and drops private copies that were not written: the state before a job. */
+/* Closes everything and drops private copies that are not kept: the state before a job. */
 int tl_arena_reset(struct tl_arena *arena);
 /* Puts private memory in the place of an extent of the CPU's: `copy` (extent_bytes) moves there. */
 int tl_host_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool writable);

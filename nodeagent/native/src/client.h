@@ -188,7 +188,7 @@ void tl_return_staging_slot(tierline_client *client, uint32_t slot);
 #define TL_BUSY 1
 int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, bool patient);
 int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes);
-int tl_job_rewind(tierline_client *client);
+int tl_job_rewind(tierline_client *client, uint32_t arena);
 /* Acknowledges that the job in progress was revoked. */
 void tl_job_acknowledge(tierline_client *client);
 /* Answers a REVOKE of the job in progress; TIERLINE_E_REVOKED or 0. */

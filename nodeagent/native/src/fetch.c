@@ -15,7 +15,7 @@
 static bool has_right_bytes(const struct tl_arena *arena, uint32_t extent, bool writable) {
     enum tl_extent_state state = arena->states[extent];
     if (writable) {
-        return state == TL_EXTENT_WRITTEN;
+        return state == TL_EXTENT_KEPT;
     }
     return state != TL_EXTENT_CLOSED;
 }
@@ -80,7 +80,7 @@ int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, b
                      PROT_READ | PROT_WRITE) != 0) {
             return tl_fail_errno(TIERLINE_E_SYSTEM, "making extent %u writable", extent);
         }
-        arena->states[extent] = TL_EXTENT_WRITTEN;
+        arena->states[extent] = TL_EXTENT_KEPT;
         report_written(client, index, extent);
         return 0;
     }

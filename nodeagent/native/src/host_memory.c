@@ -149,6 +149,6 @@ int tl_host_replace(struct tl_arena *arena, uint32_t extent, uint8_t *copy, bool
         return tl_fail_errno(TIERLINE_E_SYSTEM, "putting a private copy in the place of extent %u",
                              extent);
     }
-    arena->states[extent] = writable ? TL_EXTENT_WRITTEN : TL_EXTENT_PRIVATE;
+    arena->states[extent] = writable ? TL_EXTENT_KEPT : TL_EXTENT_PRIVATE;
     return 0;
 }

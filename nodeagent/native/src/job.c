@@ -246,17 +246,21 @@ int tierline_job_end(tierline_client *client, uint64_t job, uint64_t workspace_p
     return code;
 }
 
-int tl_job_rewind(tierline_client *client) {
+int tl_job_rewind(tierline_client *client, uint32_t arena) {
     struct tl_job *job = &client->job;
     int code = tl_heed_revocation(client);
-    if (code == 0 && (!job->granted || job->ending || job->arena == TIERLINE_NO_ARENA)) {
+    if (code == 0 && (!job->granted || job->ending || arena == TIERLINE_NO_ARENA)) {
         code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
+    }
+    if (code == 0 && job->taken && arena != job->arena) {
+        code = tl_fail(TIERLINE_E_STATE, "rewinding: a job that took the lease streams nothing");
     }
     if (code != 0) {
         return code;
     }
     struct tlp_message message = {.type = TLP_REWIND};
     message.rewind.job = job->number;
+    message.rewind.arena = arena;
     struct tlp_message reply;
     code = tl_request(client, &message, TLP_REWOUND, &reply, TL_REPEAT_AFTER_RECONNECT);
     if (code == 0 && reply.rewound.job != message.rewind.job) {
@@ -264,6 +268,7 @@ int tl_job_rewind(tierline_client *client) {
             tl_fail(TIERLINE_E_MALFORMED, "rewinding job %llu: the agent rewound job %llu",
                     (unsigned long long)message.rewind.job, (unsigned long long)reply.rewound.job);
     }
+    job->arena = code == 0 ? arena : job->arena;
     return code;
 }
 
@@ -276,7 +281,7 @@ int tierline_rewind(tierline_client *client) {
     tl_job_await_return(client);
     uint32_t index = client->job.arena;
     code = close_ring(client);
-    code = code == 0 ? tl_job_rewind(client) : code;
+    code = code == 0 ? tl_job_rewind(client, index) : code;
     if (code == 0) {
         struct tl_arena *arena = &client->arenas[index];
         arena->cursor = 0;

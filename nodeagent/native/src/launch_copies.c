@@ -1,11 +1,16 @@
 /* Private copies of streamed extents, for calls that cannot go with the stream. See launch_gates.h.
  *
+ * Most last for a job. Those of weights whose addresses the program has copied to the device last as
+ * long as the arena: any launch may read these, and would not name them.
+ *
  * Invariant: a copy takes its extent's place only after the GPU has done all that was given to it.
  */
 #include "cuda.h"
 #include "device_memory.h"
 #include "launch_state.h"
 #include "watch.h"
+
+#include <stdio.h>
 
 static int put_in_place(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
                         uint64_t length, void *into) {
@@ -50,7 +55,7 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
         const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
         for (uint32_t e = weight->first; e <= weight->last && code == 0; e++) {
             if (arena->stream_index[e] == TL_NOT_STREAMED ||
-                arena->states[e] == TL_EXTENT_PRIVATE) {
+                tl_extent_is_private(arena, e)) {
                 continue;
             }
             result = waited ? (int)ABI_SUCCESS : tl_cuda_synchronise();
@@ -67,4 +72,68 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
         return ABI_SYSTEM_NOT_READY;
     }
     return result;
+}
+
+static void tell_kept(tierline_client *client, uint64_t bytes) {
+    struct tlp_message message = {.type = TLP_NOTICE};
+    message.notice.kind = TLP_NOTICE_KIND_STAYS_RESIDENT;
+    message.notice.size_bytes = bytes;
+    snprintf(message.notice.text, sizeof message.notice.text,
+             "the program copied their addresses to the device, where launches may read them "
+             "unseen");
+    tl_lock_acquire(&client->lock);
+    tl_send_one_way(client, &message);
+    tl_lock_release(&client->lock);
+}
+
+/* The copies of one weight stay. Returns their bytes. */
+static uint64_t keep_copies(tierline_client *client, const struct tl_watched *watched) {
+    struct tl_arena *arena = &client->arenas[watched->arena];
+    const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
+    uint64_t kept = 0;
+    for (uint32_t e = weight->first; e <= weight->last; e++) {
+        if (arena->states[e] == TL_EXTENT_PRIVATE) {
+            arena->states[e] = TL_EXTENT_KEPT;
+            arena->on_device.private_count--;
+            kept += tl_extent_length(arena, e);
+        }
+    }
+    return kept;
+}
+
+int tl_gates_keep(tierline_client *client, uint64_t generation, const uint32_t *weights,
+                  uint32_t count) {
+    int result = ABI_SUCCESS;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && result == ABI_SUCCESS; a++) {
+        result = tl_gates_sealed(a) ? tl_gates_copy(client, a, generation, weights, count)
+                                    : (int)ABI_SUCCESS;
+    }
+    uint64_t kept = 0;
+    for (uint32_t i = 0; i < count && result == ABI_SUCCESS; i++) {
+        const struct tl_watched *watched = tl_watch_find(generation, weights[i]);
+        bool ours = watched != NULL && tl_gates_sealed(watched->arena);
+        kept += ours ? keep_copies(client, watched) : 0;
+    }
+    if (kept > 0) {
+        tell_kept(client, kept);
+    }
+    return result;
+}
+
+bool tl_gates_stay(const tierline_client *client, uint64_t generation, const uint32_t *weights,
+                   uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tl_watched *watched = tl_watch_find(generation, weights[i]);
+        if (watched == NULL || !tl_gates_sealed(watched->arena)) {
+            continue;
+        }
+        const struct tl_arena *arena = &client->arenas[watched->arena];
+        const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
+        for (uint32_t e = weight->first; e <= weight->last; e++) {
+            if (arena->stream_index[e] != TL_NOT_STREAMED && arena->states[e] != TL_EXTENT_KEPT) {
+                return false;
+            }
+        }
+    }
+    return true;
 }

@@ -9,13 +9,20 @@
  *
  * What cannot go with the stream (order.h) reads the arena from the start again if that is where it
  * begins, or if copies have cost as much, else it gets private copies of its extents; both wait for
- * the GPU first. A call without weights only needs the lease, and small copies between host and
+ * the GPU first. A job may read several arenas: one streams at a time. A call that begins another
+ * one makes that the job's, once a job; what comes back to one reads copies, as whatever reads two
+ * arenas in turns would wait for the GPU at each turn. A call without weights only needs the lease, and small copies between host and
  * device, for which no job is to be begun, not even that.
  *
  * A call that is far ahead of its turn may skip layers, or name an old address in a hole of its
  * parameters. To go there and find the skipped layers called next costs more than the job itself.
  * So more than a ring of unread extents is given back only for a second such call behind the first,
  * or to where a job has skipped before; the first one gets private copies, and the cursor stays.
+ *
+ * A weight whose address the program copies to the device may be read by launches that do not name
+ * it, in this job or any later one: it gets a private copy for good before that, and streams no
+ * more. What a kernel itself writes of its parameters is not seen: such a weight is safe until the
+ * next call behind the kernel that names another one.
  *
  * Where jobs may be preempted, a call that names weights has a gate of another kind before it, too
  * (launch_yields.h): that is where the GPU stands when the agent wants it for another job.
@@ -60,6 +67,16 @@ static bool worth_rewinding(const struct tl_arena *arena, const struct named *na
     return named->open.needs - named->open.lowest <= arena->ring_slots &&
            (named->open.needs <= arena->ring_slots ||
             tl_gates.cursor.consumed <= COPY_COST * copies || !has_room_for_copies(arena, named));
+}
+
+/* Whether to stream an arena that is not the job's from now on. Nothing is known of what the job
+ * still reads of the other one: it may come back, and then reads copies. */
+static bool worth_going_there(const struct tl_arena *arena, uint32_t index,
+                              const struct named *named) {
+    bool begins = named->open.needs <= arena->ring_slots && (tl_gates.been >> index & 1U) == 0;
+    return index != tl_gates.arena && named->copies > 0 &&
+           !atomic_load(&tl_gates.orphaned) &&
+           (begins || !has_room_for_copies(arena, named));
 }
 
 /* Whether the call is so far ahead of its turn that it is not believed yet. */
@@ -149,14 +166,18 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
 static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
                  const struct named *named) {
     const struct tl_arena *arena = &client->arenas[index];
+    if (worth_going_there(arena, index, named)) {
+        tl_gates_go_to(client, index); /* else it reads copies */
+    }
     if (tl_gates_stream(index)) {
+        tl_gates.been |= 1U << index;
         struct tl_need need = {.keeps = tl_gates.cursor.consumed};
         struct tl_cursor cursor = tl_gates.cursor;
         bool goes = arena->streamed_count == 0 ||
                     tl_order_need(arena, named->all, named->open, &cursor, &need);
         if (goes) {
             goes = !is_doubted(arena, named, &need);
-        } else if (worth_rewinding(arena, named) && tl_gates_go_back(client) == 0) {
+        } else if (worth_rewinding(arena, named) && tl_gates_go_to(client, index) == 0) {
             cursor = tl_gates.cursor;
             goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
         }
@@ -202,7 +223,7 @@ static uint32_t collect(const tierline_client *client, const struct tierline_cal
         tl_span_add(&of->open, arena, weight, false);
         for (uint32_t e = weight->first; e <= weight->last; e++) {
             of->copies +=
-                arena->stream_index[e] != TL_NOT_STREAMED && arena->states[e] != TL_EXTENT_PRIVATE;
+                arena->stream_index[e] != TL_NOT_STREAMED && !tl_extent_is_private(arena, e);
         }
     }
     return arenas;
@@ -261,6 +282,9 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
     if (call->graph) {
         return ABI_SUCCESS; /* launch_graphs.c serves it */
     }
+    if (call->addresses) {
+        return tl_gates_keep(client, call->generation, call->weights, call->weight_count);
+    }
     /* Only now, as taking the lease drops private copies. */
     struct named named[TIERLINE_MAX_ARENAS];
     uint32_t arenas = collect(client, call, named);
@@ -304,13 +328,23 @@ static int lease(struct tierline_call *call) {
     return result;
 }
 
+/* They come to the device whenever the graph runs; but no copy can be made during a capture. */
+static int begin_captured_addresses(const struct tierline_call *call) {
+    tl_lock_acquire(&tl_gates.lock);
+    const tierline_client *client = tl_gates.client;
+    bool stay = client == NULL ||
+                tl_gates_stay(client, call->generation, call->weights, call->weight_count);
+    tl_lock_release(&tl_gates.lock);
+    return stay ? (int)ABI_SUCCESS : (int)ABI_CAPTURE_UNSUPPORTED;
+}
+
 static int begin(struct tierline_call *call) {
     int failed = atomic_load(&tl_gates.failed);
     if (failed != ABI_SUCCESS) {
         return failed;
     }
     if (call->captured) {
-        return ABI_SUCCESS;
+        return call->addresses ? begin_captured_addresses(call) : (int)ABI_SUCCESS;
     }
     int result = lease(call);
     if (result == ABI_SUCCESS && atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {

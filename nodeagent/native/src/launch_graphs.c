@@ -89,7 +89,7 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
     struct tl_arena *arena = &client->arenas[plan->arena];
     bool streamed = plan->needs > 0;
     if (streamed && tl_gates_stream(plan->arena) && plan->lowest < tl_gates.cursor.consumed &&
-        tl_gates_go_back(client) != 0) {
+        tl_gates_go_to(client, plan->arena) != 0) {
         return launch_aside(client, plan);
     }
     if (!tl_gates_stream(plan->arena)) {
@@ -130,6 +130,17 @@ void tl_graph_launched(void) {
     }
 }
 
+/* A graph that reads several arenas streams the one of which it waits for most. */
+static void go_to_longest(const struct tl_graph_plan *plans, uint32_t count) {
+    const struct tl_graph_plan *longest = &plans[0];
+    for (uint32_t i = 1; i < count; i++) {
+        longest = plans[i].needs > longest->needs ? &plans[i] : longest;
+    }
+    if (longest->needs > 0 && longest->arena != tl_gates.arena && !atomic_load(&tl_gates.orphaned)) {
+        tl_gates_go_to(tl_gates.client, longest->arena); /* else it reads copies */
+    }
+}
+
 static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void *stream,
                         bool per_thread) {
     int result = ABI_SUCCESS;
@@ -137,6 +148,9 @@ static int graph_launch(const struct tl_graph_plan *plans, uint32_t count, void 
         struct tl_stream *on = tl_stream_of(stream, per_thread);
         result =
             on == NULL ? (int)ABI_CAPTURE_UNSUPPORTED : tl_yields_gate(tl_gates.client, on, true);
+    }
+    if (count > 0 && result == ABI_SUCCESS) {
+        go_to_longest(plans, count);
     }
     for (uint32_t i = 0; i < count && result == ABI_SUCCESS; i++) {
         result = launch_plan(tl_gates.client, &plans[i], stream, per_thread);

@@ -63,6 +63,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     }
     tl_gates.job = number;
     tl_gates.arena = arena;
+    tl_gates.been = 0;
     tl_gates.implicit = false;
     tl_gates.cursor = (struct tl_cursor){0};
     tl_gates.over = 0;
@@ -237,9 +238,10 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
     }
 }
 
-/* The job reads its arena from the start again. 0 or a code. */
-int tl_gates_go_back(tierline_client *client) {
-    struct tl_arena *arena = &client->arenas[tl_gates.arena];
+/* What the job issued is over when it goes, so that no word of the arena that it leaves is waited
+ * for. 0 or a code. */
+int tl_gates_go_to(tierline_client *client, uint32_t index) {
+    struct tl_arena *arena = &client->arenas[index];
     if (!tl_cuda_enter(arena->on_device.context)) {
         return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
     }
@@ -248,13 +250,15 @@ int tl_gates_go_back(tierline_client *client) {
     if (code != 0) {
         return code;
     }
+    tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
     tl_lock_acquire(&client->lock);
-    code = tl_job_rewind(client);
+    code = tl_job_rewind(client, index);
     tl_lock_release(&client->lock);
     if (code != 0) {
         return code;
     }
-    tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
+    tl_gates.arena = index;
+    tl_gates.been |= 1U << index;
     tl_gates.cursor = (struct tl_cursor){0};
     tl_gates.over = 0;
     tl_gates.copies = 0;
@@ -389,7 +393,7 @@ int tl_gates_rewind(tierline_client *client) {
     if (code != 0 || tl_gates.arena == TIERLINE_NO_ARENA) {
         code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
     }
-    code = code == 0 ? tl_gates_go_back(client) : code;
+    code = code == 0 ? tl_gates_go_to(client, tl_gates.arena) : code;
     tl_lock_release(&tl_gates.lock);
     return code;
 }

@@ -42,6 +42,7 @@ struct tl_gates {
     /* Under the lock. */
     uint64_t job;   /* whose state this is; 0: none */
     uint32_t arena; /* the one that streams, or TIERLINE_NO_ARENA */
+    uint32_t been;  /* a bit an arena that has streamed for this job */
     bool implicit;
     struct tl_cursor cursor;
     uint32_t over;          /* streamed extents that the layers so far were the last to read */
@@ -68,8 +69,8 @@ void *tl_gates_context(const tierline_client *client);
 /* Makes sure that this process holds the lease, with the stream of `wanted` if the choice is the
  * library's. 0 or a code. */
 int tl_gates_hold(tierline_client *client, uint32_t wanted);
-/* The job reads its arena from the start again. 0 or a code. */
-int tl_gates_go_back(tierline_client *client);
+/* The job reads this arena from the start, its own again or another one. 0 or a code. */
+int tl_gates_go_to(tierline_client *client, uint32_t arena);
 /* With the lease: waits for the GPU and gives it back.
  * 0, or a code after which the job is over all the same, unless it is TIERLINE_E_STATE. */
 int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes);
@@ -83,6 +84,13 @@ void tl_gates_end_if_idle(tierline_client *client);
 int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
                   const uint32_t *weights, uint32_t count);
 
+/* Gives them private copies for good, and tells the agent. A CUresult. */
+int tl_gates_keep(tierline_client *client, uint64_t generation, const uint32_t *weights,
+                  uint32_t count);
+/* Whether none of them streams. */
+bool tl_gates_stay(const tierline_client *client, uint64_t generation, const uint32_t *weights,
+                   uint32_t count);
+
 /* launch_gates.c; with the lock held. Writes `consumed` if that is more than before. A CUresult. */
 int tl_gates_give_back(struct tl_stream *stream, const struct tl_arena *arena, uint32_t value);
 /* Says what streams are going to wait for; false if the job was revoked: then they must not. */
@@ -93,7 +101,7 @@ void tl_gates_believe(void);
 static inline bool tl_gates_sealed(uint32_t index) {
     return (atomic_load_explicit(&tl_gates.sealed, memory_order_acquire) >> index & 1U) != 0;
 }
-/* Whether the job streams this arena. */
+/* Whether the job streams this arena now. */
 static inline bool tl_gates_stream(uint32_t index) {
     return index == tl_gates.arena && !atomic_load(&tl_gates.orphaned);
 }

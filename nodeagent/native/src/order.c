@@ -7,7 +7,7 @@ void tl_span_add(struct tl_span *span, const struct tl_arena *arena, const struc
                  bool all) {
     for (uint32_t e = weight->first; e <= weight->last; e++) {
         uint32_t index = arena->stream_index[e];
-        if (index == TL_NOT_STREAMED || (!all && arena->states[e] == TL_EXTENT_PRIVATE)) {
+        if (index == TL_NOT_STREAMED || (!all && tl_extent_is_private(arena, e))) {
             continue;
         }
         bool empty = span->lowest == span->needs;

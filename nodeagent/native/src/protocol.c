@@ -697,13 +697,20 @@ static int decode_statistics(const uint8_t *payload, size_t length, struct tlp_s
 
 static int decode_rewind(const uint8_t *payload, size_t length, struct tlp_rewind *out,
                   struct tlp_refusal *why) {
-    if (length != 8) {
+    if (length != 16) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind has a wrong length");
     }
     if (load64(payload) == 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.job is below 1");
     }
+    if (load32(payload + 8) > 15) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.arena is above 15");
+    }
+    if (load32(payload + 12) != 0x0) {
+        return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.reserved is not 0x0");
+    }
     out->job = load64(payload);
+    out->arena = load32(payload + 8);
     return 0;
 }
 
@@ -1062,7 +1069,7 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_STATISTICS:
         return 32;
     case TLP_REWIND:
-        return 8;
+        return 16;
     case TLP_REWOUND:
         return 8;
     case TLP_WORKSPACE:
@@ -1310,6 +1317,8 @@ static void encode_statistics(const struct tlp_statistics *in, uint8_t *payload)
 
 static void encode_rewind(const struct tlp_rewind *in, uint8_t *payload) {
     save64(payload, in->job);
+    save32(payload + 8, in->arena);
+    save32(payload + 12, 0x0);
 }
 
 static void encode_rewound(const struct tlp_rewound *in, uint8_t *payload) {

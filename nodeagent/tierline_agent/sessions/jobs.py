@@ -300,7 +300,7 @@ class Jobs:
     # -- REWIND
 
     def rewind(self, sequence: int, message: Rewind) -> None:
-        """Stream the arena of the running job from its start again."""
+        """Stream an arena for the running job from its start: its own again, or another one."""
         job = self._job
         if message.job == self._revoked:
             self._refuse_revoked(sequence, message.job)
@@ -309,10 +309,16 @@ class Jobs:
             raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
         if job.yielded is not None:
             raise ConnectionViolation(f"job {message.job} waits for the device", out_of_order=True)
-        if job.arena is None or job.execution is None or job.execution.rewinding:
-            what = "is being rewound" if job.arena else "has no arena"
-            raise ConnectionViolation(f"job {message.job} {what}", out_of_order=True)
-        begun = self._client.unit.executor.rewind(job.execution)
+        execution, arena = job.execution, self._client.sealed_arena(message.arena)
+        if execution is None or execution.rewinding:
+            raise ConnectionViolation(f"job {message.job} is being rewound", out_of_order=True)
+        demand = execution.job
+        if arena is not job.arena:
+            if execution.took is not None:
+                raise ConnectionViolation(f"job {message.job} was taken: it streams nothing")
+            job.arena = self._client.job_arena = arena
+            demand = self._demand(job, None)
+        begun = self._client.unit.executor.rewind(execution, demand)
         self._client.spawn(sequence, self._rewind(sequence, job, begun))
 
     async def _rewind(self, sequence: int, job: Job, begun: Awaitable[bool]) -> None:

@@ -231,9 +231,9 @@ class RawClient:
         """The task's counters, when all that was sent before is counted."""
         return self.ask(p.Stats(), p.Statistics)
 
-    def rewind(self, job: int) -> None:
-        """Have the arena of a job streamed from its start again."""
-        assert self.ask(p.Rewind(job), p.Rewound).job == job
+    def rewind(self, job: int, arena: int = 0) -> None:
+        """Have an arena streamed for a job from its start."""
+        assert self.ask(p.Rewind(job, arena), p.Rewound).job == job
 
     def attach(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
         """Offer an arena back, which the agent takes."""

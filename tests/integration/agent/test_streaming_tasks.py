@@ -4,6 +4,8 @@ import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
 from tests.integration.agent.raw_client import RefusedError
 
+from tierline_agent import protocol as p
+
 pytestmark = pytest.mark.slow
 
 
@@ -52,3 +54,24 @@ def test_only_a_running_job_is_rewound(agent: AgentProcess) -> None:
     writer.load(content(3, 4))
     with pytest.raises(RefusedError, match="is not running"):
         writer.rewind(5)
+
+
+def test_a_job_reads_one_arena_after_another(agent: AgentProcess) -> None:
+    first, second = content(3, 5), content(4, 6)
+    agent.register("writer", plan(11, resident=(2,)))
+    writer = agent.client("writer")
+    arenas = [writer.load(first), writer.load(second, arena=1)]
+    for begun_with in (0, p.NO_ARENA):
+        job = writer.begin(begun_with)
+        for _ in range(2):
+            for number, data in enumerate((first, second)):
+                writer.rewind(job, number)
+                assert arenas[number].read_in_job() == data
+        writer.rewind(job, 0)
+        assert arenas[0].wait_published(2)
+        writer.rewind(job, 1)  # with a stream of the other one under way
+        assert arenas[1].read_in_job() == second
+        writer.end(job)
+    assert agent.task("writer")["jobs"] == 2
+    with pytest.raises(RefusedError, match="was not reserved"):
+        writer.rewind(writer.begin(0), 2)

@@ -391,11 +391,12 @@ struct tlp_statistics {
     uint64_t response_worst_ns;
 };
 
-/* The running job reads its arena from the start again: a token of a generation, a second pass.
- * The client has no work under way that touches the arena, and has closed every streamed
- * extent. */
+/* The running job reads an arena from the start: its own again, for a second pass, or another
+ * one, which is its own from then on. The client has no work under way that touches either, and
+ * has closed every streamed extent. A job that took the open lease cannot. */
 struct tlp_rewind {
     uint64_t job;
+    uint32_t arena;
 };
 
 /* The flag words are zero, and the stream has begun again at the first streamed extent. */

@@ -3141,7 +3141,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2(uint64_t dstDevice, const void *srcHost
     struct tierline_call call = {.symbol = "cuMemcpyHtoDAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = observer_transfer(&call, 0, ByteCount);
+    int result = observer_upload(&call, dstDevice, srcHost, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
         gate_done(&call);
@@ -3161,7 +3161,7 @@ TIERLINE_EXPORT int cuMemcpyHtoDAsync_v2_ptsz(uint64_t dstDevice, const void *sr
     struct tierline_call call = {.symbol = "cuMemcpyHtoDAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = observer_transfer(&call, 0, ByteCount);
+    int result = observer_upload(&call, dstDevice, srcHost, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount, hStream);
         gate_done(&call);
@@ -3181,7 +3181,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2(uint64_t dstDevice, const void *srcHost, siz
     struct tierline_call call = {.symbol = "cuMemcpyHtoD_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = observer_transfer(&call, 0, ByteCount);
+    int result = observer_upload(&call, dstDevice, srcHost, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
         gate_done(&call);
@@ -3201,7 +3201,7 @@ TIERLINE_EXPORT int cuMemcpyHtoD_v2_ptds(uint64_t dstDevice, const void *srcHost
     struct tierline_call call = {.symbol = "cuMemcpyHtoD_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = observer_transfer(&call, 0, ByteCount);
+    int result = observer_upload(&call, dstDevice, srcHost, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcHost, ByteCount);
         gate_done(&call);
@@ -4605,7 +4605,7 @@ TIERLINE_EXPORT int cuStreamWriteValue64(void *stream, uint64_t addr, uint64_t v
     struct tierline_call call = {.symbol = "cuStreamWriteValue64",
                                  .stream = stream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_upload(&call, addr, &value, sizeof value);
     if (result == ABI_SUCCESS) {
         result = next(stream, addr, value, flags);
         gate_done(&call);
@@ -4625,7 +4625,7 @@ TIERLINE_EXPORT int cuStreamWriteValue64_ptsz(void *stream, uint64_t addr, uint6
     struct tierline_call call = {.symbol = "cuStreamWriteValue64_ptsz",
                                  .stream = stream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_upload(&call, addr, &value, sizeof value);
     if (result == ABI_SUCCESS) {
         result = next(stream, addr, value, flags);
         gate_done(&call);
@@ -4645,7 +4645,7 @@ TIERLINE_EXPORT int cuStreamWriteValue64_v2(void *stream, uint64_t addr, uint64_
     struct tierline_call call = {.symbol = "cuStreamWriteValue64_v2",
                                  .stream = stream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_upload(&call, addr, &value, sizeof value);
     if (result == ABI_SUCCESS) {
         result = next(stream, addr, value, flags);
         gate_done(&call);
@@ -4665,7 +4665,7 @@ TIERLINE_EXPORT int cuStreamWriteValue64_v2_ptsz(void *stream, uint64_t addr, ui
     struct tierline_call call = {.symbol = "cuStreamWriteValue64_v2_ptsz",
                                  .stream = stream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_upload(&call, addr, &value, sizeof value);
     if (result == ABI_SUCCESS) {
         result = next(stream, addr, value, flags);
         gate_done(&call);

@@ -320,7 +320,8 @@ static int ask_for_copy(struct tierline_call *call, uint64_t found_in,
     call->generation = found_in;
     call->captured = found->count > 0 && captures_now(call->stream, call->per_thread);
     int verdict = gate_ask(call);
-    if (verdict == ABI_SUCCESS && found->count > 0 && !call->captured && is_recorded()) {
+    bool is_read = found->count > 0 && !call->addresses && !call->captured;
+    if (verdict == ABI_SUCCESS && is_read && is_recorded()) {
         time_first_read(call, found_in);
         pthread_mutex_lock(&lock);
         if (found_in == observer_generation()) {
@@ -366,7 +367,52 @@ int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes) {
 
 int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t bytes) {
     call->transferred = bytes;
-    return source != 0 ? observer_copy(call, source, bytes) : gate_ask(call);
+    return observer_copy(call, source, bytes);
+}
+
+/* Words from *at on that may be addresses of weights, as many as there is room for; *at is where to
+ * go on. Without the lock: a program may copy gigabytes. */
+static uint32_t find_words(const unsigned char *bytes, uint64_t end, uint64_t *at,
+                           struct observer_range *words) {
+    pthread_mutex_lock(&lock);
+    const struct watched_bounds bounds = watched_bounds;
+    pthread_mutex_unlock(&lock);
+    uint32_t count = 0;
+    for (; *at + 8 <= end && count < OBSERVER_MOST; *at += 8) {
+        uint64_t word = word_at(bytes + *at);
+        if (watched_may_hold(bounds, word)) {
+            words[count++] = (struct observer_range){word, 1};
+        }
+    }
+    return count;
+}
+
+/* Whoever has a weight's address on the device may read it by a launch that does not name it. */
+int observer_upload(struct tierline_call *call, uint64_t target, const void *source,
+                    uint64_t bytes) {
+    call->transferred = bytes;
+    uint64_t at = (8 - target % 8) % 8;
+    int verdict = ABI_SUCCESS;
+    for (bool again = observer_watching() && source != NULL; again && verdict == ABI_SUCCESS;) {
+        struct observer_range words[OBSERVER_MOST];
+        uint32_t weights[OBSERVER_MOST];
+        struct watched_found found = {.weights = weights, .room = OBSERVER_MOST};
+        uint64_t found_in = observer_generation();
+        uint32_t count = find_words(source, bytes, &at, words);
+        again = count == OBSERVER_MOST;
+        pthread_mutex_lock(&lock);
+        watched_begin();
+        for (uint32_t i = 0; i < count; i++) {
+            watched_find(words[i].address, 1, &found);
+        }
+        pthread_mutex_unlock(&lock);
+        call->addresses = found.count > 0;
+        verdict = found.count > 0 ? ask_for_copy(call, found_in, &found) : verdict;
+        call->weights = NULL;
+        call->weight_count = 0;
+        call->addresses = false;
+    }
+    return verdict == ABI_SUCCESS && call->held == 0 ? gate_ask(call) : verdict;
 }
 
 int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,

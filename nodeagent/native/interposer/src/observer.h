@@ -26,8 +26,11 @@ int observer_launch(struct tierline_call *call, const void *function, void *cons
 /* cuLaunchCooperativeKernelMultiDevice's list. */
 int observer_launches(struct tierline_call *call, const void *list, unsigned int count);
 int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes);
-/* A copy between host and device: from device memory, or from the host if `source` is 0. */
+/* A copy from the device to the host. */
 int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t bytes);
+/* A copy from the host, which may bring addresses of weights. */
+int observer_upload(struct tierline_call *call, uint64_t target, const void *source,
+                    uint64_t bytes);
 int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,
                     size_t count);
 
