@@ -63,6 +63,12 @@ class Arena:
         """Bytes in use of an extent: only the last may be short."""
         return min(self.extent_bytes, self.weight_bytes - extent * self.extent_bytes)
 
+    def store(self, extent: int, copy: Stored) -> Stored | None:
+        """Put a copy in the place of the one that is returned."""
+        before, self.stored[extent] = self.stored[extent], copy
+        self._sources = None
+        return before
+
     def resident_copies(self) -> list[tuple[Pooled, Stored]]:
         """Each resident extent with the copy that belongs into it."""
         copies = [self.stored[extent] for extent in self._resident_extents]

@@ -178,6 +178,23 @@ class Client:
             )
         )
 
+    def written(self, arena: int) -> list[int]:
+        """Extents of a sealed arena on a GPU that the program may have written since.
+
+        While there are any, `job_begin` raises ClientError WRITTEN; each is to be stored again.
+        """
+        count = ctypes.c_uint32()
+        extents = (ctypes.c_uint32 * 0)()
+        while True:
+            self._check(
+                self._library.tierline_written(
+                    self._handle, arena, extents, len(extents), ctypes.byref(count)
+                )
+            )
+            if count.value <= len(extents):
+                return extents[: count.value]
+            extents = (ctypes.c_uint32 * count.value)()
+
     def weights(self, arena: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Say which (offset, bytes) of an arena on a GPU are tensors, before `seal`.
 

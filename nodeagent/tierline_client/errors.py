@@ -32,6 +32,7 @@ class ErrorCode(enum.IntEnum):
     NO_MEMORY = -25
     SYSTEM = -26
     FORKED = -27
+    WRITTEN = -28
 
 
 class ClientError(Exception):

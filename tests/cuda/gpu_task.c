@@ -587,6 +587,96 @@ static void tables_of_the_device(void) {
     }
 }
 
+static uint32_t written(uint32_t *found) {
+    uint32_t count = 0;
+    OK(tierline_written(task.client, task.arena, found, MOST_WEIGHTS, &count));
+    HOLDS(count <= MOST_WEIGHTS);
+    return count;
+}
+
+/* Stores what was written again, as it is on the GPU, and says how many extents that were. */
+static uint32_t store_written(void) {
+    uint32_t extents_written[MOST_WEIGHTS];
+    uint32_t count = written(extents_written);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t at = extents_written[i] * task.extent_bytes;
+        uint64_t left = task.weight_bytes - at;
+        uint64_t bytes = left < task.extent_bytes ? left : task.extent_bytes;
+        uint8_t *now = malloc(bytes);
+        HOLDS(now != NULL);
+        OK(cuMemcpyDtoH(now, task.weights[0].address + at, bytes));
+        HOLDS(memcmp(now, task.content + at, bytes) == 0);
+        OK(tierline_store(task.client, task.arena, extents_written[i], now, bytes));
+        free(now);
+    }
+    HOLDS(written(extents_written) == 0);
+    return count;
+}
+
+static void jobs_with_these_bytes(void) {
+    for (int i = 0; i < 2; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+}
+
+/* Between jobs a program loads other weights, or changes them in place, by copies, memsets and
+ * kernels, in every extent; in a job by copies. */
+static void exchanged(void) {
+    load_all();
+    struct tables made = make_tables();
+    jobs_with_these_bytes();
+    for (uint32_t w = 0; w < task.count; w++) {
+        struct weight *weight = &task.weights[w];
+        uint8_t *bytes = task.content + weight->offset;
+        uint64_t value = 0x0101010101010101U * (w + 1);
+        uint64_t half = weight->bytes / 16 * 8;
+        uint64_t words = half / 8;
+        uint64_t job = w % 5 == 4 ? begin(&task) : 0;
+        switch (w % 5) {
+        case 0:
+            memset(bytes, (int)w + 1, half);
+            OK(cuMemsetD8(weight->address, (unsigned char)(w + 1), half));
+            break;
+        case 1: {
+            void *parameters[] = {&weight->address, &value, &words};
+            memset(bytes, (int)w + 1, half);
+            OK(cuLaunchKernel(made.fill, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+            break;
+        }
+        case 2: {
+            const struct weight *other = &task.weights[w - 1];
+            uint64_t both = other->bytes < weight->bytes ? other->bytes : weight->bytes;
+            memcpy(bytes, task.content + other->offset, both);
+            OK(cuMemcpyDtoD(weight->address, other->address, both));
+            break;
+        }
+        default:
+            memset(bytes, (int)w + 7, weight->bytes);
+            OK(cuMemcpyHtoDAsync(weight->address, bytes, weight->bytes, NULL));
+        }
+        if (job != 0) {
+            OK(launch(&task, w, w, NULL, 0));
+            check(&task, w, w + 1, NULL);
+            end(&task, job);
+        }
+        uint64_t refused = 0;
+        HOLDS(tierline_job_begin(task.client, 0, 0, 0, UINT64_MAX >> 2, &refused) ==
+              TIERLINE_E_WRITTEN);
+        HOLDS(store_written() > 0);
+        if (w % 4 == 0) {
+            jobs_with_these_bytes();
+        }
+    }
+    jobs_with_these_bytes();
+    uint64_t copied = 0;
+    OK(cuMemcpyDtoH(&copied, task.weights[1].address, sizeof copied)); /* reads change nothing */
+    jobs_with_these_bytes();
+}
+
 /* How long launches take, as a profile needs it. */
 static void timed(void) {
     load_all();
@@ -863,6 +953,7 @@ int main(int argc, char **argv) {
         {"out_of_reach", out_of_reach},
         {"two_arenas", two_arenas},
         {"two_roots", two_roots},
+        {"exchanged", exchanged},
         {"tables_of_the_host", tables_of_the_host},
         {"tables_within_a_job", tables_within_a_job},
         {"tables_word_by_word", tables_word_by_word},

@@ -85,7 +85,9 @@ struct tl_device_arena {
     uint64_t published, consumed; /* device addresses of the flag words */
     uint64_t *resident, *ring;    /* handles of cuMemCreate; 0: none */
     uint64_t *private;            /* per extent, of a private copy; 0: none */
-    uint32_t private_count;
+    uint32_t private_count, kept_count; /* kept ones are among both */
+    bool *written; /* per extent: its private copy may hold other bytes than the agent has */
+    uint32_t written_count;
     uint32_t mapped; /* extents below are */
     uint64_t slots;  /* addresses at which the ring slots can be written, one behind the other */
     uint32_t slots_mapped;
@@ -151,6 +153,10 @@ uint64_t tl_extent_length(const struct tl_arena *arena, uint32_t extent);
 
 static inline bool tl_extent_is_private(const struct tl_arena *arena, uint32_t extent) {
     return arena->states[extent] == TL_EXTENT_PRIVATE || arena->states[extent] == TL_EXTENT_KEPT;
+}
+/* Copies that last for a job. */
+static inline uint32_t tl_passing_copies(const struct tl_arena *arena) {
+    return arena->on_device.private_count - arena->on_device.kept_count;
 }
 /* Opens the streamed extents [from, to) that are closed. 0 or a code. */
 int tl_arena_open(struct tl_arena *arena, uint32_t from, uint32_t to);

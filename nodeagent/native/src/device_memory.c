@@ -66,9 +66,10 @@ static int reserve(struct tl_arena *arena) {
                                      "asking for the context's device")
                      : code;
     gpu->private = calloc(arena->extent_count, sizeof *gpu->private);
+    gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
-    if (code == 0 && (gpu->private == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
+    if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
@@ -90,6 +91,7 @@ static void release_handles(uint64_t *handles, uint32_t count) {
 
 static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->private);
+    free(gpu->written);
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);
@@ -253,6 +255,11 @@ static int restore(struct tl_arena *arena, uint32_t extent) {
     if (code == 0 && gpu->private[extent] != 0) {
         release_handles(&gpu->private[extent], 1);
         gpu->private_count--;
+        gpu->kept_count -= arena->states[extent] == TL_EXTENT_KEPT;
+        gpu->written_count -= gpu->written[extent];
+        gpu->written[extent] = false;
+        bool resident = arena->stream_index[extent] == TL_NOT_STREAMED;
+        arena->states[extent] = resident ? TL_EXTENT_RESIDENT : TL_EXTENT_CLOSED;
     }
     return code;
 }
@@ -294,6 +301,10 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     gpu->private_count++;
     arena->states[extent] = TL_EXTENT_PRIVATE;
     return 0;
+}
+
+int tl_device_let_write(struct tl_arena *arena, uint32_t extent) {
+    return allow(arena, address_of(arena, extent), arena->extent_bytes, ABI_ACCESS_READ_WRITE);
 }
 
 bool tl_device_gated(void) {

@@ -4,9 +4,12 @@
 
 #include "arena.h"
 
-/* Puts a private copy with these bytes in the place of a streamed extent. 0 or a code. */
+/* Puts a private copy with these bytes in the place of an extent. 0 or a code. */
 int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
                       uint64_t length);
+
+/* Lets the GPU write an extent that has a private copy. 0 or a code. */
+int tl_device_let_write(struct tl_arena *arena, uint32_t extent);
 
 /* Whether this process's use of CUDA passes this library: it was preloaded. */
 bool tl_device_gated(void);

@@ -32,13 +32,10 @@ static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent
     return code;
 }
 
-/* Gives the streamed extents of these weights private copies. A CUresult. */
-int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
-                  const uint32_t *weights, uint32_t count) {
+/* Gives the extents of these weights private copies, the resident ones only if `all`. */
+static int copy_extents(tierline_client *client, uint32_t index, uint64_t generation,
+                        const uint32_t *weights, uint32_t count, bool all) {
     struct tl_arena *arena = &client->arenas[index];
-    if (arena->streamed_count == 0) {
-        return ABI_SUCCESS;
-    }
     int code = tl_cuda_enter(arena->on_device.context)
                    ? 0
                    : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
@@ -54,8 +51,8 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
         }
         const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
         for (uint32_t e = weight->first; e <= weight->last && code == 0; e++) {
-            if (arena->stream_index[e] == TL_NOT_STREAMED ||
-                tl_extent_is_private(arena, e)) {
+            bool resident = arena->stream_index[e] == TL_NOT_STREAMED;
+            if ((resident && !all) || tl_extent_is_private(arena, e)) {
                 continue;
             }
             result = waited ? (int)ABI_SUCCESS : tl_cuda_synchronise();
@@ -72,6 +69,14 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
         return ABI_SYSTEM_NOT_READY;
     }
     return result;
+}
+
+/* Gives the streamed extents of these weights private copies. A CUresult. */
+int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
+                  const uint32_t *weights, uint32_t count) {
+    return client->arenas[index].streamed_count == 0
+               ? (int)ABI_SUCCESS
+               : copy_extents(client, index, generation, weights, count, false);
 }
 
 static void tell_kept(tierline_client *client, uint64_t bytes) {
@@ -94,7 +99,7 @@ static uint64_t keep_copies(tierline_client *client, const struct tl_watched *wa
     for (uint32_t e = weight->first; e <= weight->last; e++) {
         if (arena->states[e] == TL_EXTENT_PRIVATE) {
             arena->states[e] = TL_EXTENT_KEPT;
-            arena->on_device.private_count--;
+            arena->on_device.kept_count++;
             kept += tl_extent_length(arena, e);
         }
     }
@@ -136,4 +141,56 @@ bool tl_gates_stay(const tierline_client *client, uint64_t generation, const uin
         }
     }
     return true;
+}
+
+/* The copies of one weight may be written. 0 or a code. */
+static int let_write(tierline_client *client, const struct tl_watched *watched) {
+    struct tl_arena *arena = &client->arenas[watched->arena];
+    struct tl_device_arena *gpu = &arena->on_device;
+    const struct tl_weight *weight = &gpu->weights[watched->weight];
+    keep_copies(client, watched);
+    int code = 0;
+    for (uint32_t e = weight->first; e <= weight->last && code == 0; e++) {
+        if (!gpu->written[e]) {
+            code = tl_device_let_write(arena, e);
+            gpu->written[e] = code == 0;
+            gpu->written_count += code == 0;
+        }
+    }
+    return code;
+}
+
+int tl_gates_let_write(tierline_client *client, uint64_t generation, const uint32_t *weights,
+                       uint32_t count) {
+    int result = ABI_SUCCESS;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && result == ABI_SUCCESS; a++) {
+        result = tl_gates_sealed(a) ? copy_extents(client, a, generation, weights, count, true)
+                                    : (int)ABI_SUCCESS;
+    }
+    int code = 0;
+    for (uint32_t i = 0; i < count && result == ABI_SUCCESS && code == 0; i++) {
+        const struct tl_watched *watched = tl_watch_find(generation, weights[i]);
+        bool ours = watched != NULL && tl_gates_sealed(watched->arena);
+        code = ours ? let_write(client, watched) : 0;
+    }
+    if (code != 0) {
+        tl_gates_say("a call is refused, as the weights that it may write cannot be had");
+        return ABI_SYSTEM_NOT_READY;
+    }
+    return result;
+}
+
+int tl_gates_stored(tierline_client *client, uint32_t index, uint32_t extent) {
+    tl_lock_acquire(&tl_gates.lock);
+    struct tl_arena *arena = &client->arenas[index];
+    int code = 0;
+    if (tl_gates_sealed(index) && arena->on_device.written[extent]) {
+        code = tl_cuda_enter(arena->on_device.context)
+                   ? tl_cuda_check(tl_cuda_synchronise(), "waiting for what writes weights")
+                   : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+        code = code == 0 ? arena->memory->restore(arena, extent) : code;
+        tl_cuda_leave();
+    }
+    tl_lock_release(&tl_gates.lock);
+    return code;
 }

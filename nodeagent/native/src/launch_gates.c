@@ -24,6 +24,10 @@
  * more. What a kernel itself writes of its parameters is not seen: such a weight is safe until the
  * next call behind the kernel that names another one.
  *
+ * Beside its jobs a program may change weights: load others, merge, train. What copies and memsets
+ * write is seen, of kernels only which weights they name. Each gets private copies that may be
+ * written, resident ones too, and no job begins until they were stored again (load.c).
+ *
  * Where jobs may be preempted, a call that names weights has a gate of another kind before it, too
  * (launch_yields.h): that is where the GPU stands when the agent wants it for another job.
  *
@@ -56,7 +60,7 @@ struct named {
 };
 
 static bool has_room_for_copies(const struct tl_arena *arena, const struct named *named) {
-    return arena->on_device.private_count + named->copies <= arena->ring_slots;
+    return tl_passing_copies(arena) + named->copies <= arena->ring_slots;
 }
 
 /* Whether to go back to the start: where the call begins a new pass, where streaming again what has
@@ -282,6 +286,11 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
     if (call->graph) {
         return ABI_SUCCESS; /* launch_graphs.c serves it */
     }
+    /* A kernel that a program launches beside its jobs may be one that changes weights. */
+    bool beside_jobs = tl_gates.implicit && atomic_load(&tl_gates.says_jobs);
+    if (call->written || (beside_jobs && call->function != NULL)) {
+        return tl_gates_let_write(client, call->generation, call->weights, call->weight_count);
+    }
     if (call->addresses) {
         return tl_gates_keep(client, call->generation, call->weights, call->weight_count);
     }
@@ -328,12 +337,13 @@ static int lease(struct tierline_call *call) {
     return result;
 }
 
-/* They come to the device whenever the graph runs; but no copy can be made during a capture. */
-static int begin_captured_addresses(const struct tierline_call *call) {
+/* Addresses come to the device, and weights are written, whenever the graph runs; but no copy can
+ * be made during a capture. */
+static int begin_captured_change(const struct tierline_call *call) {
     tl_lock_acquire(&tl_gates.lock);
     const tierline_client *client = tl_gates.client;
-    bool stay = client == NULL ||
-                tl_gates_stay(client, call->generation, call->weights, call->weight_count);
+    bool stay = client == NULL || first_arena(call) == TIERLINE_NO_ARENA ||
+                (!call->written && tl_gates_stay(client, call->generation, call->weights, call->weight_count));
     tl_lock_release(&tl_gates.lock);
     return stay ? (int)ABI_SUCCESS : (int)ABI_CAPTURE_UNSUPPORTED;
 }
@@ -344,7 +354,7 @@ static int begin(struct tierline_call *call) {
         return failed;
     }
     if (call->captured) {
-        return call->addresses ? begin_captured_addresses(call) : (int)ABI_SUCCESS;
+        return call->addresses || call->written ? begin_captured_change(call) : (int)ABI_SUCCESS;
     }
     int result = lease(call);
     if (result == ABI_SUCCESS && atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {

@@ -42,7 +42,7 @@ void *tl_gates_context(const tierline_client *client) {
 }
 
 static int drop_copies(struct tl_arena *arena) {
-    if (arena->on_device.private_count == 0) {
+    if (tl_passing_copies(arena) == 0) {
         return 0;
     }
     if (!tl_cuda_enter(arena->on_device.context)) {
@@ -264,7 +264,7 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     tl_gates.copies = 0;
     tl_gates.doubted = (struct tl_need){0};
     tl_streams_restart();
-    return arena->on_device.private_count >= arena->ring_slots ? drop_copies(arena) : 0;
+    return tl_passing_copies(arena) >= arena->ring_slots ? drop_copies(arena) : 0;
 }
 
 int tl_gates_adopt(tierline_client *client) {
@@ -343,6 +343,20 @@ int tl_gates_show(tierline_client *client) {
     return code;
 }
 
+/* A job would read what was written where the arena streams it no more, and the next agent would
+ * not know of it. */
+static int check_written(const tierline_client *client) {
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        if (tl_gates_sealed(a) && client->arenas[a].on_device.written_count > 0) {
+            return tl_fail(TIERLINE_E_WRITTEN,
+                           "beginning a job: %u extents of arena %u may have been written; store "
+                           "them again",
+                           client->arenas[a].on_device.written_count, a);
+        }
+    }
+    return 0;
+}
+
 /* Asks for a job, with the gates' lock: no call of another thread begins one meanwhile. TL_BUSY if
  * there is another explicit one, after something changed. */
 static int ask(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
@@ -368,7 +382,8 @@ static int ask(tierline_client *client, const struct tlp_job_begin *asked, uint6
 
 int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job) {
     tl_lock_acquire(&tl_gates.lock);
-    int code = TL_BUSY;
+    int code = check_written(client);
+    code = code == 0 ? TL_BUSY : code;
     while (code == TL_BUSY) {
         code = ask(client, asked, job);
     }

@@ -87,6 +87,9 @@ int tl_gates_copy(tierline_client *client, uint32_t index, uint64_t generation,
 /* Gives them private copies for good, and tells the agent. A CUresult. */
 int tl_gates_keep(tierline_client *client, uint64_t generation, const uint32_t *weights,
                   uint32_t count);
+/* Gives them private copies for good that may be written. A CUresult. */
+int tl_gates_let_write(tierline_client *client, uint64_t generation, const uint32_t *weights,
+                       uint32_t count);
 /* Whether none of them streams. */
 bool tl_gates_stay(const tierline_client *client, uint64_t generation, const uint32_t *weights,
                    uint32_t count);

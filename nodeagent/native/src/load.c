@@ -1,5 +1,8 @@
 /* Loading an arena: reserve, store through staging memory, seal, free.
  *
+ * On a GPU extents that the program may have written are stored again, in the sealed arena. A client
+ * that reconnects meanwhile still has them, and stores them again.
+ *
  * Invariant: an arena that is not sealed exists for one connection only. When that breaks the
  * arena is lost, every call on it says TIERLINE_E_RETRY, and the caller frees it and starts again:
  * the agent has forgotten what was stored in it.
@@ -229,6 +232,19 @@ void tl_return_staging_slot(tierline_client *client, uint32_t slot) {
     tl_event_announce(&client->changed);
 }
 
+static bool may_be_written(const tierline_client *client, uint32_t index, uint32_t extent) {
+    return index < TIERLINE_MAX_ARENAS && client->device == TIERLINE_DEVICE_CUDA &&
+           client->arenas[index].state == TL_ARENA_SEALED &&
+           extent < client->arenas[index].extent_count &&
+           client->arenas[index].on_device.written[extent];
+}
+
+/* An arena takes bytes while it is loaded, and then those of extents that were written. */
+static int check_storing(tierline_client *client, uint32_t index, uint32_t extent) {
+    return may_be_written(client, index, extent) ? 0
+                                                 : check_loading(client, index, "storing in");
+}
+
 static int store_from_slot(tierline_client *client, uint32_t index, uint32_t extent, uint32_t slot,
                            uint64_t length) {
     struct tlp_message message = {.type = TLP_STORE};
@@ -238,7 +254,7 @@ static int store_from_slot(tierline_client *client, uint32_t index, uint32_t ext
     message.store.length = length;
     struct tlp_message reply;
     int code = tl_request(client, &message, TLP_STORED, &reply, TL_FAIL_ON_RECONNECT);
-    code = code == 0 ? check_loading(client, index, "storing in") : code;
+    code = code == 0 ? check_storing(client, index, extent) : code;
     if (code != 0) {
         return code;
     }
@@ -261,9 +277,13 @@ int tierline_store(tierline_client *client, uint32_t index, uint32_t extent, con
     if (data == NULL) {
         return tl_fail(TIERLINE_E_ARGUMENT, "storing extent %u: there is no data", extent);
     }
+    code = client->device == TIERLINE_DEVICE_CUDA ? tl_gates_settle(client) : 0;
+    if (code != 0) {
+        return code;
+    }
     tl_lock_acquire(&client->lock);
     code = tl_ensure_connected(client);
-    code = code == 0 ? check_loading(client, index, "storing in") : code;
+    code = code == 0 ? check_storing(client, index, extent) : code;
     if (code == 0 && (extent >= client->arenas[index].extent_count || length == 0 ||
                       length > client->terms.extent_bytes)) {
         code = tl_fail(TIERLINE_E_ARGUMENT, "storing %llu bytes as extent %u of %u",
@@ -277,15 +297,42 @@ int tierline_store(tierline_client *client, uint32_t index, uint32_t extent, con
         tl_lock_release(&client->lock);
         memcpy(staging, data, length);
         tl_lock_acquire(&client->lock);
-        code = check_loading(client, index, "storing in");
+        code = check_storing(client, index, extent);
         if (code == 0 && client->generation != generation) {
             code = tl_fail(TIERLINE_E_RETRY, "storing extent %u: the connection broke", extent);
         }
         code = code == 0 ? store_from_slot(client, index, extent, slot, length) : code;
         tl_return_staging_slot(client, slot);
     }
+    bool again = code == 0 && may_be_written(client, index, extent);
     tl_lock_release(&client->lock);
-    return code;
+    return again ? tl_gates_stored(client, index, extent) : code;
+}
+
+int tierline_written(tierline_client *client, uint32_t index, uint32_t *extents, uint32_t capacity,
+                     uint32_t *count) {
+    int code = tl_check_usable(client);
+    if (code != 0) {
+        return code;
+    }
+    if (client->device != TIERLINE_DEVICE_CUDA || index >= TIERLINE_MAX_ARENAS || count == NULL ||
+        (extents == NULL && capacity > 0)) {
+        return tl_fail(TIERLINE_E_ARGUMENT,
+                       "asking what was written of arena %u: it is not one of a client on a GPU",
+                       index);
+    }
+    *count = 0;
+    tl_lock_acquire(&client->lock);
+    for (uint32_t e = 0; e < client->arenas[index].extent_count; e++) {
+        if (may_be_written(client, index, e)) {
+            if (*count < capacity) {
+                extents[*count] = e;
+            }
+            (*count)++;
+        }
+    }
+    tl_lock_release(&client->lock);
+    return 0;
 }
 
 static int check_complete(const struct tl_arena *arena) {

@@ -165,10 +165,13 @@ class Loading:
     # -- STORE
 
     def store(self, sequence: int, message: Store) -> None:
-        """Copy an extent from staging memory into its tier."""
+        """Copy an extent from staging memory into its tier.
+
+        Into a sealed arena between its jobs: the program has other weights from now on.
+        """
         arena = self._client.arena(message.arena)
-        if arena.sealed:
-            raise ConnectionViolation(f"arena {message.arena} is sealed", out_of_order=True)
+        if arena.sealed and self._client.job_arena is arena:
+            raise ConnectionViolation(f"a job reads arena {message.arena}", out_of_order=True)
         if message.extent >= arena.extent_count:
             raise ConnectionViolation(f"arena {message.arena} has no extent {message.extent}")
         if message.length > arena.length_of(message.extent):
@@ -183,15 +186,21 @@ class Loading:
         client, node = self._client, self._client.node
         assert arena.first is not None, "one that is not sealed was reserved here"  # noqa: S101 - an invariant
         await node.recovery.settled()
+        if arena.sealed:
+            await client.unit.executor.quiet(arena.words)
         stored = await node.storage.put(
             client.domain,
             client.task.plan.home_of_extent[arena.first + message.extent].value,
             lambda: client.staged(message.staging_slot, message.length),
         )
-        before = arena.stored[message.extent]
-        arena.stored[message.extent] = stored
+        before = arena.store(message.extent, stored)
         if before is not None:
             node.storage.release(before)
+        if arena.sealed:
+            for pooled, copy in arena.resident_copies():
+                if copy is stored:
+                    await node.storage.fill(client.unit.name, client.domain, copy, pooled.extent)
+            client.write_down()
         client.reply(sequence, Stored(arena.index, message.extent, stored.digest))
 
     # -- SEAL

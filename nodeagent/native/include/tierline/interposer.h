@@ -144,6 +144,7 @@ struct tierline_call {
     bool captured;   /* known for calls that name weights: it is captured, and runs later */
     bool graph;      /* a graph launch: the weights are those of all its kernels */
     bool addresses;  /* a copy from the host that holds addresses in the weights, and reads none */
+    bool written;    /* a copy, or a memset, that writes the weights */
     bool unloaded;   /* a launch of a function not seen before, whose code may not be loaded yet */
     const void *function; /* CUfunction or CUkernel of a launch, else NULL */
     uint64_t transferred; /* bytes of a plain copy between host and device, else 0 */

@@ -42,6 +42,7 @@ enum tierline_error {
     TIERLINE_E_NO_MEMORY = -25,
     TIERLINE_E_SYSTEM = -26, /* a system call failed */
     TIERLINE_E_FORKED = -27,
+    TIERLINE_E_WRITTEN = -28, /* on a GPU: weights may have been written; store these again */
 };
 
 #define TIERLINE_DEVICE_CPU 0U
@@ -138,6 +139,12 @@ TIERLINE_API int tierline_reserve(tierline_client *client, uint32_t arena, uint6
                                   void **base);
 TIERLINE_API int tierline_store(tierline_client *client, uint32_t arena, uint32_t extent,
                                 const void *data, uint64_t length);
+/* On a GPU a program may write weights beside its jobs; job_begin then refuses with
+ * TIERLINE_E_WRITTEN. Extents of a sealed arena that may have been written since they were stored:
+ * writes at most `capacity` of them, and how many there are. Each is stored again as it is now,
+ * between jobs; then it streams, or is resident, as before. */
+TIERLINE_API int tierline_written(tierline_client *client, uint32_t arena, uint32_t *extents,
+                                  uint32_t capacity, uint32_t *count);
 /* On a GPU, before `seal`: which ranges of the arena are tensors. Launches are recognised by
  * addresses inside them. */
 TIERLINE_API int tierline_weights(tierline_client *client, uint32_t arena,

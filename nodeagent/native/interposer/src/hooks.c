@@ -1927,7 +1927,7 @@ TIERLINE_EXPORT int cuMemcpy(uint64_t dst, uint64_t src, size_t ByteCount) {
     struct tierline_call call = {.symbol = "cuMemcpy",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = observer_copy(&call, src, ByteCount);
+    int result = observer_move(&call, dst, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount);
         gate_done(&call);
@@ -2412,7 +2412,7 @@ TIERLINE_EXPORT int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t ByteCount, 
     struct tierline_call call = {.symbol = "cuMemcpyAsync",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = observer_copy(&call, src, ByteCount);
+    int result = observer_move(&call, dst, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount, hStream);
         gate_done(&call);
@@ -2432,7 +2432,7 @@ TIERLINE_EXPORT int cuMemcpyAsync_ptsz(uint64_t dst, uint64_t src, size_t ByteCo
     struct tierline_call call = {.symbol = "cuMemcpyAsync_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = observer_copy(&call, src, ByteCount);
+    int result = observer_move(&call, dst, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount, hStream);
         gate_done(&call);
@@ -2823,7 +2823,7 @@ TIERLINE_EXPORT int cuMemcpyDtoDAsync_v2(uint64_t dstDevice, uint64_t srcDevice,
     struct tierline_call call = {.symbol = "cuMemcpyDtoDAsync_v2",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount, hStream);
         gate_done(&call);
@@ -2843,7 +2843,7 @@ TIERLINE_EXPORT int cuMemcpyDtoDAsync_v2_ptsz(uint64_t dstDevice, uint64_t srcDe
     struct tierline_call call = {.symbol = "cuMemcpyDtoDAsync_v2_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount, hStream);
         gate_done(&call);
@@ -2863,7 +2863,7 @@ TIERLINE_EXPORT int cuMemcpyDtoD_v2(uint64_t dstDevice, uint64_t srcDevice, size
     struct tierline_call call = {.symbol = "cuMemcpyDtoD_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount);
         gate_done(&call);
@@ -2883,7 +2883,7 @@ TIERLINE_EXPORT int cuMemcpyDtoD_v2_ptds(uint64_t dstDevice, uint64_t srcDevice,
     struct tierline_call call = {.symbol = "cuMemcpyDtoD_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, srcDevice, ByteCount);
         gate_done(&call);
@@ -3221,7 +3221,7 @@ TIERLINE_EXPORT int cuMemcpyPeer(uint64_t dstDevice, void *dstContext, uint64_t 
     struct tierline_call call = {.symbol = "cuMemcpyPeer",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
         gate_done(&call);
@@ -3241,7 +3241,7 @@ TIERLINE_EXPORT int cuMemcpyPeerAsync(uint64_t dstDevice, void *dstContext, uint
     struct tierline_call call = {.symbol = "cuMemcpyPeerAsync",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
         gate_done(&call);
@@ -3261,7 +3261,7 @@ TIERLINE_EXPORT int cuMemcpyPeerAsync_ptsz(uint64_t dstDevice, void *dstContext,
     struct tierline_call call = {.symbol = "cuMemcpyPeerAsync_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream);
         gate_done(&call);
@@ -3281,7 +3281,7 @@ TIERLINE_EXPORT int cuMemcpyPeer_ptds(uint64_t dstDevice, void *dstContext, uint
     struct tierline_call call = {.symbol = "cuMemcpyPeer_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = observer_copy(&call, srcDevice, ByteCount);
+    int result = observer_move(&call, dstDevice, srcDevice, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstContext, srcDevice, srcContext, ByteCount);
         gate_done(&call);
@@ -3341,7 +3341,7 @@ TIERLINE_EXPORT int cuMemcpy_ptds(uint64_t dst, uint64_t src, size_t ByteCount) 
     struct tierline_call call = {.symbol = "cuMemcpy_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = observer_copy(&call, src, ByteCount);
+    int result = observer_move(&call, dst, src, ByteCount);
     if (result == ABI_SUCCESS) {
         result = next(dst, src, ByteCount);
         gate_done(&call);
@@ -3374,7 +3374,7 @@ TIERLINE_EXPORT int cuMemsetD16Async(uint64_t dstDevice, unsigned short us, size
     struct tierline_call call = {.symbol = "cuMemsetD16Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 2 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N, hStream);
         gate_done(&call);
@@ -3394,7 +3394,7 @@ TIERLINE_EXPORT int cuMemsetD16Async_ptsz(uint64_t dstDevice, unsigned short us,
     struct tierline_call call = {.symbol = "cuMemsetD16Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 2 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N, hStream);
         gate_done(&call);
@@ -3414,7 +3414,7 @@ TIERLINE_EXPORT int cuMemsetD16_v2(uint64_t dstDevice, unsigned short us, size_t
     struct tierline_call call = {.symbol = "cuMemsetD16_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 2 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N);
         gate_done(&call);
@@ -3434,7 +3434,7 @@ TIERLINE_EXPORT int cuMemsetD16_v2_ptds(uint64_t dstDevice, unsigned short us, s
     struct tierline_call call = {.symbol = "cuMemsetD16_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 2 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, us, N);
         gate_done(&call);
@@ -3467,7 +3467,7 @@ TIERLINE_EXPORT int cuMemsetD2D16Async(uint64_t dstDevice, size_t dstPitch, unsi
     struct tierline_call call = {.symbol = "cuMemsetD2D16Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height, hStream);
         gate_done(&call);
@@ -3487,7 +3487,7 @@ TIERLINE_EXPORT int cuMemsetD2D16Async_ptsz(uint64_t dstDevice, size_t dstPitch,
     struct tierline_call call = {.symbol = "cuMemsetD2D16Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height, hStream);
         gate_done(&call);
@@ -3507,7 +3507,7 @@ TIERLINE_EXPORT int cuMemsetD2D16_v2(uint64_t dstDevice, size_t dstPitch, unsign
     struct tierline_call call = {.symbol = "cuMemsetD2D16_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height);
         gate_done(&call);
@@ -3527,7 +3527,7 @@ TIERLINE_EXPORT int cuMemsetD2D16_v2_ptds(uint64_t dstDevice, size_t dstPitch, u
     struct tierline_call call = {.symbol = "cuMemsetD2D16_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, us, Width, Height);
         gate_done(&call);
@@ -3560,7 +3560,7 @@ TIERLINE_EXPORT int cuMemsetD2D32Async(uint64_t dstDevice, size_t dstPitch, unsi
     struct tierline_call call = {.symbol = "cuMemsetD2D32Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height, hStream);
         gate_done(&call);
@@ -3580,7 +3580,7 @@ TIERLINE_EXPORT int cuMemsetD2D32Async_ptsz(uint64_t dstDevice, size_t dstPitch,
     struct tierline_call call = {.symbol = "cuMemsetD2D32Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height, hStream);
         gate_done(&call);
@@ -3600,7 +3600,7 @@ TIERLINE_EXPORT int cuMemsetD2D32_v2(uint64_t dstDevice, size_t dstPitch, unsign
     struct tierline_call call = {.symbol = "cuMemsetD2D32_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height);
         gate_done(&call);
@@ -3620,7 +3620,7 @@ TIERLINE_EXPORT int cuMemsetD2D32_v2_ptds(uint64_t dstDevice, size_t dstPitch, u
     struct tierline_call call = {.symbol = "cuMemsetD2D32_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, ui, Width, Height);
         gate_done(&call);
@@ -3653,7 +3653,7 @@ TIERLINE_EXPORT int cuMemsetD2D8Async(uint64_t dstDevice, size_t dstPitch, unsig
     struct tierline_call call = {.symbol = "cuMemsetD2D8Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height, hStream);
         gate_done(&call);
@@ -3673,7 +3673,7 @@ TIERLINE_EXPORT int cuMemsetD2D8Async_ptsz(uint64_t dstDevice, size_t dstPitch, 
     struct tierline_call call = {.symbol = "cuMemsetD2D8Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height, hStream);
         gate_done(&call);
@@ -3693,7 +3693,7 @@ TIERLINE_EXPORT int cuMemsetD2D8_v2(uint64_t dstDevice, size_t dstPitch, unsigne
     struct tierline_call call = {.symbol = "cuMemsetD2D8_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height);
         gate_done(&call);
@@ -3713,7 +3713,7 @@ TIERLINE_EXPORT int cuMemsetD2D8_v2_ptds(uint64_t dstDevice, size_t dstPitch, un
     struct tierline_call call = {.symbol = "cuMemsetD2D8_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, dstPitch * (uint64_t)Height);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, dstPitch, uc, Width, Height);
         gate_done(&call);
@@ -3746,7 +3746,7 @@ TIERLINE_EXPORT int cuMemsetD32Async(uint64_t dstDevice, unsigned int ui, size_t
     struct tierline_call call = {.symbol = "cuMemsetD32Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 4 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N, hStream);
         gate_done(&call);
@@ -3766,7 +3766,7 @@ TIERLINE_EXPORT int cuMemsetD32Async_ptsz(uint64_t dstDevice, unsigned int ui, s
     struct tierline_call call = {.symbol = "cuMemsetD32Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 4 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N, hStream);
         gate_done(&call);
@@ -3786,7 +3786,7 @@ TIERLINE_EXPORT int cuMemsetD32_v2(uint64_t dstDevice, unsigned int ui, size_t N
     struct tierline_call call = {.symbol = "cuMemsetD32_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 4 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N);
         gate_done(&call);
@@ -3806,7 +3806,7 @@ TIERLINE_EXPORT int cuMemsetD32_v2_ptds(uint64_t dstDevice, unsigned int ui, siz
     struct tierline_call call = {.symbol = "cuMemsetD32_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 4 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, ui, N);
         gate_done(&call);
@@ -3839,7 +3839,7 @@ TIERLINE_EXPORT int cuMemsetD8Async(uint64_t dstDevice, unsigned char uc, size_t
     struct tierline_call call = {.symbol = "cuMemsetD8Async",
                                  .stream = hStream,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 1 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N, hStream);
         gate_done(&call);
@@ -3859,7 +3859,7 @@ TIERLINE_EXPORT int cuMemsetD8Async_ptsz(uint64_t dstDevice, unsigned char uc, s
     struct tierline_call call = {.symbol = "cuMemsetD8Async_ptsz",
                                  .stream = hStream,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 1 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N, hStream);
         gate_done(&call);
@@ -3879,7 +3879,7 @@ TIERLINE_EXPORT int cuMemsetD8_v2(uint64_t dstDevice, unsigned char uc, size_t N
     struct tierline_call call = {.symbol = "cuMemsetD8_v2",
                                  .stream = NULL,
                                  .per_thread = false};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 1 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N);
         gate_done(&call);
@@ -3899,7 +3899,7 @@ TIERLINE_EXPORT int cuMemsetD8_v2_ptds(uint64_t dstDevice, unsigned char uc, siz
     struct tierline_call call = {.symbol = "cuMemsetD8_v2_ptds",
                                  .stream = NULL,
                                  .per_thread = true};
-    int result = gate_ask(&call);
+    int result = observer_set(&call, dstDevice, 1 * (uint64_t)N);
     if (result == ABI_SUCCESS) {
         result = next(dstDevice, uc, N);
         gate_done(&call);

@@ -320,7 +320,7 @@ static int ask_for_copy(struct tierline_call *call, uint64_t found_in,
     call->generation = found_in;
     call->captured = found->count > 0 && captures_now(call->stream, call->per_thread);
     int verdict = gate_ask(call);
-    bool is_read = found->count > 0 && !call->addresses && !call->captured;
+    bool is_read = found->count > 0 && !call->addresses && !call->written && !call->captured;
     if (verdict == ABI_SUCCESS && is_read && is_recorded()) {
         time_first_read(call, found_in);
         pthread_mutex_lock(&lock);
@@ -370,6 +370,34 @@ int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t byte
     return observer_copy(call, source, bytes);
 }
 
+/* Shows the watched weights in [target, target + bytes), if there are any. */
+static int show_written(struct tierline_call *call, uint64_t target, uint64_t bytes) {
+    int verdict = ABI_SUCCESS;
+    const struct watched_bounds bounds = watched_bounds;
+    if (observer_watching() &&
+        (watched_may_hold(bounds, target) || bounds.lowest - target < bytes)) {
+        call->written = true;
+        verdict = copy_pieces(call, &target, &(size_t){bytes}, 1);
+        call->written = false;
+    }
+    return verdict;
+}
+
+/* The call's last question, if it has not been asked one. */
+static int ask_once(struct tierline_call *call) {
+    return call->held == 0 ? gate_ask(call) : (int)ABI_SUCCESS;
+}
+
+int observer_set(struct tierline_call *call, uint64_t target, uint64_t bytes) {
+    int verdict = show_written(call, target, bytes);
+    return verdict == ABI_SUCCESS ? ask_once(call) : verdict;
+}
+
+int observer_move(struct tierline_call *call, uint64_t target, uint64_t source, uint64_t bytes) {
+    int verdict = show_written(call, target, bytes);
+    return verdict == ABI_SUCCESS ? observer_copy(call, source, bytes) : verdict;
+}
+
 /* Words from *at on that may be addresses of weights, as many as there is room for; *at is where to
  * go on. Without the lock: a program may copy gigabytes. */
 static uint32_t find_words(const unsigned char *bytes, uint64_t end, uint64_t *at,
@@ -392,7 +420,7 @@ int observer_upload(struct tierline_call *call, uint64_t target, const void *sou
                     uint64_t bytes) {
     call->transferred = bytes;
     uint64_t at = (8 - target % 8) % 8;
-    int verdict = ABI_SUCCESS;
+    int verdict = show_written(call, target, bytes);
     for (bool again = observer_watching() && source != NULL; again && verdict == ABI_SUCCESS;) {
         struct observer_range words[OBSERVER_MOST];
         uint32_t weights[OBSERVER_MOST];
@@ -412,7 +440,7 @@ int observer_upload(struct tierline_call *call, uint64_t target, const void *sou
         call->weight_count = 0;
         call->addresses = false;
     }
-    return verdict == ABI_SUCCESS && call->held == 0 ? gate_ask(call) : verdict;
+    return verdict == ABI_SUCCESS ? ask_once(call) : verdict;
 }
 
 int observer_copies(struct tierline_call *call, const uint64_t *sources, const size_t *bytes,

@@ -28,6 +28,10 @@ int observer_launches(struct tierline_call *call, const void *list, unsigned int
 int observer_copy(struct tierline_call *call, uint64_t source, uint64_t bytes);
 /* A copy from the device to the host. */
 int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t bytes);
+/* From the device to the device, or between unified addresses. */
+int observer_move(struct tierline_call *call, uint64_t target, uint64_t source, uint64_t bytes);
+/* What only writes. */
+int observer_set(struct tierline_call *call, uint64_t target, uint64_t bytes);
 /* A copy from the host, which may bring addresses of weights. */
 int observer_upload(struct tierline_call *call, uint64_t target, const void *source,
                     uint64_t bytes);
