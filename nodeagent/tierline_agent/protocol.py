@@ -1323,10 +1323,10 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The running job reads an arena from the start: its own again, for a second pass, or another one, which is its own from then on.
+    """The running job reads an arena from the start: its own again, or another one instead.
 
     The client has no work under way that touches either, and has closed every streamed extent.
-    A job that took the open lease cannot.
+    A job that took the lease cannot go to another one.
     """
 
     TYPE: ClassVar[int] = 31

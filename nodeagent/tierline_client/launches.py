@@ -65,6 +65,13 @@ class Launches:
         count = min(count, self._library.tierline_observer_reads(found, count))
         return [(one.launch, one.weight) for one in found[:count]]
 
+    def addressed(self) -> set[int]:
+        """Ranges of which the program has copied addresses to the device. Inside `watching`."""
+        count = self._library.tierline_observer_addressed(None, 0)
+        found = (ctypes.c_uint32 * count)()
+        count = min(count, self._library.tierline_observer_addressed(found, count))
+        return set(found[:count])
+
     @contextmanager
     def timing(self) -> Iterator[None]:
         """Time the launches that read a range first, in the block; inside `watching`.

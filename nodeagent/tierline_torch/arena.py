@@ -14,9 +14,10 @@ faults, on `cuda` as a job of its own.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -54,12 +55,12 @@ class Arena:
         self._client = client
         self._extent_bytes = extent_bytes
         self._kind = kind
-        self._base = 0
+        self.base = 0
 
     def load(self) -> None:
         """Reserve, store every extent, seal. Raises ClientError."""
         spans = self.contents.spans(self._extent_bytes)
-        self._base = self._client.reserve(
+        self.base = self._client.reserve(
             self.number,
             self.contents.size_bytes,
             self.contents.pinned_bytes,
@@ -89,7 +90,7 @@ class Arena:
         """Let the parameters view the arena."""
         _count_move()
         with torch.inference_mode(False), torch.no_grad():
-            own = window(self._kind, self._base, self.contents.size_bytes)
+            own = window(self._kind, self.base, self.contents.size_bytes)
             weakref.finalize(own.memory, retired, self.number).atexit = False
             for weight, offset in self.contents.placed:
                 storage = own.storage(offset, weight.size_bytes)
@@ -106,3 +107,24 @@ def _view(
     offset = parameter.storage_offset() - weight.start // item
     view = torch.empty(0, dtype=parameter.dtype, device=storage.device)
     return view.set_(storage, offset, parameter.size(), parameter.stride())
+
+
+def store_again(
+    client: Client,
+    number: int,
+    base: int,
+    size_bytes: int,
+    extent_bytes: int,
+    extents: Iterable[int],
+) -> None:
+    """Store these extents of an arena on a GPU as they are there now. Raises ClientError."""
+    there = window("cuda", base, size_bytes)
+    for extent in extents:
+        begin = extent * extent_bytes
+        count = min(extent_bytes, size_bytes - begin)
+        with torch.inference_mode(False):
+            part = torch.empty(0, dtype=torch.uint8, device="cuda")
+            part.set_(there.storage(begin, count))
+            here = part.cpu()
+        bytes_here = (ctypes.c_char * count).from_address(here.data_ptr())
+        client.store(number, extent, memoryview(bytes_here))

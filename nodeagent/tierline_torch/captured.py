@@ -1,9 +1,10 @@
 """Runs a static model as one captured CUDA graph per shape of its input.
 
-A graph makes launch-bound jobs shorter and all jobs steady. The first call of a shape runs the
-model a few times before it captures (libraries allocate and choose kernels then), and takes the
-path of these runs when it is captured (`eager_path`); a model that cannot be captured runs as it
-is, and says so once.
+A graph makes launch-bound jobs shorter and all jobs steady. The first calls of a shape run the
+model as it is, on the stream of the capture to come: libraries allocate and choose kernels then.
+The next one is captured, by the path that these took (`eager_path`), and the graph is launched in
+its place. So each call runs the model once. Only where a capture fails has Python run before the
+model runs as it is: it says so, and no capture of that model is tried again.
 
 The inputs are copied into the graph's own, the outputs out of it, so a caller keeps what it got.
 Keyword arguments and arguments that are no tensors are part of the shape, and so are autocast and
@@ -28,6 +29,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -45,6 +47,8 @@ from tierline_torch.eager_path import eager_path, waits_for_gpu
 from tierline_torch.writes import Writes
 
 _WARM_UPS = 3
+_IN_VAIN = "to find out, its forward ran once more than it was called"
+_preparations = 0
 _MOST_GRAPHS = 16
 """Shapes of one model that are kept captured; beyond, the model runs as it is."""
 _PLAIN = frozenset(
@@ -54,6 +58,51 @@ _PLAIN = frozenset(
 """Types whose values never change, and are what their `repr` says."""
 _mode = attrgetter("training")
 _is_none = partial(is_, None)
+
+
+def preparations() -> int:
+    """Calls of this process so far that made ready for a graph, or made one."""
+    return _preparations
+
+
+def _count_preparation() -> None:
+    global _preparations  # noqa: PLW0603  # of the whole process
+    _preparations += 1
+
+
+class _Warm:
+    """The calls of one shape before it is captured, each of them the program's own."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.looks = False
+        """Whether such a call made the CPU wait for the GPU."""
+        self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        """That of the capture."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        return self._stream
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """One of them."""
+        self.calls += 1
+        caller = torch.cuda.current_stream()
+        self.stream.wait_stream(caller)
+        try:
+            with torch.cuda.stream(self.stream):
+                if self.calls < _WARM_UPS:
+                    result = call()
+                else:
+                    result, self.looks = waits_for_gpu(call)
+        finally:
+            caller.wait_stream(self.stream)
+        for one in pytree.tree_leaves(result):
+            if isinstance(one, torch.Tensor) and one.is_cuda:
+                one.record_stream(caller)
+        return result
 
 
 @dataclass
@@ -157,6 +206,8 @@ class _Graphs:
 
     def __init__(self) -> None:
         self.by_shape: dict[object, _Captured] = {}
+        self.warm: dict[object, _Warm] = {}
+        """Libraries are ready for these, wherever the weights lie."""
         self.held: _Held | None = None
         """What all of them were captured with; None before the first."""
         self.moves = 0
@@ -200,24 +251,43 @@ class Captured(torch.nn.Module):
             # when the next job begins, for which the GPU waits.
             known.launch(tensors)
             return known.result() if self._settled() else self.module(*args, **kwargs)
-        graph = self._graph(key, leaves, structure)
-        if graph is None:
-            return self.module(*args, **kwargs)
-        graph.launch(tensors)
-        return graph.result()
+        return self._run(key, tensors, leaves, structure, partial(self.module, *args, **kwargs))
 
-    def _graph(self, key: object, leaves: Sequence[Any], structure: Any) -> _Captured | None:
-        """The graph of such a call; None if the module runs as it is."""
-        graphs = self._graphs
+    def _run(
+        self,
+        key: object,
+        tensors: Sequence[torch.Tensor],
+        leaves: Sequence[Any],
+        structure: Any,
+        as_it_is: Callable[[], Any],
+    ) -> Any:
+        """A call of such a shape that no graph was launched for yet."""
         if not self._settled():
-            return None
-        known = graphs.by_shape.get(key)
-        if known is None and len(graphs.by_shape) < _MOST_GRAPHS:
-            known = self._capture(leaves, structure)
-            if known is not None:
-                self._settled()  # a forward may exchange a buffer, as for a longer input
-                graphs.by_shape[key] = known
-        return known
+            return as_it_is()
+        known = self._graphs.by_shape.get(key)
+        if known is None:
+            warm = self._warm(key)
+            if warm is not None and warm.calls < _WARM_UPS:
+                result = warm.run(as_it_is)
+                opaque = _opaque(pytree.tree_leaves(result))
+                if opaque is not None:
+                    self._refuse(opaque)
+                return result
+            known = None if warm is None else self._capture(warm, leaves, structure)
+            if known is None:
+                return as_it_is()
+            self._settled()  # a forward may exchange a buffer, as for a longer input
+            self._graphs.by_shape[key] = known
+        known.launch(tensors)
+        return known.result()
+
+    def _warm(self, key: object) -> _Warm | None:
+        """How far such a shape is that has no graph; None if it gets none."""
+        _count_preparation()
+        warm = self._graphs.warm
+        if key not in warm and len(warm) < _MOST_GRAPHS:
+            warm[key] = _Warm()
+        return warm.get(key)
 
     def _may_be_settled(self) -> bool:
         """Whether a graph harms nobody: nothing that it reads was moved or freed."""
@@ -242,7 +312,7 @@ class Captured(torch.nn.Module):
             return False
         return moved
 
-    def _capture(self, leaves: Sequence[Any], structure: Any) -> _Captured | None:
+    def _capture(self, warm: _Warm, leaves: Sequence[Any], structure: Any) -> _Captured | None:
         own = [one.clone() if isinstance(one, torch.Tensor) else one for one in leaves]
         args, kwargs = (own, {}) if structure is None else pytree.tree_unflatten(own, structure)
 
@@ -251,16 +321,16 @@ class Captured(torch.nn.Module):
 
         writes = Writes()
         try:
-            graph, result = _captured(call, writes)
+            graph, result = _captured(call, writes, warm)
         except RuntimeError as error:
-            self._refuse(_first_line(error))
+            self._refuse(f"{_first_line(error)}; {_IN_VAIN}")
             return None
         outputs, shape = pytree.tree_flatten(result)
-        for one in outputs:
-            if not isinstance(one, torch.Tensor) and not _is_plain(one):
-                self._refuse(f"nothing tells which tensors are in the {_name(one)} that it returns")
-                return None
         inputs = [one for one in own if isinstance(one, torch.Tensor)]
+        reason = "it writes to its inputs" if writes.wrote(inputs) else _opaque(outputs)
+        if reason is not None:
+            self._refuse(f"{reason}; {_IN_VAIN}")
+            return None
         return _Captured(graph, writes.harmless, inputs, outputs, shape)
 
     def _refuse(self, reason: str) -> None:
@@ -298,6 +368,14 @@ def _constant(leaf: object) -> object:
     return type(leaf), leaf if isinstance(leaf, Enum) else repr(leaf)
 
 
+def _opaque(outputs: Iterable[object]) -> str | None:
+    """Why a graph cannot give these again; None if it can."""
+    for one in outputs:
+        if not isinstance(one, torch.Tensor) and not _is_plain(one):
+            return f"nothing tells which tensors are in the {_name(one)} that it returns"
+    return None
+
+
 def _is_plain(leaf: object) -> bool:
     return type(leaf) in _PLAIN or isinstance(leaf, Enum)
 
@@ -306,22 +384,12 @@ def _name(one: object) -> str:
     return type(one).__name__
 
 
-def _captured(call: Callable[[], Any], writes: Writes) -> tuple[torch.cuda.CUDAGraph, Any]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS - 1):
-            call()
-        looks = waits_for_gpu(call)
-    torch.cuda.current_stream().wait_stream(stream)
+def _captured(
+    call: Callable[[], Any], writes: Writes, warm: _Warm
+) -> tuple[torch.cuda.CUDAGraph, Any]:
     torch.cuda.synchronize()
-    if not looks:
-        try:
-            with eager_path():
-                return _capture(call, stream, writes)
-        except RuntimeError:
-            torch.cuda.synchronize()  # a wait that PyTorch did not see; it is known now
-    return _capture(call, stream, writes)
+    with nullcontext() if warm.looks else eager_path():
+        return _capture(call, warm.stream, writes)
 
 
 def _capture(

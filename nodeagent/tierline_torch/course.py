@@ -32,6 +32,7 @@ _FAILURES = 2
 """So many jobs that raise, and none that does not, count as what the program does."""
 SEEN = "others see its memory"
 WRITTEN = "written in a job"
+ADDRESSED = "the program keeps their addresses on the device"
 
 Claimed = Callable[[torch.nn.Parameter], bool]
 """Whether a parameter is in the arena of another site."""
@@ -47,7 +48,8 @@ class Course:
         self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._weights: list[Weight] = []
         self._runs: list[Run] = []
-        self._written: set[int] = set()
+        self._apart: dict[int, str] = {}
+        """Weights that do not move, and why."""
         self._workspace_bytes = 0
         self._failures = 0
 
@@ -79,7 +81,7 @@ class Course:
         known = watch.storages | {one.storage._cdata for one in self._weights}
         if _places(weights) != _places(self._weights):
             self._runs.clear()
-            self._written.clear()
+            self._apart.clear()
         self._weights = weights
         if any(one.storage._cdata not in known for one in weights):
             return False
@@ -90,14 +92,14 @@ class Course:
             self._workspace_bytes, (watch.recorder.workspace_bytes or 0) + watch.standing_bytes
         )
         self._runs.append(run)
-        self._written |= run.writes
-        kept = self._kept(dict.fromkeys(self._written, WRITTEN))
+        self._apart |= dict.fromkeys(run.addressed, ADDRESSED) | dict.fromkeys(run.writes, WRITTEN)
+        kept = self._kept(self._apart)
         return not kept or self._judge(kept)[1]
 
     def lesson(self) -> Lesson:
         """What follows from the jobs so far."""
         apart = dict.fromkeys(seen_by_others(self._weights), SEEN)
-        apart |= dict.fromkeys(self._written, WRITTEN)
+        apart |= self._apart
         stays = immovable(self._named(), self._survey.kind)
         for index, reason in apart.items():
             stays[reason] = stays.get(reason, 0) + self._weights[index].size_bytes

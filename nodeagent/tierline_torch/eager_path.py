@@ -9,7 +9,7 @@ that path when captured, if nobody tells it that it is.
 
 Only this thread is not told, and PyTorch's own code always is: it asks for its own sake (what it
 may allocate, whether it may compile). What else waits for the GPU (an extension's own kernels)
-shows when the capture fails; the model is then captured knowing it.
+shows when the capture fails; the model then runs as it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 _SYNCHRONIZES = "called a synchronizing CUDA operation"
 
 
-def waits_for_gpu(call: Callable[[], object]) -> bool:
-    """Run `call`, uncaptured; whether it made the CPU wait for the GPU, as a look at values does.
+def waits_for_gpu(call: Callable[[], Any]) -> tuple[Any, bool]:
+    """Run `call`, uncaptured; what it gives, and whether it made the CPU wait for the GPU.
+
+    As a look at values does.
 
     True, too, if another thread did so meanwhile.
     """
@@ -35,10 +38,10 @@ def waits_for_gpu(call: Callable[[], object]) -> bool:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")  # "error" would end what other threads do
         try:
-            call()
+            result = call()
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return any(_SYNCHRONIZES in str(one.message) for one in said)
+    return result, any(_SYNCHRONIZES in str(one.message) for one in said)
 
 
 @contextmanager

@@ -22,9 +22,10 @@ import torch
 
 from tierline_client.launches import Launches
 from tierline_torch.calls import plain
+from tierline_torch.captured import preparations
 from tierline_torch.contents import Contents
 from tierline_torch.errors import TierlineError
-from tierline_torch.launch_order import explains, select_by_launches
+from tierline_torch.launch_order import Reads, explains, select_by_launches
 from tierline_torch.launch_times import layer_times_s
 from tierline_torch.looking import byte_range
 from tierline_torch.operators import OperatorMode, written_by
@@ -32,7 +33,12 @@ from tierline_torch.selection import Run, Selection
 from tierline_torch.weights import Weight
 
 _RUNS = 3
+_MOST_RUNS = 8
+"""Of a job of which each makes ready for another graph, as one whose inputs grow."""
 _TIMED_JOBS = 4
+_MANY_READS = 8192
+"""Of one job: of more, as of a loop that generates, the first and the last of each weight say what
+is to be known, that it is read again."""
 
 
 class LaunchRecorder(OperatorMode):
@@ -46,16 +52,27 @@ class LaunchRecorder(OperatorMode):
         self.modules: dict[int, torch.nn.Module] = {}
         self.workspace_bytes: int | None = None
         self._launches = launches
-        self._places: list[tuple[int, int]] = []
-        self._reads: tuple[tuple[int, int], ...] = ()
+        self._places: dict[tuple[int, int], int] = {}
+        self._reads: Reads = ()
+        self._addressed: set[int] = set()
+        self._reserved_bytes = 0
+        self._prepared = preparations()
+        self.prepares = False
+        """Whether the job made ready for a graph: it is another one's from the next time on."""
         self._writes: set[tuple[int, int, int]] = set()
         self._watching = ExitStack()
         self._paused = False
 
     def begin(self, weights: Sequence[Weight]) -> None:
-        """Watch these weights."""
-        self._places = _ranges(weights)
-        self._watching.enter_context(self._launches.watching(self._places))
+        """Watch these weights. Those in an arena are not shown.
+
+        What PyTorch keeps of earlier work is no part of the job's workspace.
+        """
+        torch.cuda.empty_cache()
+        self._prepared = preparations()
+        places = _ranges(weights)
+        self._places = {place: at for at, place in enumerate(places)}
+        self._watching.enter_context(self._launches.watching(places))
         self._watching.enter_context(self)
 
     def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -92,21 +109,45 @@ class LaunchRecorder(OperatorMode):
         """Take what the launches named, when they are done."""
         with self._watching:
             torch.cuda.synchronize()
-            self._reads = tuple(self._launches.reads())
-        reserved = torch.cuda.memory_reserved()
-        self.workspace_bytes = max(0, reserved - sum(size for _, size in self._places))
+            self._reads = _few(self._launches.reads())
+            self._addressed = self._launches.addressed()
+        self._reserved_bytes = torch.cuda.memory_reserved()
+        self.prepares = self._prepared != preparations()
 
     def run(self, weights: Sequence[Weight]) -> Run | None:
-        """What was recorded; None if the weights are not those that were watched."""
-        if _ranges(weights) != self._places:
-            return None
+        """What was recorded; None if some of these weights were not watched."""
+        number = {}
+        for index, place in enumerate(_ranges(weights)):
+            watched = self._places.get(place)
+            if watched is None:
+                return None
+            number[watched] = index
         writes = {
             index
             for index, weight in enumerate(weights)
             for storage, first, end in self._writes
             if storage == weight.storage._cdata and first < weight.end and weight.start < end
         }
-        return Run((), self._reads, frozenset(writes))
+        size_bytes = sum(weight.size_bytes for weight in weights)
+        self.workspace_bytes = max(0, self._reserved_bytes - size_bytes)
+        return Run(
+            (),
+            tuple((launch, number[one]) for launch, one in self._reads if one in number),
+            frozenset(writes),
+            frozenset(number[one] for one in self._addressed if one in number),
+        )
+
+
+def _few(reads: Reads) -> Reads:
+    """Reads that can be compared in a moment."""
+    if len(reads) <= _MANY_READS:
+        return reads
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, (_, weight) in enumerate(reads):
+        first.setdefault(weight, at)
+        last[weight] = at
+    return [reads[at] for at in sorted({*first.values(), *last.values()})]
 
 
 class LaunchStopwatch:
@@ -171,6 +212,7 @@ class LaunchSurvey:
 
     def __init__(self, launches: Launches) -> None:
         self._launches = launches
+        self._latest = LaunchRecorder(launches)
 
     @classmethod
     def of_this_process(cls) -> LaunchSurvey:
@@ -189,16 +231,21 @@ class LaunchSurvey:
 
     def recorder(self) -> LaunchRecorder:
         """Of launches."""
-        return LaunchRecorder(self._launches)
+        self._latest = LaunchRecorder(self._launches)
+        return self._latest
 
     def judge(
         self, weights: Sequence[Weight], runs: Sequence[Run], learned: Selection | None
     ) -> tuple[Selection, bool]:
-        """One job is enough where it shows what was learned before."""
+        """One job is enough where it shows what was learned before.
+
+        Else a few, and more while graphs are made: their memory is part of the workspace.
+        """
         reads = [run.reads for run in runs]
         if learned is not None and explains(learned, reads):
             return learned, True
-        return select_by_launches(len(weights), reads), len(runs) >= _RUNS
+        enough = len(runs) >= (_MOST_RUNS if self._latest.prepares else _RUNS)
+        return select_by_launches(len(weights), reads), enough
 
     def stopwatch(self, contents: Contents | None) -> LaunchStopwatch:
         """By launches."""

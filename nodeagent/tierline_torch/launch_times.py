@@ -12,7 +12,6 @@ Invariant: no time is negative, and all of them together are the whole job's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from tierline_torch.launch_order import Reads
 
@@ -42,13 +41,3 @@ def layer_times_s(
         before_s = max(end_s, before_s)
     times[-1] += total_s - before_s
     return times
-
-
-def typical_times_s(runs: Sequence[Sequence[float]]) -> list[float]:
-    """The median of each layer's times over `runs` (at least one), together the longest run."""
-    longest = max(runs, key=sum)
-    typical = [median(times) for times in zip(*runs, strict=True)]
-    total_s = sum(typical)
-    if not total_s:
-        return list(longest)
-    return [one * sum(longest) / total_s for one in typical]

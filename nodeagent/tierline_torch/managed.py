@@ -15,10 +15,10 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tierline_client import Client, ClientError, Device, ErrorCode, LayerProfile, NoticeKind
-from tierline_torch.arena import Arena
+from tierline_torch.arena import Arena, store_again
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.gates import StreamGate
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 _LOADS = 3
 """Times an arena is loaded when the connection breaks in between."""
 _NAME_BYTES = 63
+
+
+class _Settled(NamedTuple):
+    """An arena that holds weights."""
+
+    site: Site
+    """The one that it was made for."""
+    base: int
+    size_bytes: int
 
 
 class Manager:
@@ -53,8 +62,10 @@ class Manager:
         """Arena numbers not in use. The plan numbers extents over the arenas in order, so the
         lowest is taken, and arena n+1 is made after arena n."""
         self._retired: deque[int] = deque()
-        self._settled: dict[int, tuple[Site, int]] = {}
-        """By arena number: the site that it was made for, and its bytes."""
+        self._settled: dict[int, _Settled] = {}
+        """By arena number."""
+        self._guests: list[Site] = []
+        """Sites whose jobs begin with the arena of another one."""
         self._job = 0
 
     @classmethod
@@ -79,14 +90,40 @@ class Manager:
             self._free_retired()
         arena = site.arena if stream else None
         try:
-            self._job = self._client.job_begin(
-                arena, window.release_ns, window.deadline_ns, warmup=warmup
-            )
+            self._job = self._job_begin(arena, window, warmup=warmup)
         except ClientError as error:
             raise TierlineError(f"could not begin a job of {site.name}: {error}") from error
         if arena is None or not site.gates:
             return plain
         return self._gate(site, arena)
+
+    def _job_begin(self, arena: int | None, window: Window, *, warmup: bool) -> int:
+        release_ns, deadline_ns = window
+        try:
+            return self._client.job_begin(arena, release_ns, deadline_ns, warmup=warmup)
+        except ClientError as error:
+            if error.code != ErrorCode.WRITTEN:
+                raise
+        self._store_written()
+        return self._client.job_begin(arena, release_ns, deadline_ns, warmup=warmup)
+
+    def _store_written(self) -> None:
+        """Let jobs read what the program wrote to weights on a GPU since the last one."""
+        for number, settled in self._settled.items():
+            extents = self._client.written(number)
+            if extents:
+                store_again(
+                    self._client,
+                    number,
+                    settled.base,
+                    settled.size_bytes,
+                    self._extent_bytes,
+                    extents,
+                )
+                self._process.say(
+                    f"weights of {settled.site.name} were used outside its jobs, by what may have "
+                    "changed them: they are stored again before its next job"
+                )
 
     def _gate(self, site: Site, arena: int) -> StreamGate:
         client = self._client
@@ -151,6 +188,7 @@ class Manager:
             self._notice(NoticeKind.STAYS_RESIDENT, 0, f"{site.name}: {lesson.reason}")
         contents = lesson.contents
         if contents is None:
+            self._choose_arena(site)
             return
         if not self._numbers:
             self._stay(site, contents, "the task has more job roots than arenas")
@@ -158,11 +196,35 @@ class Manager:
         arena = self._load(site, contents)
         if arena is None:
             return
-        self._settled[arena.number] = site, contents.size_bytes
+        self._settled[arena.number] = _Settled(site, arena.base, contents.size_bytes)
         arena.move(self._retired.append)
         site.arena = arena.number
         site.gates = dict(contents.gates)
+        self._choose_arena(site)
         self._report(site, contents, lesson.workspace_bytes, arena.number)
+
+    def _choose_arena(self, site: Site) -> None:
+        """Let a site's jobs on a GPU begin with the arena that has most of its weights.
+
+        It may be another site's, with which it shares them. A job that streams goes on to its other
+        arenas by itself; one that has the lease alone, or nothing to stream, may have it open.
+        """
+        if self.survey.kind != "cuda":
+            return
+        roots = [root for ref in site.roots if (root := ref()) is not None]
+        places = {one.data_ptr(): one.nbytes for root in roots for one in root.parameters()}
+        sizes = {
+            number: sum(
+                size
+                for place, size in places.items()
+                if settled.base <= place < settled.base + settled.size_bytes
+            )
+            for number, settled in self._settled.items()
+        }
+        number = max(sizes, key=sizes.__getitem__, default=None)
+        if number is not None and sizes[number] > 0 and number != site.arena:
+            site.arena = number
+            self._guests.append(site)
 
     def _load(self, site: Site, contents: Contents) -> Arena | None:
         number = min(self._numbers)
@@ -224,8 +286,10 @@ class Manager:
 
         If its model lives, the program gave it other weights, as `half()` or a new state do.
         """
-        site, size_bytes = self._settled.pop(number)
-        site.arena = None
+        site, _, size_bytes = self._settled.pop(number)
+        for one in (site, *self._guests):
+            if one.arena == number:
+                one.arena = None
         site.gates = {}
         if any(root() is not None for root in site.roots):
             text = f"{site.name} is no longer streamed: its weights were replaced"

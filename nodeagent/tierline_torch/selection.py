@@ -51,6 +51,8 @@ class Run:
     reads: tuple[tuple[int, int], ...]
     writes: frozenset[int] = frozenset()
     """Weights that an operator wrote."""
+    addressed: frozenset[int] = frozenset()
+    """Weights of which the device's memory holds the addresses."""
 
     def of(self, number: Mapping[int, int]) -> Run:
         """The same job in terms of some of the weights, by their new numbers."""
@@ -58,6 +60,7 @@ class Run:
             self.calls,
             tuple((call, number[one]) for call, one in self.reads if one in number),
             frozenset(number[one] for one in self.writes if one in number),
+            frozenset(number[one] for one in self.addressed if one in number),
         )
 
 

@@ -9,13 +9,13 @@ harmless where there is any.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from tierline_torch.operators import OperatorMode
+from tierline_torch.operators import OperatorMode, written_by
 
 _NO_STORAGE = 0
 _IN_TRAINING = frozenset({"training", "train", "use_input_stats"})
@@ -29,6 +29,7 @@ class Writes(OperatorMode):
         self.outside = False
         """Whether one wrote to what it had not made itself, or may have, or drew random numbers."""
         self._made: set[int] = set()
+        self._declared: set[int] = set()
 
     def __torch_dispatch__(
         self,
@@ -41,10 +42,15 @@ class Writes(OperatorMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         given = set(_storages((args, kwargs)))
+        self._declared.update(_storages(list(written_by(func, args, kwargs))))
         if not self._made.issuperset(_written(func, args, kwargs, given)) or _draws(func):
             self.outside = True
         self._made.update(set(_storages(result)) - given - {_NO_STORAGE})
         return result
+
+    def wrote(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether an operator declared to write some of these, which were made before."""
+        return bool(self._declared & (set(_storages(list(tensors))) - {_NO_STORAGE}))
 
     @property
     def harmless(self) -> bool:

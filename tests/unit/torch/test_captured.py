@@ -78,7 +78,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     """What is captured, where there is no GPU."""
     made: list[Recorded] = []
 
-    def make(call: Callable[[], Any], writes: Writes) -> tuple[Recorded, Any]:
+    def make(call: Callable[[], Any], writes: Writes, _warm: object) -> tuple[Recorded, Any]:
         with writes:
             made.append(Recorded(call))
         return made[-1], made[-1].result
@@ -86,6 +86,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
     # another test may have compiled something
     monkeypatch.delitem(sys.modules, "torch._dynamo.convert_frame", raising=False)
     monkeypatch.setattr(captured, "_captured", make)
+    monkeypatch.setattr(captured, "_WARM_UPS", 0)
     monkeypatch.setattr(captured, "_on_gpu", bool)
     return made
 
@@ -117,6 +118,89 @@ def test_each_shape_of_arguments_has_its_graph(graphs: list[Recorded]) -> None:
                 assert found[1] == wanted[1]
                 assert all(torch.equal(*two) for two in zip(found[0], wanted[0], strict=True))
     assert len(graphs) == 7
+
+
+class Forwards(nn.Module):
+    def __init__(self, *, opaque: bool = False) -> None:
+        super().__init__()
+        self.forwards = 0
+        self.opaque = opaque
+
+    def forward(self, given: torch.Tensor) -> Any:
+        self.forwards += 1
+        return SimpleNamespace(one=given * 2) if self.opaque else given * 2
+
+
+@pytest.fixture
+def warming(graphs: list[Recorded], monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
+    """The same after calls as on a GPU, on its stream."""
+
+    def run(self: captured._Warm, call: Callable[[], Any]) -> Any:
+        self.calls += 1
+        return call()
+
+    monkeypatch.setattr(captured, "_WARM_UPS", 3)
+    monkeypatch.setattr(captured._Warm, "run", run)
+    return graphs
+
+
+def test_each_call_runs_the_model_once_until_a_graph_does(warming: list[Recorded]) -> None:
+    model = Forwards().eval()
+    wrapped = captured.Captured(model)
+    with torch.inference_mode():
+        for shape in ((2,), (3,)):
+            before = model.forwards
+            for number in range(1, 8):
+                value = float(number)
+                assert wrapped(torch.full(shape, value)).tolist() == [2 * value] * shape[0]
+                assert model.forwards - before == min(number, 4)
+    assert [graph.replays for graph in warming] == [4, 4]
+    assert captured.preparations() >= 8
+
+
+def test_a_capture_that_fails_is_said_and_never_tried_again(
+    warming: list[Recorded], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(call: Callable[[], Any], *_: object) -> None:
+        call()
+        raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+
+    monkeypatch.setattr(captured, "_captured", refuse)
+    model = Forwards().eval()
+    wrapped = captured.Captured(model)
+    with torch.inference_mode():
+        for number in range(6):
+            assert wrapped(torch.full((1,), float(number))).item() == 2 * number
+    assert model.forwards == 7
+    said = capsys.readouterr().err
+    assert said.count("runs without a graph") == 1
+    assert "is capturing; to find out, its forward ran once more than it was called" in said
+
+
+def test_what_shows_before_a_capture_costs_no_forward(
+    warming: list[Recorded], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Forwards(opaque=True).eval()
+    wrapped = captured.Captured(model)
+    with torch.inference_mode():
+        for number in range(5):
+            assert wrapped(torch.full((1,), float(number))).one.item() == 2 * number
+    assert model.forwards == 5
+    assert not warming
+    assert "nothing tells which tensors are in the SimpleNamespace" in capsys.readouterr().err
+
+
+def test_a_model_that_writes_to_its_inputs_runs_as_it_is(warming: list[Recorded]) -> None:
+    class Writes(nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return given.add_(1) * 2
+
+    wrapped = captured.Captured(Writes().eval())
+    with torch.inference_mode():
+        for number in range(6):
+            given = torch.full((1,), float(number))
+            assert wrapped(given).item() == 2 * (number + 1)
+            assert given.item() == number + 1
 
 
 def test_equal_arguments_of_other_types_have_graphs_of_their_own(graphs: list[Recorded]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tierline_torch.launch_times import layer_times_s, typical_times_s
+from tierline_torch.launch_times import layer_times_s
 
 
 def test_a_layer_takes_from_the_end_of_the_one_before_to_its_own() -> None:
@@ -33,9 +33,3 @@ def test_what_no_launch_ended_alone_counts_for_the_layer_behind() -> None:
     reads = [(0, 0), (1, 1), (2, 2), (3, 3)]
     times = layer_times_s([[0], [1], [2], [3]], reads, [(0, 1.0), (2, 4.0), (3, 5.0)], 6.0)
     assert times == pytest.approx([1.0, 0.0, 3.0, 2.0])
-
-
-def test_a_disturbed_run_moves_no_time_to_another_layer_and_counts_as_a_whole() -> None:
-    runs = [[1.0, 3.0], [5.0, 3.0], [1.0, 3.0]]
-    assert typical_times_s(runs) == pytest.approx([2.0, 6.0])
-    assert typical_times_s([[0.0, 2.0], [2.0, 0.0], [0.0, 0.0]]) == [0.0, 2.0]

@@ -391,9 +391,9 @@ struct tlp_statistics {
     uint64_t response_worst_ns;
 };
 
-/* The running job reads an arena from the start: its own again, for a second pass, or another
- * one, which is its own from then on. The client has no work under way that touches either, and
- * has closed every streamed extent. A job that took the open lease cannot. */
+/* The running job reads an arena from the start: its own again, or another one instead. The
+ * client has no work under way that touches either, and has closed every streamed extent. A job
+ * that took the lease cannot go to another one. */
 struct tlp_rewind {
     uint64_t job;
     uint32_t arena;

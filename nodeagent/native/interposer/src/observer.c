@@ -36,6 +36,7 @@ static uint32_t order_count;
 static tierline_read *reads;
 static uint32_t read_count, read_room;
 static tierline_observed totals;
+static bool *addressed; /* of `shown`: the program has copied its address to the device */
 
 void observer_lock(void) {
     pthread_mutex_lock(&lock);
@@ -415,12 +416,64 @@ static uint32_t find_words(const unsigned char *bytes, uint64_t end, uint64_t *a
     return count;
 }
 
+/* Words that may be addresses, among those that the program copied to the device since it began. A
+ * table is small and lies there for long; what else looks like an address overwrites a few of them.
+ */
+enum { MOST_REMEMBERED = 1 << 18, MOST_TABLE_BYTES = 1 << 20 };
+#define LEAST_DEVICE_ADDRESS (UINT64_C(1) << 32)
+#define MOST_DEVICE_ADDRESS (UINT64_C(1) << 47)
+static uint64_t *remembered;
+
+static void remember(const unsigned char *bytes, uint64_t at, uint64_t end) {
+    if (end > MOST_TABLE_BYTES) {
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    for (; at + 8 <= end; at += 8) {
+        uint64_t word = word_at(bytes + at);
+        if (word % 8 != 0 || word < LEAST_DEVICE_ADDRESS || word >= MOST_DEVICE_ADDRESS) {
+            continue;
+        }
+        remembered = remembered == NULL ? calloc(MOST_REMEMBERED, sizeof *remembered) : remembered;
+        if (remembered != NULL) {
+            remembered[(word * UINT64_C(0x9e3779b97f4a7c15)) >> 46] = word;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Under the lock. */
+static void note_addressed(const struct watched_found *found) {
+    for (uint32_t i = 0; i < found->count; i++) {
+        if (found->weights[i] >= own_count) {
+            addressed[found->weights[i] - own_count] = true;
+        }
+    }
+}
+
+/* Under the lock: what is watched from now on may have been in tables before. */
+static void recall(void) {
+    const struct watched_bounds bounds = watched_bounds;
+    for (uint32_t i = 0; remembered != NULL && shown_count > 0 && i < MOST_REMEMBERED; i++) {
+        if (watched_may_hold(bounds, remembered[i])) {
+            uint32_t weight;
+            struct watched_found found = {.weights = &weight, .room = 1};
+            watched_begin();
+            watched_find(remembered[i], 1, &found);
+            note_addressed(&found);
+        }
+    }
+}
+
 /* Whoever has a weight's address on the device may read it by a launch that does not name it. */
 int observer_upload(struct tierline_call *call, uint64_t target, const void *source,
                     uint64_t bytes) {
     call->transferred = bytes;
     uint64_t at = (8 - target % 8) % 8;
     int verdict = show_written(call, target, bytes);
+    if (source != NULL) {
+        remember(source, at, bytes);
+    }
     for (bool again = observer_watching() && source != NULL; again && verdict == ABI_SUCCESS;) {
         struct observer_range words[OBSERVER_MOST];
         uint32_t weights[OBSERVER_MOST];
@@ -433,6 +486,7 @@ int observer_upload(struct tierline_call *call, uint64_t target, const void *sou
         for (uint32_t i = 0; i < count; i++) {
             watched_find(words[i].address, 1, &found);
         }
+        note_addressed(&found);
         pthread_mutex_unlock(&lock);
         call->addresses = found.count > 0;
         verdict = found.count > 0 ? ask_for_copy(call, found_in, &found) : verdict;
@@ -485,8 +539,10 @@ static void restart(void) {
 static void forget(void) {
     watched_use(NULL);
     free(seen);
+    free(addressed);
     free(order);
     free(reads);
+    addressed = NULL;
     seen = NULL;
     order = NULL;
     reads = NULL;
@@ -505,11 +561,13 @@ static int watch(const tierline_weight *weights, uint32_t count, bool by_library
     }
     tierline_weight *kept = calloc(count + 1U, sizeof *kept);
     bool *new_seen = calloc(all + 1U, sizeof *new_seen);
+    bool *new_addressed = calloc(all + 1U, sizeof *new_addressed);
     uint32_t *new_order = calloc(all + 1U, sizeof *new_order);
-    if (kept == NULL || new_seen == NULL || new_order == NULL) {
+    if (kept == NULL || new_seen == NULL || new_addressed == NULL || new_order == NULL) {
         watched_free(fresh);
         free(kept);
         free(new_seen);
+        free(new_addressed);
         free(new_order);
         return -ENOMEM;
     }
@@ -524,6 +582,8 @@ static int watch(const tierline_weight *weights, uint32_t count, bool by_library
     watched_use(fresh);
     seen = new_seen;
     order = new_order;
+    addressed = new_addressed;
+    recall();
     atomic_fetch_add(&generation, 1);
     atomic_store_explicit(&recording, shown_count > 0, memory_order_relaxed);
     atomic_store_explicit(&watching, all > 0, memory_order_release);
@@ -558,6 +618,21 @@ TIERLINE_EXPORT uint32_t tierline_observer_order(uint32_t *out, uint32_t capacit
     uint32_t count = order_count;
     for (uint32_t i = 0; i < count && i < capacity; i++) {
         out[i] = order[i];
+    }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+TIERLINE_EXPORT uint32_t tierline_observer_addressed(uint32_t *out, uint32_t capacity) {
+    pthread_mutex_lock(&lock);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < shown_count && addressed != NULL; i++) {
+        if (addressed[i]) {
+            if (count < capacity) {
+                out[count] = i;
+            }
+            count++;
+        }
     }
     pthread_mutex_unlock(&lock);
     return count;

@@ -25,6 +25,26 @@ static int by_address(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
+/* Takes out what overlaps a range of the first list and is not of it. False: others overlap. */
+static bool keep_first_list(struct watched_set *of, uint32_t first_count) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < of->count; i++) {
+        const struct range range = of->ranges[i];
+        bool beats = range.weight < first_count;
+        while (beats && kept > 0 && of->ranges[kept - 1].end > range.begin &&
+               of->ranges[kept - 1].weight >= first_count) {
+            kept--;
+        }
+        if (kept == 0 || range.begin >= of->ranges[kept - 1].end) {
+            of->ranges[kept++] = range;
+        } else if (beats || of->ranges[kept - 1].weight >= first_count) {
+            return false;
+        }
+    }
+    of->count = kept;
+    return true;
+}
+
 int watched_make(const tierline_weight *first, uint32_t first_count, const tierline_weight *rest,
                  uint32_t rest_count, struct watched_set **out) {
     uint32_t count = first_count + rest_count;
@@ -45,10 +65,7 @@ int watched_make(const tierline_weight *first, uint32_t first_count, const tierl
         sound = sound && weight->bytes != 0 && begin + weight->bytes >= begin;
     }
     qsort(fresh->ranges, count, sizeof *fresh->ranges, by_address);
-    for (uint32_t i = 1; i < count; i++) {
-        sound = sound && fresh->ranges[i].begin >= fresh->ranges[i - 1].end;
-    }
-    if (!sound) {
+    if (!sound || !keep_first_list(fresh, first_count)) {
         watched_free(fresh);
         return -EINVAL;
     }

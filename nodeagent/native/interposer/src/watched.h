@@ -12,8 +12,9 @@
 
 struct watched_set;
 
-/* A set of both lists' ranges, numbered as they stand, the first list's first. 0, -ENOMEM, or
- * -EINVAL when one is empty or two overlap. */
+/* A set of both lists' ranges, numbered as they stand, the first list's first. What overlaps one of
+ * the first list is left out of the rest. 0, -ENOMEM, or -EINVAL when one is empty or two of one
+ * list overlap. */
 int watched_make(const tierline_weight *first, uint32_t first_count, const tierline_weight *rest,
                  uint32_t rest_count, struct watched_set **out);
 void watched_free(struct watched_set *old); /* NULL is none */
