@@ -50,25 +50,22 @@ def _waits_unseen(_given: torch.Tensor) -> bool:
     [
         pytest.param(_never_looks, [False] * 4, id="it looks at nothing"),
         pytest.param(_looks, [False] * 3 + [True], id="it looks at values"),
-        pytest.param(_waits_unseen, None, id="it waits for the GPU by itself"),
+        pytest.param(_waits_unseen, [False] * 6, id="it waits for the GPU by itself"),
     ],
 )
 def test_the_path_of_a_captured_model(
-    look: Callable[[torch.Tensor], bool], told: list[bool] | None, capfd: pytest.CaptureFixture[str]
+    look: Callable[[torch.Tensor], bool], told: list[bool], capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = _Asking(look).eval().cuda()
     captured = tierline.captured(model)
     stream = torch.cuda.current_stream()
     with torch.inference_mode():
-        for seed in range(3):
+        for seed in range(5):
             torch.manual_seed(seed)
             given = torch.rand(4, 8, device="cuda")
             assert torch.equal(captured(given), model.linear(given))
-    if told is None:
-        assert model.told[-1]  # the capture that did not fail was told
-    else:
-        assert model.told == told
-    assert "without a graph" not in capfd.readouterr().err
+    assert model.told == told  # three calls as it is, then the capture; or that and all others
+    assert ("without a graph" in capfd.readouterr().err) == (len(told) > 4)
     assert torch.cuda.current_stream() == stream
     assert not torch.cuda.is_current_stream_capturing()
     torch.rand(8, device="cuda")  # the generator is as it was
@@ -83,5 +80,6 @@ def test_transformers_leaves_out_a_mask_that_masks_nothing() -> None:
     pictures = torch.rand(2, 3, 32, 32, dtype=torch.float16, device="cuda")
     with torch.inference_mode():
         eager = model(pictures).last_hidden_state
-        graph = tierline.captured(model)(pictures).last_hidden_state
-    assert torch.equal(eager, graph)
+        captured = tierline.captured(model)
+        for _ in range(5):
+            assert torch.equal(captured(pictures).last_hidden_state, eager)

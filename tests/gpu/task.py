@@ -30,7 +30,8 @@ from tests.gpu import wild
 from tests.gpu.breakdown import Stamps, stamp_jobs
 from tests.gpu.models import first_tensor, kind, make, synchronize
 
-_WARM_UPS = 3
+_WARM_UPS = 10
+"""Learning takes a few jobs, and so does what comes before a capture."""
 
 
 def digest(output: object) -> str:

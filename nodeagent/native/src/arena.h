@@ -82,9 +82,9 @@ struct tl_weight {
 struct tl_device_arena {
     void *context;
     int device;
-    uint64_t published, consumed; /* device addresses of the flag words */
-    uint64_t *resident, *ring;    /* handles of cuMemCreate; 0: none */
-    uint64_t *private;            /* per extent, of a private copy; 0: none */
+    uint64_t published, consumed;       /* device addresses of the flag words */
+    uint64_t *resident, *ring;          /* handles of cuMemCreate; 0: none */
+    uint64_t *private;                  /* per extent, of a private copy; 0: none */
     uint32_t private_count, kept_count; /* kept ones are among both */
     bool *written; /* per extent: its private copy may hold other bytes than the agent has */
     uint32_t written_count;

@@ -69,7 +69,8 @@ static int reserve(struct tl_arena *arena) {
     gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
-    if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
+    if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->resident == NULL ||
+                      gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;

@@ -1,7 +1,7 @@
 /* Private copies of streamed extents, for calls that cannot go with the stream. See launch_gates.h.
  *
- * Most last for a job. Those of weights whose addresses the program has copied to the device last as
- * long as the arena: any launch may read these, and would not name them.
+ * Most last for a job. Those of weights whose addresses the program has copied to the device last
+ * as long as the arena: any launch may read these, and would not name them.
  *
  * Invariant: a copy takes its extent's place only after the GPU has done all that was given to it.
  */

@@ -11,8 +11,8 @@
  * begins, or if copies have cost as much, else it gets private copies of its extents; both wait for
  * the GPU first. A job may read several arenas: one streams at a time. A call that begins another
  * one makes that the job's, once a job; what comes back to one reads copies, as whatever reads two
- * arenas in turns would wait for the GPU at each turn. A call without weights only needs the lease, and small copies between host and
- * device, for which no job is to be begun, not even that.
+ * arenas in turns would wait for the GPU at each turn. A call without weights only needs the lease,
+ * and small copies between host and device, for which no job is to be begun, not even that.
  *
  * A call that is far ahead of its turn may skip layers, or name an old address in a hole of its
  * parameters. To go there and find the skipped layers called next costs more than the job itself.
@@ -78,8 +78,7 @@ static bool worth_rewinding(const struct tl_arena *arena, const struct named *na
 static bool worth_going_there(const struct tl_arena *arena, uint32_t index,
                               const struct named *named) {
     bool begins = named->open.needs <= arena->ring_slots && (tl_gates.been >> index & 1U) == 0;
-    return index != tl_gates.arena && named->copies > 0 &&
-           !atomic_load(&tl_gates.orphaned) &&
+    return index != tl_gates.arena && named->copies > 0 && !atomic_load(&tl_gates.orphaned) &&
            (begins || !has_room_for_copies(arena, named));
 }
 
@@ -343,7 +342,8 @@ static int begin_captured_change(const struct tierline_call *call) {
     tl_lock_acquire(&tl_gates.lock);
     const tierline_client *client = tl_gates.client;
     bool stay = client == NULL || first_arena(call) == TIERLINE_NO_ARENA ||
-                (!call->written && tl_gates_stay(client, call->generation, call->weights, call->weight_count));
+                (!call->written &&
+                 tl_gates_stay(client, call->generation, call->weights, call->weight_count));
     tl_lock_release(&tl_gates.lock);
     return stay ? (int)ABI_SUCCESS : (int)ABI_CAPTURE_UNSUPPORTED;
 }

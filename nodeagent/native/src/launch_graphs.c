@@ -136,7 +136,8 @@ static void go_to_longest(const struct tl_graph_plan *plans, uint32_t count) {
     for (uint32_t i = 1; i < count; i++) {
         longest = plans[i].needs > longest->needs ? &plans[i] : longest;
     }
-    if (longest->needs > 0 && longest->arena != tl_gates.arena && !atomic_load(&tl_gates.orphaned)) {
+    if (longest->needs > 0 && longest->arena != tl_gates.arena &&
+        !atomic_load(&tl_gates.orphaned)) {
         tl_gates_go_to(tl_gates.client, longest->arena); /* else it reads copies */
     }
 }

@@ -1,7 +1,7 @@
 /* Loading an arena: reserve, store through staging memory, seal, free.
  *
- * On a GPU extents that the program may have written are stored again, in the sealed arena. A client
- * that reconnects meanwhile still has them, and stores them again.
+ * On a GPU extents that the program may have written are stored again, in the sealed arena. A
+ * client that reconnects meanwhile still has them, and stores them again.
  *
  * Invariant: an arena that is not sealed exists for one connection only. When that breaks the
  * arena is lost, every call on it says TIERLINE_E_RETRY, and the caller frees it and starts again:
@@ -241,8 +241,7 @@ static bool may_be_written(const tierline_client *client, uint32_t index, uint32
 
 /* An arena takes bytes while it is loaded, and then those of extents that were written. */
 static int check_storing(tierline_client *client, uint32_t index, uint32_t extent) {
-    return may_be_written(client, index, extent) ? 0
-                                                 : check_loading(client, index, "storing in");
+    return may_be_written(client, index, extent) ? 0 : check_loading(client, index, "storing in");
 }
 
 static int store_from_slot(tierline_client *client, uint32_t index, uint32_t extent, uint32_t slot,

@@ -93,14 +93,15 @@ typedef struct {
 } tierline_observed;
 
 /* Watches these ranges from now on, instead of earlier ones, and restarts. They are neither empty
- * nor overlapping. Of those that lie in sealed arenas on a GPU, whose weights the library watches by
- * itself, nothing is shown. 0 weights end the watching: then the functions below show nothing, but while launches are
- * timed what is read of arenas, weights numbered arena by arena as tierline_weights named them.
- * Returns 0, -EINVAL or -ENOMEM. */
+ * nor overlapping. Of those that lie in sealed arenas on a GPU, whose weights the library watches
+ * by itself, nothing is shown. 0 weights end the watching: then the functions below show nothing,
+ * but while launches are timed what is read of arenas, weights numbered arena by arena as
+ * tierline_weights named them. Returns 0, -EINVAL or -ENOMEM. */
 int tierline_observer_watch(const tierline_weight *weights, uint32_t count);
 
-/* Indexes of watched weights of which the program has copied addresses to the device, as far as that
- * is remembered: launches may read these without naming them. In the same manner as the order. */
+/* Indexes of watched weights of which the program has copied addresses to the device, as far as
+ * that is remembered: launches may read these without naming them. In the same manner as the order.
+ */
 uint32_t tierline_observer_addressed(uint32_t *out, uint32_t capacity);
 
 /* Forgets what was read, keeps what is watched: a job begins. */

@@ -1,0 +1,130 @@
+"""Programs whose jobs must give what they give without Tierline, job by job, each forward once.
+
+    tests/gpu/site.sh python3 -m tests.gpu.once [CASE...] [--fast-memory 1Gi] [--jobs 40]
+
+Each case of programs/once.py runs plain, then twice by `tierline run`: observed, and managed. The
+table says for each process how many jobs ended, how many gave something else than plain, and the
+median time of the last ten; below it is what Tierline said. Ends with 1 if any job differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.gpu.programs.once import CASES
+
+PROGRAM = Path(__file__).parent / "programs" / "once.py"
+LIMIT_S = 100
+TASK = """apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: {case}, namespace: once}}
+spec:
+  realtime: {{period: 500ms, criticality: BestEffort}}
+  memory: {{budget: 24Gi}}
+  swap: {{tiers: [dram]}}
+  device: {{kind: cuda}}
+  template:
+    spec:
+      containers:
+      - name: main
+        image: none
+        command: ["{python}", "{program}", "{case}", "{jobs}", "{path}"]
+"""
+Rows = dict[int, tuple[str, float]]
+
+
+def command(case: str, jobs: int, path: Path) -> list[str]:
+    """The program by itself."""
+    return [sys.executable, str(PROGRAM), case, str(jobs), str(path)]
+
+
+def rows(path: Path) -> list[Rows]:
+    """Of each process that wrote there, in the order of their beginning."""
+    found = sorted(path.parent.glob(f"{path.name}.*"), key=lambda one: one.stat().st_ctime_ns)
+    lines = [[line.split() for line in one.read_text().splitlines()] for one in found]
+    return [{int(n): (d, float(ms)) for n, d, ms in each} for each in lines]
+
+
+def run(case: str, jobs: int, folder: Path, fast: str) -> tuple[str, str]:
+    """How it ended, and what it said."""
+    text = TASK.format(
+        case=case, jobs=jobs, python=sys.executable, program=PROGRAM, path=folder / case
+    )
+    file = folder / f"{case}.yaml"
+    file.write_text(text)
+    options = ["run", str(file), "--duration", "30", "--fast-memory", fast]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tierline_cli", *options],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return "hangs", ((late.stdout or b"") + (late.stderr or b"")).decode(errors="replace")
+    return f"exit {done.returncode}", done.stdout + done.stderr
+
+
+def report(case: str, plain: Rows, folder: Path, ended: str, said: str) -> bool:
+    """A line a process; whether all is as plain."""
+    right = True
+    for number, found in enumerate(rows(folder / case)):
+        other = [n for n, (digest, _) in found.items() if digest != plain[n][0]]
+        right = right and not other
+        taken, before = (
+            statistics.median([ms for _, ms in list(each.values())[-10:]] or [0])
+            for each in (found, plain)
+        )
+        print(
+            f"{case:12} {'observed' if number == 0 else 'managed':9} jobs {len(found):3} "
+            f"different {len(other):3} {other[:8]} ms {taken:8.2f} plain {before:8.2f}  {ended}",
+            flush=True,
+        )
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
+    for line in [line for line in lines if line.strip()][-14:]:
+        print("    |", line[:180], flush=True)
+    return right and len(rows(folder / case)) > 1
+
+
+def main() -> int:
+    """Run the cases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", default=list(CASES))
+    parser.add_argument("--fast-memory", default="1Gi")
+    parser.add_argument("--jobs", type=int, default=40)
+    arguments = parser.parse_args()
+    right = True
+    with tempfile.TemporaryDirectory() as name:
+        plain, under = Path(name) / "plain", Path(name) / "under"
+        plain.mkdir()
+        under.mkdir()
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TIERLINE")}
+        running = {
+            case: subprocess.Popen(
+                command(case, arguments.jobs, plain / case),
+                env={**environment, "TIERLINE_LIBRARY": os.environ.get("TIERLINE_LIBRARY", "")},
+            )
+            for case in arguments.cases
+        }
+        for case, process in running.items():
+            if process.wait() != 0:
+                print(f"{case:12} fails without Tierline")
+        for case in arguments.cases:
+            found = rows(plain / case)
+            if found and len(found[0]) == arguments.jobs:
+                ended, said = run(case, arguments.jobs, under, arguments.fast_memory)
+                right = report(case, found[0], under, ended, said) and right
+    print("all as without Tierline" if right else "NOT as without Tierline")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

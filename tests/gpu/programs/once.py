@@ -1,0 +1,265 @@
+"""Programs of which each job says what it computed: `once.py CASE JOBS FILE`.
+
+What a case does at a given job is the same with and without Tierline, so the lines must be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+D, DEPTH, EVERY = 4096, 24, 4
+Job = Callable[[int], tuple[torch.Tensor, ...]]
+GATHER = b"""
+extern "C" __global__ void gather(const unsigned long long *table, unsigned short *out) {
+    const unsigned short *at = (const unsigned short *)table[blockIdx.x];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = at[threadIdx.x * 1021];
+}
+"""
+
+
+def stack(depth: int = DEPTH) -> nn.Sequential:
+    """Weights of 32 MiB a layer, in fp16."""
+    return nn.Sequential(*itertools.chain(*((nn.Linear(D, D), nn.GELU()) for _ in range(depth))))
+
+
+def ready(model: Any) -> Any:
+    """On the GPU."""
+    return model.half().cuda().eval()
+
+
+def inputs(number: int) -> torch.Tensor:
+    """Of a job; they repeat."""
+    generator = torch.Generator("cuda").manual_seed(number % EVERY)
+    return torch.randn(8, D, dtype=torch.half, device="cuda", generator=generator)
+
+
+class Whole(nn.Module):
+    """A body, and a head behind it."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body, self.head = body, nn.Linear(D, D)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """As such models do."""
+        output: torch.Tensor = self.head(self.body(given))
+        return output
+
+
+class Embeds(nn.Module):
+    """A table that others have, too, read at both ends, as T5's decoder does."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table, self.body = table, stack(DEPTH // 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        hidden: torch.Tensor = self.body(self.table(ids))
+        return hidden @ self.table.weight[:256].t()
+
+
+def features() -> Job:
+    """A part called by itself and within its model."""
+    whole = ready(Whole(stack()))
+    return lambda number: (whole.body(inputs(number)), whole(inputs(number)))
+
+
+def tied() -> Job:
+    """Two models behind one embedding."""
+    table = nn.Embedding(20000, D)
+    models = [ready(Embeds(table)) for _ in range(2)]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        ids = torch.arange(8, device="cuda") + number % EVERY
+        return tuple(model(ids) for model in models)
+
+    return job
+
+
+def exchanged() -> Job:
+    """Other weights between jobs: loaded, merged, scaled, cleared, trained."""
+    model = ready(stack())
+    other = {name: one.flip(0).clone().cpu() for name, one in model.state_dict().items()}
+    layers = [one for one in model if isinstance(one, nn.Linear)]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        if number == 16:
+            model.load_state_dict(other)
+        elif number == 20:
+            left, right = torch.ones(2, D, 4, dtype=torch.half, device="cuda") * 1e-3
+            layers[3].weight.data += left @ right.t()
+        elif number == 24:
+            layers[5].weight.mul_(0.5)
+        elif number == 28:
+            layers[7].bias.zero_()
+            layers[8].weight.copy_(layers[9].weight)
+        elif number == 32:
+            layers[11].weight.grad = torch.ones_like(layers[11].weight)
+            torch.optim.SGD([layers[11].weight], lr=1e-3).step()
+        return (model(inputs(number)),)
+
+    return job
+
+
+def table(first: int) -> Job:
+    """Reads by addresses that the program copies to the device before job `first`."""
+    from cuda.bindings import driver, nvrtc  # noqa: PLC0415
+
+    model = ready(stack())
+    weights = [one.weight for one in model if isinstance(one, nn.Linear)]
+    torch.cuda.synchronize()
+    program = nvrtc.nvrtcCreateProgram(GATHER, b"gather.cu", 0, [], [])[1]
+    major, minor = torch.cuda.get_device_capability()
+    nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture=sm_{major}{minor}".encode()])
+    code = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
+    nvrtc.nvrtcGetCUBIN(program, code)
+    gather = driver.cuModuleGetFunction(driver.cuModuleLoadData(code)[1], b"gather")[1]
+    addresses: list[torch.Tensor] = []
+
+    def note() -> None:
+        addresses.append(torch.tensor([one.data_ptr() for one in weights]).cuda())
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        if number == first:
+            note()
+        output = model(inputs(number))
+        if not addresses:
+            return (output,)
+        found = torch.empty(len(weights) * 256, dtype=torch.half, device="cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        import ctypes  # noqa: PLC0415
+
+        parameters = (
+            (addresses[0].data_ptr(), found.data_ptr()),
+            (ctypes.c_uint64, ctypes.c_uint64),
+        )
+        answer = driver.cuLaunchKernel(
+            gather, len(weights), 1, 1, 256, 1, 1, 0, stream, parameters, 0
+        )
+        assert int(answer[0]) == 0, answer
+        return output, found
+
+    if first == 0:
+        note()
+    return job
+
+
+def counts() -> Job:
+    """How often forward ran is part of what a job gives."""
+    ran: list[int] = [0]
+    model = ready(stack())
+    model.register_forward_hook(lambda *_: ran.__setitem__(0, ran[0] + 1))
+    return lambda number: (model(inputs(number)), torch.tensor(ran))
+
+
+def experts() -> Job:
+    """A mixture, each token to one expert."""
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = nn.Linear(D, 8)
+            self.experts = nn.ModuleList(nn.Linear(D, D) for _ in range(8))
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            chosen = self.gate(given).argmax(-1)
+            output = torch.zeros_like(given)
+            for number, expert in enumerate(self.experts):
+                at = (chosen == number).nonzero().squeeze(-1)
+                if len(at):
+                    output[at] = expert(given[at])
+            return given + output
+
+    model = ready(nn.Sequential(*(Mixture() for _ in range(4))))
+    return lambda number: (model(inputs(number)),)
+
+
+def compiled() -> Job:
+    """PyTorch's own graphs."""
+    model = torch.compile(ready(stack()), mode="reduce-overhead")
+    return lambda number: (model(inputs(number)).clone(),)
+
+
+def graphed() -> Job:
+    """The program's own graph, after three calls on a side stream."""
+    model, given = ready(stack()), inputs(0).clone()
+    graph, made, output = torch.cuda.CUDAGraph(), [False], [given]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        given.copy_(inputs(number))
+        if number < 3:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                output[0] = model(given)
+            torch.cuda.current_stream().wait_stream(side)
+            return (output[0],)
+        if not made[0]:
+            with torch.cuda.graph(graph):
+                output[0] = model(given)
+            made[0] = True
+        graph.replay()
+        return (output[0].clone(),)
+
+    return job
+
+
+def traced() -> Job:
+    """A model of TorchScript."""
+    model = torch.jit.trace(ready(stack()), inputs(0))
+    return lambda number: (model(inputs(number)),)
+
+
+def captured() -> Job:
+    """As captured graphs of Tierline's."""
+    import tierline  # noqa: PLC0415
+
+    model = tierline.captured(ready(stack()))
+    return lambda number: (model(inputs(number)),)
+
+
+CASES: dict[str, Callable[[], Job]] = {
+    "features": features,
+    "tied": tied,
+    "exchanged": exchanged,
+    "table-first": lambda: table(0),
+    "table-late": lambda: table(20),
+    "counts": counts,
+    "experts": experts,
+    "captured": captured,
+    "graphed": graphed,
+    "traced": traced,
+    "compiled": compiled,
+}
+
+
+def main() -> None:
+    """Run so many jobs."""
+    case, jobs, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    torch.manual_seed(0)
+    with open(f"{path}.{os.getpid()}", "w", buffering=1) as out, torch.no_grad():  # noqa: PTH123
+        job = CASES[case]()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for number in range(jobs):
+            begin.record()
+            outputs = job(number)
+            end.record()
+            end.synchronize()
+            raw = b"".join(
+                one.contiguous().view(torch.uint8).cpu().numpy().tobytes() for one in outputs
+            )
+            digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
+            print(number, digest, f"{begin.elapsed_time(end):.2f}", file=out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""What the launches of a few real jobs allow; the library's part is in tests/cuda."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierline_torch.launch_order import select_by_launches
+from tierline_torch.launch_survey import LaunchRecorder, LaunchSurvey, _few
+from tierline_torch.selection import Run
+
+COUNT = 12
+ORDER = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=80)
+
+
+class _Nothing:
+    """No launches."""
+
+
+def test_a_few_jobs_are_enough_unless_they_still_make_ready_for_graphs() -> None:
+    survey = LaunchSurvey(_Nothing())  # type: ignore[arg-type]
+    recorder = survey.recorder()
+    assert isinstance(recorder, LaunchRecorder)
+    runs: list[Run] = []
+    for number in range(1, 9):
+        runs.append(Run((), ((0, 0),)))
+        recorder.prepares = number < 6
+        selection, enough = survey.judge([], runs, None)
+        assert enough == (number >= 6)
+    recorder.prepares = True
+    assert survey.judge([], runs, None)[1]
+    assert [layer.weights for layer in selection.layers] == [(0,)]
+
+
+def test_what_the_first_job_explains_is_taken_at_once() -> None:
+    survey = LaunchSurvey(_Nothing())  # type: ignore[arg-type]
+    survey.recorder()
+    learned = select_by_launches(2, [[(0, 1), (1, 0)]])
+    assert survey.judge([], [Run((), ((3, 1), (9, 0)))], learned) == (learned, True)
+    assert not survey.judge([], [Run((), ((3, 0), (9, 1)))], learned)[1]
+
+
+@given(ORDER)
+def test_of_many_reads_the_first_and_the_last_say_what_stays_resident(order: list[int]) -> None:
+    """A loop that generates reads a million times; two such jobs are compared in a moment."""
+    longer = list(enumerate(order * (9000 // len(order) + 1)))
+    few = _few(longer)
+    assert len(few) <= 2 * COUNT
+    whole, part = (select_by_launches(COUNT, [one]) for one in (longer, few))
+    assert whole.pinned == part.pinned
+    assert [layer.weights for layer in whole.layers] == [layer.weights for layer in part.layers]
+    assert _few(few) == few
