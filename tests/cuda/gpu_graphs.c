@@ -5,6 +5,7 @@
 
 #include "gpu_kit.h"
 #include "kernel_node.h"
+#include "simcuda.h"
 
 enum { ZERO = 200 }; /* a slot that nothing writes to */
 
@@ -348,6 +349,83 @@ static void refused_launch(void) {
     }
 }
 
+/* The jobs of a model of which a part is also called by itself: graphs of one arena and of both. */
+static void two_roots(void) {
+    struct task whole;
+    extents /= 2;
+    load_all();
+    load_another(&whole, &task, 1, extents, 2);
+    CUgraph graph;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (uint32_t w = 0; w < task.count || w < whole.count; w++) {
+        if (w < task.count) {
+            OK(launch(&task, w, w, stream, 0));
+        }
+        if (w < whole.count) {
+            OK(launch(&whole, w, w, stream, 0));
+        }
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    CUgraphExec both = instantiate(graph);
+    CUgraphExec part = capture_all(0);
+    for (int i = 0; i < 4; i++) {
+        clear(&task);
+        clear(&whole);
+        uint64_t job = begin(i % 2 == 0 ? &whole : &task);
+        OK(cuGraphLaunch(i < 2 ? both : part, stream));
+        for (uint32_t w = 0; w < whole.count && i >= 2; w++) {
+            OK(launch(&whole, w, w, stream, 0));
+        }
+        check(&task, 0, task.count, stream);
+        check(&whole, 0, whole.count, stream);
+        HOLDS(end(&whole, job).fetched_bytes == 0 || i < 2);
+    }
+    OK(cuGraphExecDestroy(both));
+    OK(cuGraphExecDestroy(part));
+}
+
+/* Tables that a kernel makes of weights, read by the one behind it, which names none. */
+static void tables_of_the_device(void) {
+    load_all();
+    CUmodule module;
+    CUfunction array;
+    CUfunction fill;
+    CUdeviceptr table;
+    uint64_t one = 1;
+    uint64_t bytes = 4096;
+    OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
+    OK(cuModuleGetFunction(&array, module, "sim_gemm_array"));
+    OK(cuModuleGetFunction(&fill, module, "sim_fill"));
+    OK(cuMemAlloc(&table, sizeof(uint64_t)));
+    CUgraph graph;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (uint32_t w = 0; w < task.count; w++) {
+        uint64_t in = (uint64_t)(uintptr_t)(task.results + ZERO);
+        uint64_t out = (uint64_t)(uintptr_t)(task.results + w);
+        uint64_t duration_ns = 300000;
+        void *made[] = {&table, &task.weights[w].address, &one};
+        void *waits[] = {&duration_ns};
+        void *read[] = {&table, &one, &bytes, &in, &out};
+        OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, stream, made, NULL));
+        OK(cuLaunchKernel(task.spin, 1, 1, 1, 1, 1, 1, 0, stream, waits, NULL));
+        OK(cuLaunchKernel(array, 1, 1, 1, 1, 1, 1, 0, stream, read, NULL));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    CUgraphExec exec = instantiate(graph);
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        OK(cuGraphLaunch(exec, stream));
+        OK(cuCtxSynchronize());
+        for (uint32_t w = 0; w < task.count; w++) {
+            const uint8_t *at = task.content + task.weights[w].offset;
+            HOLDS(task.weights[w].bytes < bytes || task.results[w] == simcuda_hash(0, at, bytes));
+        }
+        end(&task, job);
+    }
+    OK(cuGraphExecDestroy(exec));
+}
+
 /* What cannot be read may read anything: such a graph does not run. */
 static void unreadable(void) {
     load_all();
@@ -381,6 +459,8 @@ int main(int argc, char **argv) {
         {"revoked", revoked},
         {"refused_launch", refused_launch},
         {"unreadable", unreadable},
+        {"two_roots", two_roots},
+        {"tables_of_the_device", tables_of_the_device},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

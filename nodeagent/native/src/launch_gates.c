@@ -21,8 +21,8 @@
  *
  * A weight whose address the program copies to the device may be read by launches that do not name
  * it, in this job or any later one: it gets a private copy for good before that, and streams no
- * more. What a kernel itself writes of its parameters is not seen: such a weight is safe until the
- * next call behind the kernel that names another one.
+ * more. What a kernel itself writes of its parameters is not seen: such a weight is there until the
+ * next call on the stream, or node of the graph, that names another one.
  *
  * Beside its jobs a program may change weights: load others, merge, train. What copies and memsets
  * write is seen, of kernels only which weights they name. Each gets private copies that may be

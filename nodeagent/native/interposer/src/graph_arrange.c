@@ -212,6 +212,25 @@ static uint32_t node_begin(const struct arrangement *made, uint32_t node) {
     return node == 0 ? 0 : made->node_ends[node - 1];
 }
 
+/* A kernel may read what the one before it has put the addresses of into memory, as those that make
+ * tables for batched products do, and names nothing then. So what follows a node in its chain and
+ * names nothing counts as a reader of the same. */
+static void hold_behind(struct arranger *a) {
+    const struct graph_order *order = &a->order;
+    for (uint32_t i = 0; i < a->view->node_count; i++) {
+        uint32_t v = order->nodes[i];
+        struct plan_node *node = &a->nodes[v];
+        for (uint32_t e = order->in_begin[v];
+             node->span_begin == node->span_end && e < order->in_begin[v + 1]; e++) {
+            uint32_t before = order->in_from[e];
+            if (order->chains[before] == order->chains[v]) {
+                node->span_begin = a->nodes[before].span_begin;
+                node->span_end = a->nodes[before].span_end;
+            }
+        }
+    }
+}
+
 static bool ask_question(struct arranger *a) {
     uint32_t count = a->view->node_count;
     a->nodes = calloc((size_t)count + 1, sizeof *a->nodes);
@@ -251,7 +270,11 @@ static bool ask_question(struct arranger *a) {
                                          .edges = a->view->edges,
                                          .early = any_early ? a->early : NULL,
                                          .stops = a->made->permit != 0 ? a->stops : NULL};
-    return order_nodes(&a->question, &a->order);
+    if (!order_nodes(&a->question, &a->order)) {
+        return false;
+    }
+    hold_behind(a);
+    return true;
 }
 
 /* Weights that lie where the ring cannot hold them. */
