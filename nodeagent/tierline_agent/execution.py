@@ -130,8 +130,9 @@ class Executor:
         return self._rewound(execution, stream, job)
 
     async def _rewound(self, execution: Execution, stream: Stream | None, job: Job) -> bool:
+        words = job.words
         try:
-            if job.words is None:
+            if words is None:
                 return not execution.ended
             if stream is not None:
                 await asyncio.shield(stream.finished)
@@ -142,7 +143,7 @@ class Executor:
             if job is not execution.job:
                 job = self._exchange(execution, job)
             first = self._ahead.find(execution)
-            job.words.reset(first)
+            words.reset(first)
             if execution.asked and job.yielding is not None:
                 job.yielding.words.ask()
             self._stream(execution, first)

@@ -185,7 +185,7 @@ def experts() -> Job:
 
 def compiled() -> Job:
     """PyTorch's own graphs."""
-    model = torch.compile(ready(stack()), mode="reduce-overhead")
+    model: Any = torch.compile(ready(stack()), mode="reduce-overhead")
     return lambda number: (model(inputs(number)).clone(),)
 
 

@@ -193,13 +193,13 @@ def in_a_job(client: RawClient, *messages: p.Message) -> None:
 @pytest.mark.parametrize(
     "messages",
     [
-        (p.Rewind(1), p.Rewind(1)),
-        (p.Rewind(1), p.Rewind(1), p.Rewind(1)),
-        (p.Rewind(1), p.Yield(1, 0, 0, 0, 0, p.JobFlags(0))),
-        (p.Rewind(1), p.JobEnd(1, 0, 0, 0, 0)),
-        (p.Rewind(1), p.JobEnd(1, 0, 0, 0, 0), p.JobBegin(2, 0, p.JobFlags(0), 0, 1)),
-        (p.Rewind(1), p.Free(0)),
-        (p.Rewind(1), p.JobBegin(2, p.NO_ARENA, p.JobFlags(0), 0, 1)),
+        (p.Rewind(1, 0), p.Rewind(1, 0)),
+        (p.Rewind(1, 0), p.Rewind(1, 0), p.Rewind(1, 0)),
+        (p.Rewind(1, 0), p.Yield(1, 0, 0, 0, 0, p.JobFlags(0))),
+        (p.Rewind(1, 0), p.JobEnd(1, 0, 0, 0, 0)),
+        (p.Rewind(1, 0), p.JobEnd(1, 0, 0, 0, 0), p.JobBegin(2, 0, p.JobFlags(0), 0, 1)),
+        (p.Rewind(1, 0), p.Free(0)),
+        (p.Rewind(1, 0), p.JobBegin(2, p.NO_ARENA, p.JobFlags(0), 0, 1)),
     ],
     ids=lambda messages: " ".join(type(one).__name__ for one in messages),
 )
