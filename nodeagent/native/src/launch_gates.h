@@ -21,7 +21,7 @@ int tl_gates_settle(tierline_client *client);
 
 /* The agent has the bytes of an extent that may have been written: it is what it was. 0 or a code.
  * Without the client's lock. */
-int tl_gates_stored(tierline_client *client, uint32_t arena, uint32_t extent);
+int tl_gates_stored(tierline_client *client, uint32_t index, uint32_t extent);
 
 /* The verbs of a job on a GPU. Without the client's lock. */
 int tl_gates_job_begin(tierline_client *client, const struct tlp_job_begin *asked, uint64_t *job);

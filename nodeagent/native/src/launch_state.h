@@ -70,7 +70,7 @@ void *tl_gates_context(const tierline_client *client);
  * library's. 0 or a code. */
 int tl_gates_hold(tierline_client *client, uint32_t wanted);
 /* The job reads this arena from the start, its own again or another one. 0 or a code. */
-int tl_gates_go_to(tierline_client *client, uint32_t arena);
+int tl_gates_go_to(tierline_client *client, uint32_t index);
 /* With the lease: waits for the GPU and gives it back.
  * 0, or a code after which the job is over all the same, unless it is TIERLINE_E_STATE. */
 int tl_gates_end_locked(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes);
