@@ -1,0 +1,114 @@
+"""Runs programs in processes of many, plain, observed and managed by a real agent.
+
+A process that ends before its programs do is started again with the programs after the one that
+ended it; that one's result says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.integration.agent.agent_process import AgentProcess, plan
+
+_ROOT = Path(__file__).parents[2]
+_EXTENTS = 400
+_RING = 24
+_SECONDS = 10**9
+Results = dict[int, dict[str, Any]]
+
+
+def run_all(
+    folder: Path, name: str, seeds: Sequence[int], environment: Mapping[str, str]
+) -> Results:
+    """Run the programs of these seeds; returns what was seen of each."""
+    results: Results = {}
+    left = list(seeds)
+    while left:
+        path = folder / f"{name}-{left[0]}.jsonl"
+        errors = folder / f"{name}-{left[0]}.log"
+        code = _process(path, errors, left, environment)
+        done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        results |= {line["seed"]: line for line in done}
+        left = left[len(done) :]
+        if left:
+            end = errors.read_text(errors="replace").strip().splitlines()[-14:]
+            results[left[0]] = {"ended": f"the process ended with {code}", "log": end}
+            left = left[1:]
+    return results
+
+
+def _process(
+    path: Path, errors: Path, seeds: Sequence[int], environment: Mapping[str, str]
+) -> int:
+    path.unlink(missing_ok=True)
+    ours = {key: value for key, value in os.environ.items() if not key.startswith("TIERLINE_")}
+    with errors.open("wb") as log:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.programs.running", str(path), *map(str, seeds)],
+            cwd=_ROOT,
+            env={**ours, **environment},
+            stdout=log,
+            stderr=log,
+            check=False,
+        )
+    return done.returncode
+
+
+def plain(folder: Path, seeds: Sequence[int]) -> Results:
+    """Without the plugin."""
+    return run_all(folder, "plain", seeds, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+
+
+def observed(folder: Path, seeds: Sequence[int]) -> Results:
+    """As a task is measured."""
+    records = folder / "observed.jsonl"
+    return run_all(folder, "observed", seeds, {"TIERLINE_OBSERVE": str(records)})
+
+
+class Agent:
+    """An agent that streams whatever the programs run, and what it has seen of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process = AgentProcess(folder, fast_extents=_RING + 64)
+        settings = json.loads(self._process.config.read_text())
+        settings["tiers"][0]["size_bytes"] = 64 << 20
+        self._process.config.write_text(json.dumps(settings))
+        self.notices: dict[str, int] = {}
+        self.jobs = self.streamed_bytes = 0
+
+    def __enter__(self) -> Agent:
+        self._process.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.stop()
+
+    def managed(self, seeds: Sequence[int]) -> Results:
+        """As a task runs by its plan."""
+        name = f"programs-{seeds[0]}"
+        answer = self._process.register(
+            name,
+            plan(_EXTENTS, ring=_RING),
+            period_ns=_SECONDS,
+            deadline_ns=_SECONDS,
+            criticality="BestEffort",
+        )
+        assert answer["ok"], answer
+        self._process.call("start", epoch_ns=time.monotonic_ns(), until_ns=0)
+        environment = {"TIERLINE_SOCKET": answer["socket"], "TIERLINE_REQUIRED": "1"}
+        results = run_all(self._folder, "managed", seeds, environment)
+        task = self._process.task(name)
+        self.jobs += task["jobs"]
+        self.streamed_bytes += task["streamed_bytes"]
+        for notice in task["notices"]:
+            self.notices[notice["text"]] = self.notices.get(notice["text"], 0) + 1
+        self._process.forget_tasks()
+        return results
