@@ -1,7 +1,7 @@
-"""`python -m tests.programs --count 10000 [--first 0] [--batch 200]`: a table of what differs.
+"""`python -m tests.programs --count 10000`: runs programs, and tells what differs.
 
-A program that differs is run again in a process of its own; what is told is whether it does so
-alone, or only after the programs before it.
+A program that differs is told with its number. `--seeds N --modes managed` runs it alone, and
+`python -m tests.programs.generator N` prints it.
 """
 
 from __future__ import annotations
@@ -16,71 +16,60 @@ from pathlib import Path
 
 from tests.programs import modes
 from tests.programs.comparing import difference
-from tests.programs.generator import generate
+from tests.programs.kinds import KINDS, load
 
-Run = Callable[[Sequence[int]], modes.Results]
+Run = Callable[[str, Sequence[int]], modes.Results]
 
 
 def main() -> int:
     """Run programs, and print what differs; returns the number of those that do."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="programs-") as name:
-        folder = Path(name)
-        with modes.Agent(folder) as agent:
-            runs: dict[str, Run] = {
-                "observed": lambda seeds: modes.observed(folder, seeds),
-                "managed": agent.managed,
-            }
-            faults = _all(options, folder, {key: runs[key] for key in options.modes})
-            print(f"{agent.jobs} jobs, {agent.streamed_bytes >> 20} MiB streamed")
-            for text, count in Counter(agent.notices).most_common(options.notices):
-                print(f"  {count} {text}")
+    with tempfile.TemporaryDirectory(prefix="programs-") as name, modes.Agent(Path(name)) as agent:
+        runs: dict[str, Run] = {
+            "observed": lambda kind, seeds: modes.observed(Path(name), kind, seeds),
+            "managed": agent.managed,
+        }
+        faults = _all(options, Path(name), {key: runs[key] for key in options.modes})
+        print(f"{agent.jobs} jobs, {agent.streamed_bytes >> 10:,} KiB streamed")
+        for text, count in Counter(agent.notices).most_common(options.notices):
+            print(f"  {count} {text}")
     return min(faults, 100)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.programs", description=__doc__)
+    parser.add_argument("--kind", choices=sorted(KINDS), default="programs")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--batch", type=int, default=200, help="programs in one process")
     parser.add_argument("--seeds", type=int, nargs="*", help="these alone")
     parser.add_argument("--modes", nargs="*", default=["observed", "managed"])
-    parser.add_argument("--notices", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--notices", type=int, default=0, help="print so many kinds of notices")
+    parser.add_argument("--json", type=Path, help="a line for each that differs")
     return parser.parse_args()
 
 
 def _all(options: argparse.Namespace, folder: Path, runs: dict[str, Run]) -> int:
     seeds = options.seeds or range(options.first, options.first + options.count)
+    kind = load(options.kind)
     begin, faults, tags = time.monotonic(), 0, Counter[str]()
     for start in range(0, len(seeds), options.batch):
         batch = list(seeds[start : start + options.batch])
-        plain = modes.plain(folder, batch)
+        plain = modes.plain(folder, options.kind, batch)
         for name, run in runs.items():
-            for seed, text in _differing(folder, plain, run, batch):
-                program = generate(seed)
+            under = run(options.kind, batch)
+            for seed in batch:
+                if (text := difference(plain[seed], under[seed])) is None:
+                    continue
                 faults += 1
-                tags.update(program.tags)
-                print(f"{seed:6} {name:8} {' '.join(program.tags)}\n       {text}", flush=True)
-                _keep(options.json, {"seed": seed, "mode": name, "tags": program.tags, "text": text})
+                tags.update(kind.tags(seed))
+                print(f"{seed:6} {name:8} {' '.join(kind.tags(seed))}\n       {text}", flush=True)
+                _keep(options.json, {"seed": seed, "mode": name, "text": text})
         done = start + len(batch)
         print(f"{done} programs, {faults} differ, {time.monotonic() - begin:.0f} s", flush=True)
     for tag, count in tags.most_common(20):
         print(f"  {count:4} {tag}")
     return faults
-
-
-def _differing(
-    folder: Path, plain: modes.Results, run: Run, batch: list[int]
-) -> list[tuple[int, str]]:
-    under = run(batch)
-    found = []
-    for seed in batch:
-        if (text := difference(plain[seed], under[seed])) is None:
-            continue
-        alone = difference(modes.plain(folder, [seed])[seed], run([seed])[seed])
-        found.append((seed, alone or f"not alone, but after others: {text}"))
-    return found
 
 
 def _keep(path: Path | None, line: dict[str, object]) -> None:

@@ -18,14 +18,17 @@ from typing import Any
 from tests.integration.agent.agent_process import AgentProcess, plan
 
 _ROOT = Path(__file__).parents[2]
-_EXTENTS = 400
+_EXTENT_BYTES = 16 << 10
+_EXTENTS = 2000
+_RESIDENT = (0,)
+"""What a model reads out of turn comes first in its arena, and the arena of most is the first."""
 _RING = 24
 _SECONDS = 10**9
 Results = dict[int, dict[str, Any]]
 
 
 def run_all(
-    folder: Path, name: str, seeds: Sequence[int], environment: Mapping[str, str]
+    folder: Path, kind: str, name: str, seeds: Sequence[int], environment: Mapping[str, str]
 ) -> Results:
     """Run the programs of these seeds; returns what was seen of each."""
     results: Results = {}
@@ -33,7 +36,7 @@ def run_all(
     while left:
         path = folder / f"{name}-{left[0]}.jsonl"
         errors = folder / f"{name}-{left[0]}.log"
-        code = _process(path, errors, left, environment)
+        code = _process(path, errors, kind, left, environment)
         done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         results |= {line["seed"]: line for line in done}
         left = left[len(done) :]
@@ -45,13 +48,13 @@ def run_all(
 
 
 def _process(
-    path: Path, errors: Path, seeds: Sequence[int], environment: Mapping[str, str]
+    path: Path, errors: Path, kind: str, seeds: Sequence[int], environment: Mapping[str, str]
 ) -> int:
     path.unlink(missing_ok=True)
     ours = {key: value for key, value in os.environ.items() if not key.startswith("TIERLINE_")}
     with errors.open("wb") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.programs.running", str(path), *map(str, seeds)],
+            [sys.executable, "-m", "tests.programs.running", str(path), kind, *map(str, seeds)],
             cwd=_ROOT,
             env={**ours, **environment},
             stdout=log,
@@ -61,15 +64,15 @@ def _process(
     return done.returncode
 
 
-def plain(folder: Path, seeds: Sequence[int]) -> Results:
+def plain(folder: Path, kind: str, seeds: Sequence[int]) -> Results:
     """Without the plugin."""
-    return run_all(folder, "plain", seeds, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
+    return run_all(folder, kind, "plain", seeds, {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"})
 
 
-def observed(folder: Path, seeds: Sequence[int]) -> Results:
+def observed(folder: Path, kind: str, seeds: Sequence[int]) -> Results:
     """As a task is measured."""
     records = folder / "observed.jsonl"
-    return run_all(folder, "observed", seeds, {"TIERLINE_OBSERVE": str(records)})
+    return run_all(folder, kind, "observed", seeds, {"TIERLINE_OBSERVE": str(records)})
 
 
 class Agent:
@@ -77,9 +80,10 @@ class Agent:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process = AgentProcess(folder, fast_extents=_RING + 64)
+        self._process = AgentProcess(folder)
         settings = json.loads(self._process.config.read_text())
-        settings["tiers"][0]["size_bytes"] = 64 << 20
+        settings["tiers"][0]["size_bytes"] = 256 << 20
+        settings["device"] |= {"extent_bytes": _EXTENT_BYTES, "fast_bytes": 16 << 20}
         self._process.config.write_text(json.dumps(settings))
         self.notices: dict[str, int] = {}
         self.jobs = self.streamed_bytes = 0
@@ -91,12 +95,12 @@ class Agent:
     def __exit__(self, *error: object) -> None:
         self._process.stop()
 
-    def managed(self, seeds: Sequence[int]) -> Results:
+    def managed(self, kind: str, seeds: Sequence[int]) -> Results:
         """As a task runs by its plan."""
         name = f"programs-{seeds[0]}"
         answer = self._process.register(
             name,
-            plan(_EXTENTS, ring=_RING),
+            plan(_EXTENTS, resident=_RESIDENT, ring=_RING, extent_bytes=_EXTENT_BYTES),
             period_ns=_SECONDS,
             deadline_ns=_SECONDS,
             criticality="BestEffort",
@@ -104,7 +108,7 @@ class Agent:
         assert answer["ok"], answer
         self._process.call("start", epoch_ns=time.monotonic_ns(), until_ns=0)
         environment = {"TIERLINE_SOCKET": answer["socket"], "TIERLINE_REQUIRED": "1"}
-        results = run_all(self._folder, "managed", seeds, environment)
+        results = run_all(self._folder, kind, "managed", seeds, environment)
         task = self._process.task(name)
         self.jobs += task["jobs"]
         self.streamed_bytes += task["streamed_bytes"]

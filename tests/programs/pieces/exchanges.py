@@ -19,7 +19,7 @@ _STEPS = {
     "nn.Linear else None)",
     "freezes": "model.requires_grad_(False)",
     "trains_mode": "model.train().eval()",
-    "replaces_body": "old = model.body\nmodel.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())",
+    "replaces_body": "model.body = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())",
     "wraps_body": "model.body = nn.Sequential(model.body, nn.Tanh())",
     "copies_body": "model.body = copy.deepcopy(model.body)",
     "drops_body": "model.body = nn.Identity()",

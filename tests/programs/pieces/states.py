@@ -52,7 +52,8 @@ def audit_file(text: Text) -> None:
 def read_position(text: Text) -> None:
     text.add(
         "top",
-        "(folder / 'frames').write_bytes(bytes(range(250)) * 40)\nFILE = open(folder / 'frames', 'rb')",
+        "(folder / 'frames').write_bytes(bytes(range(250)) * 40)\n"
+        "FILE = open(folder / 'frames', 'rb')",
     )
     text.add("before", "x = x + FILE.read(1)[0]")
     text.add("told", "say(FILE.tell())")
@@ -147,7 +148,10 @@ def weight_changes_itself(text: Text) -> None:
 def running_buffer(text: Text) -> None:
     text.add("init", "self.register_buffer('mean', torch.zeros(WIDTH))")
     form = text.random.choice(
-        ["self.mean = self.mean * 0.9 + y.mean(0).detach() * 0.1", "self.mean.lerp_(y.mean(0), 0.1)"]
+        [
+            "self.mean = self.mean * 0.9 + y.mean(0).detach() * 0.1",
+            "self.mean.lerp_(y.mean(0), 0.1)",
+        ]
     )
     text.add("after", f"{form}\ny = y - self.mean")
 
@@ -212,9 +216,7 @@ def thread_local(text: Text) -> None:
 
 def environment(text: Text) -> None:
     text.add("top", "os.environ['PROGRAM_CALLS'] = '0'")
-    text.add(
-        "before", "os.environ['PROGRAM_CALLS'] = str(int(os.environ['PROGRAM_CALLS']) + 1)"
-    )
+    text.add("before", "os.environ['PROGRAM_CALLS'] = str(int(os.environ['PROGRAM_CALLS']) + 1)")
     text.add("told", "say(os.environ['PROGRAM_CALLS'])")
 
 
@@ -239,9 +241,7 @@ def logged(text: Text) -> None:
 
 def warned(text: Text) -> None:
     text.add("top", "import warnings")
-    text.add(
-        "asked", "warned = warnings.catch_warnings(record=True)\nheard = warned.__enter__()"
-    )
+    text.add("asked", "warned = warnings.catch_warnings(record=True)\nheard = warned.__enter__()")
     text.add("asked", "warnings.simplefilter('always')")
     text.add("before", "warnings.warn('small batch')")
     text.add("told", "warned.__exit__(None, None, None)\nsay([str(w.message) for w in heard])")
@@ -465,7 +465,7 @@ def versions(text: Text) -> None:
 
 def gradient_mode(text: Text) -> None:
     text.add("before", "say(torch.is_grad_enabled(), torch.is_inference_mode_enabled())")
-    text.add("before", "say(torch.get_num_threads(), threading.current_thread().name)")
+    text.add("before", "say(torch.get_num_threads(), threading.active_count() < 40)")
 
 
 STATES: tuple[Piece, ...] = (

@@ -48,7 +48,10 @@ KINDS = {
     "transposed": ("t.clone().T", "o"),
     "expanded": ("t[:1].expand(4, -1)", "o"),
     "overlapping": ("t.contiguous().as_strided((3, 5), (2, 1), 1)", "o"),
-    "conjugated": ("torch.complex(t.float(), t.float()).conj()", "torch.view_as_real(o.resolve_conj())"),
+    "conjugated": (
+        "torch.complex(t.float(), t.float()).conj()",
+        "torch.view_as_real(o.resolve_conj())",
+    ),
     "negated": ("torch.complex(t.float(), t.float()).conj().imag", "o"),
     "empty": ("t[:0]", "o.sum() + torch.ones(1)"),
     "scalar": ("t.sum()", "o"),
@@ -120,7 +123,9 @@ def _put(text: Text, kind: str, place: str) -> None:
         text.add("ready", f"model.read = (lambda odd: lambda: {_read(kind, 'odd')})({held})")
         _mixed_in(text, "self.read()")
     else:
-        text.add("top", "class Result:\n    def __init__(self, **fields): vars(self).update(fields)")
+        text.add(
+            "top", "class Result:\n    def __init__(self, **fields): vars(self).update(fields)"
+        )
         odd = _make(kind, "y")
         text.output = {
             "output": f"(y, {odd})",

@@ -1,4 +1,4 @@
-"""Tracing, function transforms, profilers and other modes, around a call or after the model served."""
+"""Tracing, function transforms, profilers, other modes: around a call, or after the model served."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _AFTER = {
     "fx": "t = torch.fx.symbolic_trace(model.body)\nsay(t(z), len(t.graph.nodes))",
     "make_fx": "from torch.fx.experimental.proxy_tensor import make_fx\n"
     "t = make_fx(model.body)(z)\nsay(t(z), len(t.graph.nodes))",
-    "export": "t = torch.export.export(model.body, (z,))\nsay(t.module()(z), "
-    "len(t.graph.nodes))",
+    "export": "t = torch.export.export(model.body, (z,))\nsay(t.module()(z), len(t.graph.nodes))",
     "compile": "t = torch.compile(model.body, backend='eager')\nsay(t(z), t(z))",
     "fake": "from torch._subclasses.fake_tensor import FakeTensorMode\n"
     "with FakeTensorMode(allow_non_fake_inputs=True) as m:\n"
@@ -37,7 +36,8 @@ _AFTER = {
     "checkpoint": "from torch.utils.checkpoint import checkpoint\n"
     "v = z.clone().requires_grad_()\ncheckpoint(model.body, v, use_reentrant=False).sum()"
     ".backward()\nsay(v.grad)",
-    "saliency": "v = z.clone().requires_grad_()\nmodel.body(v).float().sum().backward()\nsay(v.grad)",
+    "saliency": "v = z.clone().requires_grad_()\nmodel.body(v).float().sum().backward()\n"
+    "say(v.grad)",
     "double_backward": "v = z.clone().requires_grad_()\n"
     "g, = torch.autograd.grad(model.body(v).float().square().sum(), v, create_graph=True)\n"
     "say(torch.autograd.grad(g.sum(), v))",

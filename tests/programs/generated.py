@@ -1,0 +1,38 @@
+"""Kind `programs`: number N is the program that the generator makes of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from tests.programs.generator import generate
+from tests.programs.kinds import Say
+
+
+def tags(number: int) -> tuple[str, ...]:
+    """Return which pieces it has."""
+    return generate(number).tags
+
+
+def unordered(number: int) -> bool:
+    """Say whether it says things in any order."""
+    return generate(number).unordered
+
+
+def run(number: int, say: Say, folder: Path) -> None:
+    """Run it, as a module of its own."""
+    name = f"program_{number}"
+    module = ModuleType(name)
+    vars(module).update(folder=folder, given=_given, say=say)
+    sys.modules[name] = module
+    try:
+        exec(compile(generate(number).source, name, "exec"), vars(module))  # noqa: S102
+    finally:
+        del sys.modules[name]
+        vars(module).clear()
+
+
+def _given(i: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 + i % 4))
