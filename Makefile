@@ -8,7 +8,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
+.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -66,6 +66,11 @@ e2e: kubernetes images ## pods on a real kubelet and containerd, the images and 
 	tests/packages.sh runc containernetworking-plugins busybox binutils gcc libc6-dev musl-tools
 	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
 	$(BIN)/python -m pytest -m e2e tests/images tests/e2e
+
+# An hour on two cores. What a library has that is too large here, or takes inputs of its own, is passed over by both.
+zoo: $(STAMP) ## architectures of transformers, timm and torchvision, built small: plain against managed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[zoo]'
+	$(BIN)/python -m tests.programs --kind zoo --count 1000 --batch 60 --modes managed --notices 100
 
 fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found
 	tests/packages.sh clang libclang-rt-14-dev

@@ -24,7 +24,11 @@ Run = Callable[[str, Sequence[int]], modes.Results]
 def main() -> int:
     """Run programs, and print what differs; returns the number of those that do."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="programs-") as name, modes.Agent(Path(name)) as agent:
+    extent_bytes = modes.EXTENT_BYTES[options.kind]
+    with (
+        tempfile.TemporaryDirectory(prefix="programs-") as name,
+        modes.Agent(Path(name), extent_bytes) as agent,
+    ):
         runs: dict[str, Run] = {
             "observed": lambda kind, seeds: modes.observed(Path(name), kind, seeds),
             "managed": agent.managed,
@@ -50,8 +54,8 @@ def _options() -> argparse.Namespace:
 
 
 def _all(options: argparse.Namespace, folder: Path, runs: dict[str, Run]) -> int:
-    seeds = options.seeds or range(options.first, options.first + options.count)
     kind = load(options.kind)
+    seeds = options.seeds or kind.numbers(options.first, options.count)
     begin, faults, tags = time.monotonic(), 0, Counter[str]()
     for start in range(0, len(seeds), options.batch):
         batch = list(seeds[start : start + options.batch])

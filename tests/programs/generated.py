@@ -11,6 +11,11 @@ from tests.programs.generator import generate
 from tests.programs.kinds import Say
 
 
+def numbers(first: int, count: int) -> list[int]:
+    """Return so many numbers."""
+    return list(range(first, first + count))
+
+
 def tags(number: int) -> tuple[str, ...]:
     """Return which pieces it has."""
     return generate(number).tags

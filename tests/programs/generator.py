@@ -53,7 +53,7 @@ class Program:
 def generate(seed: int) -> Program:
     """Make the program of a seed."""
     random = Random(f"program {seed}")  # noqa: S311 - choices, not secrets
-    text = Text(random, random.choice([16, 32, 64, 128, 160]), random.randint(4, 9))
+    text = Text(random, random.choice([32, 96, 128, 160, 192]), random.randint(7, 12))
     body = random.choice(BODIES)
     text.unordered = body not in ORDERED and random.random() < 0.06
     _add(text, body)

@@ -18,9 +18,10 @@ from typing import Any
 from tests.integration.agent.agent_process import AgentProcess, plan
 
 _ROOT = Path(__file__).parents[2]
-_EXTENT_BYTES = 16 << 10
+EXTENT_BYTES = {"programs": 64 << 10, "modules": 64 << 10, "zoo": 128 << 10}
+"""By kind: models should have several; an agent takes no smaller ones than 64 KiB."""
 _EXTENTS = 2000
-_RESIDENT = (0,)
+_RESIDENT = (0, 1)
 """What a model reads out of turn comes first in its arena, and the arena of most is the first."""
 _RING = 24
 _SECONDS = 10**9
@@ -78,12 +79,15 @@ def observed(folder: Path, kind: str, seeds: Sequence[int]) -> Results:
 class Agent:
     """An agent that streams whatever the programs run, and what it has seen of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, extent_bytes: int) -> None:
+        self._folder, self._extent_bytes = folder, extent_bytes
         self._process = AgentProcess(folder)
         settings = json.loads(self._process.config.read_text())
-        settings["tiers"][0]["size_bytes"] = 256 << 20
-        settings["device"] |= {"extent_bytes": _EXTENT_BYTES, "fast_bytes": 16 << 20}
+        settings["tiers"][0]["size_bytes"] = 5 * _EXTENTS * extent_bytes // 4
+        settings["device"] |= {
+            "extent_bytes": extent_bytes,
+            "fast_bytes": 1024 * extent_bytes,
+        }
         self._process.config.write_text(json.dumps(settings))
         self.notices: dict[str, int] = {}
         self.jobs = self.streamed_bytes = 0
@@ -100,7 +104,7 @@ class Agent:
         name = f"programs-{seeds[0]}"
         answer = self._process.register(
             name,
-            plan(_EXTENTS, resident=_RESIDENT, ring=_RING, extent_bytes=_EXTENT_BYTES),
+            plan(_EXTENTS, resident=_RESIDENT, ring=_RING, extent_bytes=self._extent_bytes),
             period_ns=_SECONDS,
             deadline_ns=_SECONDS,
             criticality="BestEffort",

@@ -63,13 +63,14 @@ def names(library: int) -> tuple[str, ...]:
     return tuple(sorted(torchvision.models.list_models()))
 
 
-def numbers() -> list[int]:
-    """Return all numbers."""
-    return [
+def numbers(first: int, count: int) -> list[int]:
+    """Return so many of the numbers, of all libraries."""
+    found = [
         library * LIBRARY + index
         for library in (TRANSFORMERS, TIMM, TORCHVISION)
         for index in range(len(names(library)))
     ]
+    return found[first : first + count]
 
 
 def tags(number: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Tracing, function transforms, profilers, other modes: around a call, or after the model served."""
+"""Tracing, function transforms, profilers, other modes: around a call or after the model served."""
 
 from __future__ import annotations
 
