@@ -214,10 +214,11 @@ static uint32_t node_begin(const struct arrangement *made, uint32_t node) {
 
 /* A kernel may read what the one before it has put the addresses of into memory, as those that make
  * tables for batched products do, and names nothing then. So what follows a node in its chain and
- * names nothing counts as a reader of the same. */
+ * names nothing counts as a reader of the same. Not where branches run side by side: the ring could
+ * not hold what all of them keep. */
 static void hold_behind(struct arranger *a) {
     const struct graph_order *order = &a->order;
-    for (uint32_t i = 0; i < a->view->node_count; i++) {
+    for (uint32_t i = 0; order->chain_count == 1 && i < a->view->node_count; i++) {
         uint32_t v = order->nodes[i];
         struct plan_node *node = &a->nodes[v];
         for (uint32_t e = order->in_begin[v];
