@@ -371,11 +371,12 @@ int observer_transfer(struct tierline_call *call, uint64_t source, uint64_t byte
     return observer_copy(call, source, bytes);
 }
 
-/* Shows the watched weights in [target, target + bytes), if there are any. */
+/* Shows the weights in [target, target + bytes), if the library watches any: a gate of the
+ * program's is told of what is read. */
 static int show_written(struct tierline_call *call, uint64_t target, uint64_t bytes) {
     int verdict = ABI_SUCCESS;
     const struct watched_bounds bounds = watched_bounds;
-    if (observer_watching() &&
+    if (observer_watching() && own_count > 0 &&
         (watched_may_hold(bounds, target) || bounds.lowest - target < bytes)) {
         call->written = true;
         verdict = copy_pieces(call, &target, &(size_t){bytes}, 1);
@@ -488,8 +489,8 @@ int observer_upload(struct tierline_call *call, uint64_t target, const void *sou
         }
         note_addressed(&found);
         pthread_mutex_unlock(&lock);
-        call->addresses = found.count > 0;
-        verdict = found.count > 0 ? ask_for_copy(call, found_in, &found) : verdict;
+        call->addresses = found.count > 0 && own_count > 0;
+        verdict = call->addresses ? ask_for_copy(call, found_in, &found) : verdict;
         call->weights = NULL;
         call->weight_count = 0;
         call->addresses = false;
