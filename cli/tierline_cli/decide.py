@@ -83,7 +83,7 @@ def question_of(
     """What one task asks, and what the node's device for it offers.
 
     Raises:
-        CommandError: the question makes no sense as it stands.
+        CommandError, QuestionError: the question makes no sense as it stands.
     """
     device = device_for(node, task.spec.device.kind.value)
     own = OVERHEADS[device.kind]
@@ -94,10 +94,10 @@ def question_of(
         gate_s=own.gate_s,
         supports=from_api.supports_of(device),
     )
-    try:
-        return from_api.demand_of(task, profile, device.extent_bytes), capacity
-    except from_api.QuestionError as error:
-        raise CommandError(str(error), EXIT_BAD_INPUT) from error
+    elsewhere = from_api.measured_elsewhere(task.spec, profile, device)
+    if elsewhere is not None:
+        raise CommandError(f"MemTask/{task.name}: {elsewhere}", EXIT_BAD_INPUT)
+    return from_api.demand_of(task, profile, device.extent_bytes), capacity
 
 
 def scheduling_sentence(answer: Admitted) -> str:

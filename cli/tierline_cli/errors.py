@@ -1,11 +1,16 @@
 """How a command ends, and the one error that carries a sentence for its user.
 
-Exit codes: 0 done; 1 a program or the agent failed; 2 bad input; 3 infeasible (nothing was
-started); 4 it ran, but a deadline was missed or an output differed.
+Exit codes: 0 done; 1 a program or the agent failed, or a task did no job; 2 bad input;
+3 infeasible (nothing was started); 4 it ran, but a deadline was missed or an output differed.
+
+Invariant: no traceback reaches a user. What nobody foresaw is one sentence, too; its traceback is
+kept in a file for those who mend it.
 """
 
 import signal
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -58,4 +63,17 @@ def run(
     except OSError as error:
         click.echo(f"{name}: {error}", err=True)
         sys.exit(EXIT_FAILED)
+    except Exception as error:  # the invariant above
+        click.echo(f"{name}: {_unforeseen(error)}", err=True)
+        sys.exit(EXIT_FAILED)
     sys.exit(EXIT_OK)
+
+
+def _unforeseen(error: Exception) -> str:
+    """The sentence about an error of ours; its traceback is written to a file."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="tierline-fault-", suffix=".txt", delete=False
+    ) as file:
+        traceback.print_exception(error, file=file)
+    words = " ".join(str(error).split()) or type(error).__name__
+    return f"a fault of Tierline itself ({words}); please report it with {file.name}"

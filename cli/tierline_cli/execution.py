@@ -129,6 +129,10 @@ class Execution:
             time.sleep(_POLL_S)
         return self.snapshot()
 
+    def last_words(self, task: str) -> str:
+        """What the program of a task, or Tierline in it, said last."""
+        return next(one.last_words() for one in self._programs if one.spec.task == task)
+
     def close(self) -> None:
         """End every program."""
         for program in self._programs:

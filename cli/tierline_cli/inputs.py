@@ -9,6 +9,9 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
+_BANDWIDTHS = (100_000, 10**14)
+"""Bytes a second, from a worn SD card to what no bus has; what is beyond is a slip of the pen."""
+
 
 def manifests_with_tasks(files: Sequence[Path], purpose: str) -> Manifests:
     """What `files` hold, at least one MemTask among it; `purpose` is a verb.
@@ -59,7 +62,7 @@ def one_node(manifests: Manifests, file: Path | None) -> MemNode:
     """The MemNode in `file`, or the only one in `manifests`.
 
     Raises:
-        CommandError: there is none, or more than one.
+        CommandError: there is none, or more than one, or its links are none.
     """
     nodes = load_manifests([str(file)]).nodes if file is not None else manifests.nodes
     if len(nodes) != 1:
@@ -68,6 +71,14 @@ def one_node(manifests: Manifests, file: Path | None) -> MemNode:
             "(an agent prints its own: tierline top --node)",
             EXIT_BAD_INPUT,
         )
+    for link in nodes[0].status.links:
+        if not _BANDWIDTHS[0] <= link.bandwidth <= _BANDWIDTHS[1]:
+            raise CommandError(
+                f"MemNode/{nodes[0].name}: the link {link.name.value} of {link.device} moves "
+                f"{link.bandwidth} bytes a second, which no link does; have the node's agent "
+                "measure it, and write its MemNode again: tierline top --node",
+                EXIT_BAD_INPUT,
+            )
     return nodes[0]
 
 

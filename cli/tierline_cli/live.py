@@ -1,7 +1,8 @@
 """What a person watches while tasks run, and the table that is left at the end."""
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -9,7 +10,9 @@ from rich.text import Text
 
 from tierline_api.realtime import Criticality
 from tierline_cli.results import TaskResult
+from tierline_cli.verdicts import Outputs, Verdict
 
+_FILE_COLUMNS = 132
 _COLUMNS = ("period", "jobs", "misses", "p50", "p99", "worst", "bound", "alone", "streamed")
 
 
@@ -27,8 +30,10 @@ def shown_size(size_bytes: float) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def task_table(results: Sequence[TaskResult], title: str) -> Table:
-    """One row a task.
+def task_table(
+    results: Sequence[TaskResult], title: str, outputs: Mapping[str, Outputs] | None = None
+) -> Table:
+    """One row a task; without `outputs` nothing was compared yet.
 
     Responses stand beside `bound`, the worst that admission proved, and `alone`, a job without
     Tierline on the quiet device. `streamed` is per job. `yields`, how often jobs gave the device
@@ -56,27 +61,46 @@ def task_table(results: Sequence[TaskResult], title: str) -> Table:
             Text(str(result.misses), style=late if result.misses else "green"),
             shown_time(result.response_p50_s),
             shown_time(result.response_p99_s),
-            shown_time(result.response_worst_s),
+            Text(
+                shown_time(result.response_worst_s),
+                style="bold red" if result.bound_exceeded else "",
+            ),
             shown_time(result.predicted_worst_s),
             shown_time(result.compute_only_s),
             shown_size(result.streamed_bytes_per_job),
             *([str(result.preemptions) if result.preemptible else "-"] if yields else []),
-            _outputs(result.outputs_identical),
+            _outputs(None if outputs is None else outputs[result.name]),
         )
     return table
 
 
-def _outputs(identical: bool | None) -> Text:
-    if identical is None:
+_STYLES: Final = {
+    Verdict.IDENTICAL: "green",
+    Verdict.DIFFERENT: "bold red",
+    Verdict.NOT_COMPARABLE: "yellow",
+}
+
+
+def _outputs(outputs: Outputs | None) -> Text:
+    if outputs is None:
         return Text("…", style="dim")
-    return Text("identical", style="green") if identical else Text("DIFFERENT", style="bold red")
+    word = outputs.verdict.value
+    if outputs.verdict is Verdict.DIFFERENT:
+        word = word.upper()
+    elif outputs.compared < outputs.jobs and outputs.compared:
+        word = f"{outputs.compared} of {outputs.jobs} {word}"
+    return Text(word, style=_STYLES[outputs.verdict])
 
 
 def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
     """Fast memory, tiers and links in a line each."""
     peak, limit = shown_size(snapshot["fast_peak_bytes"]), shown_size(snapshot["fast_limit_bytes"])
-    lines = [f"fast memory      {peak} at most, of {limit}"]
-    lines += [
+    exceeded = snapshot["fast_peak_bytes"] > snapshot["fast_limit_bytes"]
+    fast = Text(
+        f"fast memory      {peak} at most, of {limit}{': EXCEEDED' if exceeded else ''}",
+        style="bold red" if exceeded else "dim",
+    )
+    lines = [
         f"tier {tier['name']:<12}{shown_size(tier['used_bytes'])}"
         f" of {shown_size(tier['capacity_bytes'])}"
         for tier in snapshot["tiers"]
@@ -87,7 +111,7 @@ def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
         f"{', slower than planned' if link['drifted'] else ''}"
         for link in snapshot["links"]
     ]
-    return Text("\n".join(lines), style="dim")
+    return Group(fast, Text("\n".join(lines), style="dim"))
 
 
 def notice_lines(snapshot: Mapping[str, Any]) -> RenderableType:
@@ -103,11 +127,20 @@ def notice_lines(snapshot: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def screen(results: Sequence[TaskResult], snapshot: Mapping[str, Any], title: str) -> Group:
-    """The whole live view."""
-    return Group(task_table(results, title), memory_lines(snapshot), notice_lines(snapshot))
+def screen(
+    results: Sequence[TaskResult],
+    snapshot: Mapping[str, Any],
+    title: str,
+    outputs: Mapping[str, Outputs] | None = None,
+) -> Group:
+    """The whole live view; at the end with what is known of `outputs`."""
+    table = task_table(results, title, outputs)
+    return Group(table, memory_lines(snapshot), notice_lines(snapshot))
 
 
 def console() -> Console:
-    """Where people look; standard output is for the one JSON object."""
-    return Console(stderr=True)
+    """Where people look; standard output is for the one JSON object.
+
+    What is no terminal has no width of its own; 80 columns would cut the table of tasks.
+    """
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _FILE_COLUMNS)

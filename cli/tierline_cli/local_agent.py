@@ -1,6 +1,7 @@
 """An agent of one's own for the length of a command: started, waited for, stopped, cleaned up."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from tierline_cli.admin_client import AdminClient
-from tierline_cli.errors import CommandError
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.place import Place
 
 _START_TIMEOUT_S = 120.0  # the tiers are preallocated and the links measured first
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
+_PREFIX = "tl-"
+_SOCKET = "tasks/{task}/tierline.sock"
+_LONGEST_SOCKET = 107  # bytes of a path in a sockaddr_un
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,25 @@ class TierSpec:
     path: Path
     size_bytes: int
     temporary: bool  # made for this command alone, and removed with it
+
+
+def short_folder(longest_task: int = 63) -> Path:
+    """Make a folder whose name is short enough for the socket of a task with such a name below it.
+
+    Raises:
+        CommandError: none of the folders for what is temporary is, or can be written.
+    """
+    below = f"/{_PREFIX}12345678/run/{_SOCKET.format(task='x' * longest_task)}"
+    room = _LONGEST_SOCKET - len(below)
+    places = (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/dev/shm")  # noqa: S108
+    for place in filter(None, places):
+        if len(os.fsencode(place)) <= room and os.access(place, os.W_OK):
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+    raise CommandError(
+        f"no folder for the agent's sockets: of {', '.join(filter(None, places))} none can be "
+        f"written and has a name of at most {room} bytes; set TMPDIR to one",
+        EXIT_BAD_INPUT,
+    )
 
 
 @dataclass
@@ -40,11 +63,9 @@ class LocalAgent:
     metrics_port: int | None = None
     margin: float | None = None
     """That of the plans made for it; None for what is usual."""
-    work_dir: Path = field(init=False)
+    work_dir: Path = field(default_factory=short_folder)
+    """A folder of its own."""
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-"))
 
     @property
     def run_dir(self) -> Path:
@@ -58,7 +79,7 @@ class LocalAgent:
 
     def task_socket(self, task: str) -> Path:
         """The socket of one task's processes."""
-        return self.run_dir / "tasks" / task / "tierline.sock"
+        return self.run_dir / _SOCKET.format(task=task)
 
     def start(self) -> AdminClient:
         """Start the agent and wait until it answers.

@@ -4,7 +4,6 @@ Each stage needs the one before it. Whatever happens, `close` ends every process
 file that the run made.
 """
 
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +21,21 @@ from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.execution import Execution
 from tierline_cli.inputs import check_names
-from tierline_cli.local_agent import LocalAgent
-from tierline_cli.measurements import Measurements
+from tierline_cli.leftovers import Leftovers
+from tierline_cli.local_agent import LocalAgent, short_folder
+from tierline_cli.measurements import Measurements, OnJob
 from tierline_cli.place import Place
 from tierline_cli.programs import program_of
 from tierline_cli.remeasured import JobTimes, remeasured
+from tierline_cli.report import TaskReport
 from tierline_cli.results import (
     TaskPromise,
     TaskResult,
-    outputs_identical,
     releases_until,
     result_of,
 )
 from tierline_cli.tiers import check_tiers, tiers_for
+from tierline_cli.verdicts import Outputs, judge
 from tierline_operator.planning import from_api
 from tierline_operator.planning.answer import Admitted, Infeasible
 
@@ -79,7 +80,9 @@ class LocalRun:
                 EXIT_BAD_INPUT,
             )
         check_tiers(self.tasks, options.tier_paths)
+        self._leftovers = Leftovers()
         self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
+        self._leftovers.remove_afterwards(self.work_dir)
         self.measured = Measurements(manifests, self.place, self.work_dir)
         self._node: MemNode | None = None
         self._admitted: Admitted | None = None
@@ -96,16 +99,21 @@ class LocalRun:
 
     def start_agent(self) -> MemNode:
         """Start an agent whose tiers have room for the weights; returns what it measured."""
+        tiers = tiers_for(
+            self.tasks,
+            self.measured.profiles,
+            self._extent_bytes,
+            self.work_dir,
+            self.options.tier_paths,
+        )
+        work_dir = short_folder(max(len(task.name) for task in self.tasks))
+        for path in (work_dir, *(tier.path for tier in tiers if tier.temporary)):
+            self._leftovers.remove_afterwards(path)
         self._agent = LocalAgent(
             fast_bytes=self.options.fast_bytes,
             extent_bytes=self._extent_bytes,
-            tiers=tiers_for(
-                self.tasks,
-                self.measured.profiles,
-                self._extent_bytes,
-                self.work_dir,
-                self.options.tier_paths,
-            ),
+            tiers=tiers,
+            work_dir=work_dir,
             place=self.place,
             metrics_port=self.options.metrics_port,
             margin=self.options.margin,
@@ -158,14 +166,24 @@ class LocalRun:
         self._span_s = None
 
     def finish(self) -> Mapping[str, Any]:
-        """End the programs, take the last jobs, and see that their outputs can be compared."""
-        execution = _begun(self._execution)
-        snapshot = execution.finish()
-        self.measured.complete_references(execution.log, lambda *_: None)
-        return snapshot
+        """End the programs and take the last jobs."""
+        return _begun(self._execution).finish()
+
+    def compare(self, on_job: OnJob) -> None:
+        """See that outputs can be compared: programs may run again without Tierline for that."""
+        self.measured.complete_references(_begun(self._execution).log, on_job)
+
+    def reports(self, snapshot: Mapping[str, Any]) -> list[TaskReport]:
+        """What is known of each task once the programs have ended and were compared."""
+        execution, outputs = _begun(self._execution), self.outputs()
+        rows = zip(self.tasks, self.results(final=True), self.job_times(snapshot), strict=True)
+        return [
+            TaskReport(task, result, outputs[task.name], seen, execution.last_words(task.name))
+            for task, result, seen in rows
+        ]
 
     def results(self, *, final: bool) -> list[TaskResult]:
-        """The numbers so far; with `final`, unanswered releases and outputs are counted, too."""
+        """The numbers so far; with `final`, unanswered releases are counted, too."""
         execution, admitted = _begun(self._execution), _begun(self._admitted)
         results = []
         for task, plan in zip(self.tasks, admitted.plans, strict=True):
@@ -179,17 +197,21 @@ class LocalRun:
                 preemptible=plan.preemptible,
                 criticality=task.spec.realtime.criticality,
             )
-            if final:
-                span_s = self._span_s
-                releases = None if span_s is None else releases_until(span_s, period_s)
-                identical = outputs_identical(
-                    *(jobs, self.measured.references[task.name]),
-                    cut_short=task.name in execution.cut_short,
-                )
-                results.append(result_of(promise, jobs, releases, identical))
-            else:
-                results.append(result_of(promise, jobs, None, None))
+            span_s = self._span_s if final else None
+            releases = None if span_s is None else releases_until(span_s, period_s)
+            results.append(result_of(promise, jobs, releases))
         return results
+
+    def outputs(self) -> dict[str, Outputs]:
+        """Whether each task's outputs are those without Tierline, once it is finished."""
+        execution = _begun(self._execution)
+        return {
+            task.name: judge(
+                *(execution.log.of(task.name), self.measured.references[task.name]),
+                cut_short=task.name in execution.cut_short,
+            )
+            for task in self.tasks
+        }
 
     def job_times(self, snapshot: Mapping[str, Any]) -> list[JobTimes]:
         """How long the jobs of each task had the device, as the agent's snapshot has it."""
@@ -201,6 +223,9 @@ class LocalRun:
                 overruns=counted[plan.name]["overruns"],
                 worst_s=counted[plan.name]["job_time_worst_ns"] / 1e9,
                 planned_s=plan.job_time_s,
+                memory_overruns=counted[plan.name]["memory_overruns"],
+                workspace_peak_bytes=counted[plan.name]["workspace_peak_bytes"],
+                workspace_planned_bytes=plan.workspace_bytes,
             )
             for plan in plans
         ]
@@ -209,13 +234,16 @@ class LocalRun:
         """The profiles that the tasks were planned by; where jobs over-ran, with their worst."""
         node, profiles = _begun(self._node), self.measured.profiles
         return [
-            remeasured(task, profiles[task.name], node, plan, seen.worst_s)
-            if seen.overruns
-            else profiles[task.name]
+            remeasured(task, profiles[task.name], node, plan, seen)
             for task, plan, seen in zip(
                 self.tasks, _begun(self._admitted).plans, times, strict=True
             )
         ]
+
+    def admitted_again(self, times: Sequence[JobTimes]) -> Admitted | Infeasible:
+        """Ask for the proof once more, by what jobs took where that was more than planned."""
+        by_task = dict(zip((task.name for task in self.tasks), self.profiles(times), strict=True))
+        return decide.decide(self.tasks, by_task, _begun(self._node), self.options.margin)
 
     def close(self) -> None:
         """End every process and remove what the run made."""
@@ -225,7 +253,7 @@ class LocalRun:
             self._admin.close()
         if self._agent is not None:
             self._agent.stop()
-        shutil.rmtree(self.work_dir, ignore_errors=True)
+        self._leftovers.close()
 
 
 def _begun(stage: _T | None) -> _T:

@@ -1,6 +1,6 @@
 """The `tierline` command and its subcommands."""
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import click
 
@@ -19,6 +19,10 @@ from tierline_cli import (
 )
 from tierline_cli.cluster import plugin
 from tierline_cli.errors import run as run_command
+from tierline_operator.planning.from_api import QuestionError
+
+BAD_INPUT: Final = (ManifestError, QuestionError)
+"""Errors whose sentence is about what a user wrote."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,4 +49,4 @@ cli.add_command(plugin.group, "cluster")
 
 def main() -> NoReturn:
     """Run the command line."""
-    run_command(cli, "tierline", bad_input=(ManifestError,))
+    run_command(cli, "tierline", bad_input=BAD_INPUT)

@@ -1,7 +1,7 @@
 """What is known of the tasks of a run: profiles, reference outputs, compute times alone.
 
 A profile comes from the manifests or is measured here by observing the program. The reference
-outputs come from observing only, so a run with given profiles takes them afterwards.
+outputs come from observing only. What they leave open after a run, programs are run again for.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,25 @@ from tierline_api.memtask import MemTask
 from tierline_cli import profiling
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.place import Place
-from tierline_cli.results import JobLog, unreferenced_inputs
+from tierline_cli.results import JobLog
+from tierline_cli.verdicts import ENOUGH_RUNS, Reference
 
+_MORE_RUNS = ENOUGH_RUNS  # the first ones may have had other inputs
+_MOST_JOBS = 2000
+"""Of one more run without Tierline; what a long run did after so many is not compared."""
 OnJob = Callable[[str, int], None]
 """Hears a task's name and how many of its jobs were observed."""
 
 
 @dataclass
 class Measurements:
-    """By task name: its profile, its outputs by input, and its usual time alone in seconds."""
+    """By task name: its profile, its outputs without Tierline, its usual time alone in seconds."""
 
     manifests: Manifests
     place: Place
     work_dir: Path
     profiles: dict[str, MemProfile] = field(default_factory=dict)
-    references: dict[str, dict[str, str]] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
     compute_only_s: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -69,19 +73,25 @@ class Measurements:
                 seen = self._observe(task, jobs, on_job)
                 self.profiles[task.name] = profiling.as_profile(task, seen, product)
                 self.compute_only_s[task.name] = profiling.typical(seen.compute_s)
-                self.references[task.name] = seen.outputs
+                self.references[task.name] = Reference([seen.plain_run])
             else:
                 self.profiles[task.name] = given
                 self.compute_only_s[task.name] = given.spec.compute_s
-                self.references[task.name] = {}
+                self.references[task.name] = Reference()
 
     def complete_references(self, log: JobLog, on_job: OnJob) -> None:
-        """Observe once more where a job's input has no reference output yet."""
+        """Observe again, in new processes, where an output could not be judged yet."""
         for task in self.manifests.tasks:
-            jobs = log.of(task.name)
-            if unreferenced_inputs(jobs, self.references[task.name]):
-                seen = self._observe(task, len(jobs) + 1, on_job)
-                self.references[task.name].update(seen.outputs)
+            jobs, reference = log.of(task.name), self.references[task.name]
+            for _ in range(_MORE_RUNS):
+                if not reference.undecided(jobs):
+                    break
+                try:
+                    seen = self._observe(task, min(len(jobs) + 1, _MOST_JOBS), on_job)
+                except CommandError as error:
+                    reference.failure = f"it could not be run again without Tierline: {error}"
+                    break
+                reference.runs.append(seen.plain_run)
 
     def _observe(self, task: MemTask, jobs: int, on_job: OnJob) -> profiling.Observation:
         return profiling.observe(

@@ -1,6 +1,5 @@
 """`tierline profile`: measures the models of MemTasks and writes MemProfiles."""
 
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from tierline_api.manifests import load_manifests
 from tierline_cli import profiling
 from tierline_cli.inputs import tasks_named
+from tierline_cli.leftovers import Leftovers
 from tierline_cli.live import console
 from tierline_cli.options import OutputFile, files_argument, gpu_option
 from tierline_cli.place import Place
@@ -38,7 +38,9 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
     """
     manifests = load_manifests([str(file) for file in files])
     chosen = tasks_named(manifests, only)
+    leftovers = Leftovers()
     work_dir = Path(tempfile.mkdtemp(prefix="tierline-profile-"))
+    leftovers.remove_afterwards(work_dir)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     documents = []
     try:
@@ -58,6 +60,6 @@ def command(files: tuple[Path, ...], only: str | None, jobs: int, gpu: int, outp
                 profile = profiling.as_profile(task, seen, product)
                 documents.append(profile.to_api())
     finally:
-        shutil.rmtree(work_dir, ignore_errors=True)
+        leftovers.close()
     with click.open_file(output, "w") as file:
         file.write(yaml.safe_dump_all(documents, sort_keys=False))

@@ -19,6 +19,7 @@ from tierline_api.observed import PROFILE_LINE, ObservedProfile
 from tierline_cli.errors import CommandError
 from tierline_cli.place import Place
 from tierline_cli.programs import Program, describe_end, program_of
+from tierline_cli.verdicts import PlainRun
 
 _TIMEOUT_S = 600.0
 _POLL_S = 0.1
@@ -26,10 +27,16 @@ _POLL_S = 0.1
 
 @dataclass
 class Observation(ObservedProfile):
-    """What an observed run told: the profile, and each input's output."""
+    """What an observed run told: the profile, and each input's outputs."""
 
     compute_s: list[float] = field(default_factory=list)
-    outputs: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def plain_run(self) -> PlainRun:
+        """What it gave without Tierline."""
+        answers = {given: frozenset(outputs) for given, outputs in self.outputs.items()}
+        return PlainRun(answers, self.weights_digest)
 
 
 def observe(
@@ -61,14 +68,14 @@ def observe(
             complete = _is_complete(lines_path, jobs)
             if time.monotonic() > deadline:
                 raise CommandError(
-                    f"MemTask/{spec.task}: no profile after {_TIMEOUT_S:.0f} s; "
-                    "does its program run a model and end its releases?"
+                    f"MemTask/{spec.task}: no profile after {_TIMEOUT_S:.0f} s: "
+                    f"{_unprofiled(_text(lines_path), program)}"
                 )
     finally:
         program.stop()
     if not complete and program.poll() != 0:
         raise CommandError(describe_end(program))
-    return _read(lines_path, spec.task)
+    return _read(lines_path, program)
 
 
 def learned_environment(work_dir: Path, task: str) -> dict[str, str]:
@@ -81,22 +88,22 @@ def _observed(work_dir: Path, task: str) -> Path:
     return work_dir / f"{task}.observed.jsonl"
 
 
+def _text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 def _count_outputs(path: Path) -> int:
-    if not path.exists():
-        return 0
-    return sum(1 for line in path.read_text().splitlines() if line.startswith('{"output"'))
+    return sum(line.startswith('{"output"') for line in _text(path).splitlines())
 
 
 def _is_complete(path: Path, jobs: int) -> bool:
-    if not path.exists():
-        return False
-    lines = path.read_text().splitlines()
-    profiled = any(line.startswith(PROFILE_LINE) for line in lines)
+    profiled = any(line.startswith(PROFILE_LINE) for line in _text(path).splitlines())
     return profiled and _count_outputs(path) >= jobs
 
 
-def _read(path: Path, task: str) -> Observation:
-    text = path.read_text() if path.exists() else ""
+def _read(path: Path, program: Program) -> Observation:
+    task = program.spec.task
+    text = _text(path)
     try:
         observation = Observation.written(text)
     except ValueError as error:
@@ -104,16 +111,25 @@ def _read(path: Path, task: str) -> Observation:
             f"MemTask/{task}: its program wrote a profile that cannot be used: {error}"
         ) from error
     if observation is None or not observation.layers:
-        raise CommandError(
-            f"MemTask/{task}: its program ran no model that Tierline could profile; "
-            "run the model under torch.no_grad() or torch.inference_mode()"
-        )
+        raise CommandError(f"MemTask/{task}: {_unprofiled(text, program)}")
     for line in text.splitlines():
         record: dict[str, Any] = json.loads(line)
         if output := record.get("output"):
-            observation.outputs[output["input"]] = output["output"]
+            observation.outputs.setdefault(output["input"], set()).add(output["output"])
             observation.compute_s.append(output["compute_s"])
     return observation
+
+
+def _unprofiled(text: str, program: Program) -> str:
+    """Why there is no profile: what was said in the program, or else how far it came."""
+    if reason := program.reason():
+        return f"its program showed no model to profile: {reason}"
+    if '"output"' in text:
+        return "its program ended before its model had run often enough; run it longer"
+    return (
+        "its program called no PyTorch model, that is a torch.nn.Module with weights on its "
+        f"device; its last words: {program.last_words()}"
+    )
 
 
 def as_profile(task: MemTask, observation: Observation, product: str) -> MemProfile:

@@ -1,15 +1,25 @@
-"""The programs of tasks: the command of a task's pod template, run as a local process."""
+"""The programs of tasks: the command of a task's pod template, run as a local process.
+
+What Kubernetes makes of a container's words is made of them here, too: `$(NAME)` in arguments and
+variables is the value of a variable of the container, `$$` is a dollar sign, and what names nothing
+stays as it is.
+"""
 
 import os
+import re
 import subprocess
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tierline_api.memtask import MemTask
+from tierline_api.pods.view import CONTAINERS
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
 _END_TIMEOUT_S = 5.0
+_TOLD = "tierline: "
+"""How sentences begin that the plugin and the library write into a program's log."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +36,28 @@ def program_of(task: MemTask) -> ProgramSpec:
     """The program's command, arguments, plain environment and working directory.
 
     Raises:
-        CommandError: the task has no program, or a variable whose value only a cluster has.
+        CommandError: the task has no program, or several, or variables that only a cluster has.
     """
     name = task.metadata.name
-    container = task.spec.template.program if task.spec.template is not None else None
-    if container is None:
+    programs = task.spec.template.programs if task.spec.template is not None else ()
+    if not programs:
         raise CommandError(
             f"MemTask/{name}: spec.template is missing; a task run on this machine needs a"
             " container with a command there",
+            EXIT_BAD_INPUT,
+        )
+    if len(programs) > 1:
+        raise CommandError(
+            f"MemTask/{name}: the containers {' and '.join(one.name for one in programs)} have a"
+            f" command each; name the one that runs the model in the annotation {CONTAINERS} of"
+            " spec.template",
+            EXIT_BAD_INPUT,
+        )
+    (container,) = programs
+    if container.env_from:
+        raise CommandError(
+            f"MemTask/{name}: container {container.name} takes variables from the cluster"
+            " (envFrom), and there is none on this machine; write them as env",
             EXIT_BAD_INPUT,
         )
     for variable in container.env:
@@ -43,12 +67,25 @@ def program_of(task: MemTask) -> ProgramSpec:
                 "on this machine there is no cluster to take it from",
                 EXIT_BAD_INPUT,
             )
+    environment: dict[str, str] = {}
+    for variable in container.env:  # each may name those above it
+        environment[variable.name] = _expanded(variable.value or "", environment)
     return ProgramSpec(
         task=name,
-        argv=(*container.command, *container.args),
-        environment=tuple((v.name, v.value) for v in container.env if v.value is not None),
+        argv=tuple(_expanded(word, environment) for word in (*container.command, *container.args)),
+        environment=tuple(environment.items()),
         working_dir=container.working_dir,
     )
+
+
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+
+def _expanded(text: str, environment: Mapping[str, str]) -> str:
+    def value(reference: re.Match[str]) -> str:
+        return "$" if reference[1] is None else environment.get(reference[1], reference[0])
+
+    return _REFERENCE.sub(value, text)
 
 
 class Program:
@@ -123,8 +160,16 @@ class Program:
 
     def last_words(self) -> str:
         """The last line it wrote."""
-        lines = self.log_path.read_text(errors="replace").strip().splitlines()
+        lines = self._lines()
         return lines[-1] if lines else "it said nothing"
+
+    def reason(self) -> str:
+        """The last that Tierline said in it; empty if that said nothing."""
+        said = [line for line in self._lines() if line.startswith(_TOLD)]
+        return said[-1].removeprefix(_TOLD) if said else ""
+
+    def _lines(self) -> list[str]:
+        return self.log_path.read_text(errors="replace").strip().splitlines()
 
 
 def describe_end(program: Program) -> str:

@@ -1,4 +1,4 @@
-"""Jobs that had the device for longer than planned, and profiles that say so.
+"""Jobs that took more than planned, time or memory, and profiles that say so.
 
 `remeasured` lengthens a profile's layers, all by the factor that planning/overruns.py finds: what
 is planned next with this profile has its margin above what was seen.
@@ -22,13 +22,17 @@ from tierline_operator.planning.overruns import factor_of
 
 @dataclass(frozen=True)
 class JobTimes:
-    """How long the jobs of a task had the device, seconds."""
+    """What the jobs of a task took: of the device's time in seconds, of its memory in bytes."""
 
     jobs: int
     overruns: int
     """Jobs that had it for longer than planned."""
     worst_s: float
     planned_s: float
+    memory_overruns: int = 0
+    """Jobs that took more besides the weights than planned."""
+    workspace_peak_bytes: int = 0
+    workspace_planned_bytes: int = 0
 
     def sentence(self, task: MemTask) -> str:
         """What a person should know of them, and do."""
@@ -42,14 +46,33 @@ class JobTimes:
             f"worst; what was proven is not proven for such jobs: {fix}"
         )
 
+    def memory_sentence(self, task: MemTask) -> str:
+        """The same of their memory."""
+        return (
+            f"{task.name}: {self.memory_overruns} of {self.jobs} jobs took more memory besides the "
+            f"weights than the {self.workspace_planned_bytes / 2**20:,.1f} MiB that were planned, "
+            f"{self.workspace_peak_bytes / 2**20:,.1f} MiB at most: write that as "
+            "spec.memory.workspace, or plan with the profile that --profiles-file writes"
+        )
+
 
 def remeasured(
+    task: MemTask, profile: MemProfile, node: MemNode, plan: TaskPlan, seen: JobTimes
+) -> MemProfile:
+    """The profile with what its jobs took: a job of `plan` takes the worst time and memory seen.
+
+    It is the same where it says so as it stands.
+    """
+    if seen.workspace_peak_bytes > profile.spec.workspace_bytes and seen.memory_overruns:
+        more = profile.spec.model_copy(update={"workspace_bytes": seen.workspace_peak_bytes})
+        profile = profile.model_copy(update={"spec": more})
+    return _slower(task, profile, node, plan, seen.worst_s) if seen.overruns else profile
+
+
+def _slower(
     task: MemTask, profile: MemProfile, node: MemNode, plan: TaskPlan, worst_s: float
 ) -> MemProfile:
-    """The profile with layers so long that a job of `plan` takes `worst_s` seconds.
-
-    It is the same where its jobs take that long as it stands.
-    """
+    """The profile with layers so long that a job of `plan` takes `worst_s` seconds."""
     if task.spec.realtime.execution_time_s is not None:
         return profile
     demand, device = decide.question_of(task, profile, node, margin=1.0)

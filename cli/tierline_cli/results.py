@@ -1,11 +1,12 @@
 """What the jobs of a run amounted to: counted from the agent's job records.
 
-Pure: takes records and references, returns numbers. A release that no job answered is a miss, too.
+Pure: takes records, returns numbers. A release that no job answered is a miss, too. What became of
+their outputs is told by verdicts.py.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tierline_api.realtime import Criticality
@@ -79,13 +80,21 @@ class TaskResult:
     planned_bytes_per_job: int
     preemptible: bool
     preemptions: int
-    outputs_identical: bool | None
 
     @property
-    def promise_broken(self) -> bool:
-        """A Hard deadline was missed, or an output is wrong. Other tasks may be late."""
-        late = self.misses > 0 and self.criticality is Criticality.HARD
-        return late or self.outputs_identical is False
+    def late(self) -> bool:
+        """Whether a Hard deadline was missed. Other tasks may be late."""
+        return self.misses > 0 and self.criticality is Criticality.HARD
+
+    @property
+    def bound_exceeded(self) -> bool:
+        """Whether a job took longer from its release than was proven."""
+        bound_s = self.predicted_worst_s
+        return bound_s is not None and self.response_worst_s > bound_s
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        return {**asdict(self), "bound_exceeded": self.bound_exceeded}
 
 
 @dataclass
@@ -117,7 +126,6 @@ def result_of(
     promise: TaskPromise,
     jobs: Sequence[JobRecord],
     releases: int | None,
-    identical: bool | None,
 ) -> TaskResult:
     """Count one task's jobs among `releases` (None where the program has a loop of its own)."""
     responses = [job.response_s for job in jobs]
@@ -139,32 +147,6 @@ def result_of(
         planned_bytes_per_job=promise.planned_bytes_per_job,
         preemptible=promise.preemptible,
         preemptions=sum(job.preemptions for job in jobs),
-        outputs_identical=identical,
-    )
-
-
-def unreferenced_inputs(jobs: Sequence[JobRecord], reference: Mapping[str, str]) -> set[str]:
-    """Inputs whose output without Tierline is not known yet."""
-    return {job.input_digest for job in jobs if job.input_digest} - set(reference)
-
-
-def outputs_identical(
-    jobs: Sequence[JobRecord], reference: Mapping[str, str], *, cut_short: bool = False
-) -> bool | None:
-    """Whether every job's output equals the one without Tierline; None without a single job.
-
-    A job whose output was not recorded, or whose input has no reference, counts as different; but
-    not the last one of a program that was ended (`cut_short`): that was between the two.
-    """
-    if cut_short and jobs and jobs[-1].output_digest is None:
-        jobs = jobs[:-1]
-    if not jobs:
-        return None
-    return all(
-        job.input_digest is not None
-        and job.output_digest is not None
-        and reference.get(job.input_digest) == job.output_digest
-        for job in jobs
     )
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from rich.progress import (
     SpinnerColumn,
     TextColumn,
 )
+from rich.text import Text
 
 from tierline_api.manifests import load_manifests
 from tierline_api.plan import Tier
-from tierline_api.realtime import Criticality
 from tierline_cli import decide
-from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_INFEASIBLE
+from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_FAILED, EXIT_INFEASIBLE
 from tierline_cli.live import console, screen
 from tierline_cli.local_run import LocalRun, RunOptions
 from tierline_cli.options import (
@@ -36,6 +35,8 @@ from tierline_cli.options import (
     gpu_option,
     margin_option,
 )
+from tierline_cli.report import again_sentence, sentences
+from tierline_cli.report import as_json as task_json
 from tierline_operator.planning.answer import Infeasible
 
 _REFRESH_S = 0.5
@@ -129,6 +130,8 @@ def command(
         click.echo(json.dumps(report))
     if report.get("admitted") is False:
         raise SystemExit(EXIT_INFEASIBLE)
+    if any(not task["jobs"] for task in report["tasks"]):
+        raise SystemExit(EXIT_FAILED)
     if any(task["promise_broken"] for task in report["tasks"]):
         raise SystemExit(EXIT_BROKEN_PROMISE)
 
@@ -148,14 +151,17 @@ def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> d
         where.print(f"[yellow]{remark}[/]")
     _load(run, where)
     _watch(run, duration, where)
-    with where.status("comparing outputs"):
+    with where.status("ending the programs"):
         snapshot = run.finish()
-    results = run.results(final=True)
-    where.print(screen(results, snapshot, "summary"))
-    times = run.job_times(snapshot)
-    for task, seen in zip(run.tasks, times, strict=True):
-        if seen.overruns and task.spec.realtime.criticality is not Criticality.SOFT:
-            where.print(f"[yellow]{seen.sentence(task)}[/]")  # plans of Soft ones are by the mean
+    _compare(run, where)
+    reports = run.reports(snapshot)
+    outputs = {one.task.name: one.outputs for one in reports}
+    where.print(screen([one.result for one in reports], snapshot, "summary", outputs))
+    for sentence in sentences(reports, snapshot):
+        where.print(Text(sentence, style="yellow"))
+    times = [one.times for one in reports]
+    if any(one.overruns or one.memory_overruns for one in times):
+        where.print(Text(again_sentence(run.admitted_again(times)), style="yellow"))
     if profiles_file is not None:
         documents = [profile.to_api() for profile in run.profiles(times)]
         profiles_file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
@@ -168,17 +174,19 @@ def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> d
         "scheduling": answer.scheduling.value,
         "remarks": list(answer.remarks),
         "tasks": [
-            {
-                **asdict(result),
-                "promise_broken": result.promise_broken,
-                "overruns": seen.overruns,
-                "job_time_worst_s": seen.worst_s,
-                "job_time_planned_s": seen.planned_s,
-                "notices": task["notices"],
-            }
-            for result, seen, task in zip(results, times, _in_order(run, snapshot), strict=True)
+            task_json(one, told)
+            for one, told in zip(reports, _in_order(run, snapshot), strict=True)
         ],
     }
+
+
+def _compare(run: LocalRun, where: Console) -> None:
+    with where.status("comparing outputs") as status:
+        run.compare(
+            lambda name, done: status.update(
+                f"comparing outputs: running {name} without Tierline, {done} jobs"
+            )
+        )
 
 
 def _in_order(run: LocalRun, snapshot: Mapping[str, Any]) -> list[Mapping[str, Any]]:

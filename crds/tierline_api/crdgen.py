@@ -18,7 +18,6 @@ from .base import API_GROUP, API_VERSION, RULES, ApiModel
 from .generated import as_yaml, write_or_check
 from .kinds import KINDS, Kind
 
-_OPEN: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _KEPT: Final = frozenset(
     {"type", "description", "format", "enum", "pattern", "default", "required", "properties"}
     | {"items", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "anyOf"}
@@ -91,11 +90,8 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
     """Return `schema` with references inlined and everything dropped that is not structural."""
     merged: dict[str, Any] = dict(schema)
     if reference := merged.pop("$ref", None):
-        name = reference.removeprefix("#/$defs/")
-        if name == "PodTemplate":
-            return {**_OPEN, "description": merged.get("description", "")}
         # What is said at the field beats what is said at the type.
-        merged = {**definitions[name], **merged}
+        merged = {**definitions[reference.removeprefix("#/$defs/")], **merged}
         return _structural(merged, definitions)
     branches = [b for b in merged.get("anyOf", ()) if b != {"type": "null"}]
     if len(branches) == 1:
@@ -104,8 +100,10 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
     if "const" in merged:
         merged["enum"] = [merged.pop("const")]
     kept = {k: v for k, v in merged.items() if k != "title"}
-    if kept.get("additionalProperties") is False:
-        del kept["additionalProperties"]
+    if kept.pop("additionalProperties", False):  # Kubernetes' own objects, of which we know a part
+        kept["x-kubernetes-preserve-unknown-fields"] = True
+        fields = kept.get("properties", {})
+        kept["properties"] = {name: _without_default(field) for name, field in fields.items()}
     if foreign := {k for k in kept if not k.startswith("x-kubernetes-")} - _KEPT:
         raise ValueError(
             f"cannot write {sorted(foreign)} into a structural schema; bound otherwise"
@@ -121,6 +119,11 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
     if kept.get("default", ()) is None:
         del kept["default"]
     return _ordered(kept)
+
+
+def _without_default(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `field` so that the API server writes nothing into it that nobody wrote."""
+    return {key: value for key, value in field.items() if key != "default"}
 
 
 def _ordered(schema: dict[str, Any]) -> dict[str, Any]:

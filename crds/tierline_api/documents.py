@@ -21,6 +21,7 @@ MAX_VALUES: Final = 300_000
 MAX_DIGITS: Final = 40
 """Longest number that is read."""
 
+_TOO_DEEP: Final = f"is nested more than {MAX_DEPTH} deep; flatten it"
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG: Final = "tag:yaml.org,2002:"
 _TAGS: Final = frozenset({"!", *(_TAG + t for t in ("str", "int", "float", "bool", "null"))})
@@ -70,6 +71,8 @@ def read_documents(text: str) -> Iterator[Document]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "cannot be read"
+        if "nesting depth" in problem:  # libyaml's own limit, where it is the lower one
+            raise DocumentError(mark.line + 1 if mark else 1, _TOO_DEEP) from error
         fix = "indent with spaces" if _has_tab(text, mark) else "correct the YAML there"
         raise DocumentError(mark.line + 1 if mark else 1, f"{problem}; {fix}") from error
     except yaml.YAMLError as error:
@@ -130,7 +133,7 @@ class _Reader:
     def _begin(self, event: yaml.CollectionStartEvent) -> None:
         """Open a list or mapping."""
         if len(self._stack) >= MAX_DEPTH:
-            self._fail(f"is nested more than {MAX_DEPTH} deep; flatten it")
+            self._fail(_TOO_DEEP)
         if event.anchor:
             self._pending.add(event.anchor)
         is_mapping = isinstance(event, yaml.MappingStartEvent)

@@ -186,7 +186,7 @@ def _read(source: str, document: str, value: dict[str, Any]) -> MemTask | MemPro
         read = _KINDS[kind].from_api(value)
     except ValidationError as error:
         raise ManifestError(source, document, first_mistake(_KINDS[kind], error)) from error
-    if isinstance(read, MemTask) and read.spec.template and read.spec.template.program is None:
+    if isinstance(read, MemTask) and read.spec.template and not read.spec.template.programs:
         problem = "no container has a command; write the program, such as [python, -m, my_task]"
         field = "spec.template.spec.containers[0].command"
         raise ManifestError(source, document, Mistake(field, problem))

@@ -59,7 +59,7 @@ class MemTaskSpec(ApiModel):
     ] = 1
     """How many pods the template makes, each admitted by itself."""
     template: PodTemplate | None = None
-    """A pod template whose first container with a command is the task's program."""
+    """A pod template; its container with a command is the task's program."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, StringConstraints
 
 from .base import ApiModel
+from .pods.view import Pod
 
 _Word = Annotated[str, StringConstraints(max_length=65_536)]
 
@@ -33,11 +34,11 @@ class EnvVar(_Open):
 
 
 class Container(_Open):
-    """A container; the first one with a command is the task's program."""
+    """A container; one with a command may be the task's program."""
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=63)]
     """Its name, unique in the pod."""
-    image: str | None = None
+    image: _Word | None = None
     """Its image; not used when the task runs without a cluster."""
     command: Annotated[tuple[_Word, ...], Field(max_length=4096)] = ()
     """The program and its first arguments."""
@@ -45,6 +46,8 @@ class Container(_Open):
     """More arguments."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=1024)] = ()
     """Environment variables of the program."""
+    env_from: Annotated[tuple[dict[str, Any], ...], Field(max_length=1024)] = ()
+    """ConfigMaps and Secrets of the cluster whose entries become variables."""
     working_dir: _Word | None = None
     """The folder in which the program starts."""
 
@@ -65,6 +68,8 @@ class PodTemplate(_Open):
     """The spec of the pods."""
 
     @property
-    def program(self) -> Container | None:
-        """The container whose command is the task's program: the first that has one."""
-        return next((c for c in self.spec.containers if c.command), None)
+    def programs(self) -> tuple[Container, ...]:
+        """The containers with a command that are meant: all, or those that the annotation names."""
+        pod = Pod(self.model_dump(mode="json", by_alias=True, exclude_unset=True))
+        meant = pod.meant_names
+        return tuple(c for c in self.spec.containers if c.command and c.name in meant)

@@ -82,9 +82,13 @@ class TaskCounters:
     response_worst_ns: int = 0
     job_time_worst_ns: int = 0
     workspace_peak_bytes: int = 0
+    memory_overruns: int = 0
+    """Jobs that took more memory besides the weights than their plan grants."""
 
-    def count(self, record: JobRecord, predicted_job_ns: int | None) -> None:
-        """Add one job; `predicted_job_ns` is how long it might have the device."""
+    def count(
+        self, record: JobRecord, predicted_job_ns: int | None, workspace_bytes: int | None = None
+    ) -> None:
+        """Add one job, by how long it might have the device, and by its plan's workspace."""
         self.fetched_bytes += record.fetched_bytes
         self.workspace_peak_bytes = max(self.workspace_peak_bytes, record.workspace_bytes)
         self.streamed_bytes += record.streamed_bytes
@@ -98,6 +102,9 @@ class TaskCounters:
         self.job_time_worst_ns = max(self.job_time_worst_ns, record.job_time_ns)
         if predicted_job_ns is not None and record.job_time_ns > predicted_job_ns:
             self.overruns += 1
+        self.memory_overruns += (
+            workspace_bytes is not None and record.workspace_bytes > workspace_bytes
+        )
 
     def as_json(self) -> dict[str, int]:
         """All counters by name."""

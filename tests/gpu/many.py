@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from tierline_cli import decide
 from tierline_cli.errors import CommandError
 from tierline_cli.local_run import LocalRun, RunOptions
 from tierline_cli.results import TaskResult
+from tierline_cli.verdicts import Outputs, Verdict
 from tierline_operator.planning.answer import Admitted
 
 _GIB = 1 << 30
@@ -100,7 +101,7 @@ def tightest(
     return tasks_at(high)
 
 
-def show(results: Sequence[TaskResult], duration_s: float) -> None:
+def show(results: Sequence[TaskResult], outputs: Mapping[str, Outputs], duration_s: float) -> None:
     """Print a line a task."""
     print(
         f"{'task':<16}{'period':>10}{'jobs':>7}{'misses':>8}{'p50':>10}{'p99':>10}{'worst':>10}"
@@ -113,7 +114,7 @@ def show(results: Sequence[TaskResult], duration_s: float) -> None:
             f"{one.response_p50_s * 1e3:>7.1f} ms{one.response_p99_s * 1e3:>7.1f} ms"
             f"{one.response_worst_s * 1e3:>7.1f} ms{proven:>7} ms"
             f"{one.streamed_bytes_per_job / 2**20:>13.0f} MiB"
-            f"  {'identical' if one.outputs_identical else 'DIFFERENT'}"
+            f"  {outputs[one.name].verdict}"
         )
     moved = sum(one.streamed_bytes_per_job * one.jobs for one in results)
     print(f"streamed {moved / 2**30:.1f} GiB, {moved / duration_s / 1e9:.1f} GB/s on average")
@@ -181,8 +182,9 @@ def main() -> None:
             for _ in run.release(arguments.duration).watch(_WATCH_S):
                 pass
             snapshot = run.finish()
-            results = run.results(final=True)
-    show(results, arguments.duration)
+            run.compare(lambda *_: None)
+            results, outputs = run.results(final=True), run.outputs()
+    show(results, outputs, arguments.duration)
     if arguments.json is not None:
         kept = {
             **about,
@@ -192,10 +194,11 @@ def main() -> None:
             "duration_s": arguments.duration,
             "utilisation": answer.utilisation,
             "links": snapshot["links"],
-            "tasks": [asdict(one) for one in results],
+            "tasks": [{**one.as_json(), "outputs": outputs[one.name].as_json()} for one in results],
         }
         arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
-    if any(one.misses or not one.outputs_identical for one in results):
+    wrong = any(one.verdict is not Verdict.IDENTICAL for one in outputs.values())
+    if wrong or any(one.misses for one in results):
         raise SystemExit(4)
 
 

@@ -49,7 +49,7 @@ class Records:
         if 0 < allowed_ns < record.job_time_ns and not job.revoked:
             record.overrun_ns = record.job_time_ns - (allowed_ns - planned_ns)
         overruns = task.counters.overruns
-        task.counters.count(record, allowed_ns or None)
+        task.counters.count(record, allowed_ns or None, task.plan.workspace_bytes)
         node.metrics.of(task.key).count(record, overrun=task.counters.overruns > overruns)
         self._hold(record)
 

@@ -16,7 +16,7 @@ from tierline_api.memprofile import MemProfile
 from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.realtime import Criticality
 from tierline_operator.placement.remeasuring import stretched
-from tierline_operator.planning.from_api import QuestionError, demand_of
+from tierline_operator.planning.from_api import QuestionError, demand_of, measured_elsewhere
 from tierline_operator.planning.request import TaskDemand
 
 
@@ -69,15 +69,9 @@ class Demands:
 
         Its layers are taken to be longer by `factor` (remeasuring.py).
         """
-        measured = profile.spec.device
-        if measured.kind != device.kind or (
-            measured.product != device.product and spec.realtime.execution_time_s is None
-        ):
-            return Unasked(
-                Reason.PROFILE_MISSING,
-                f"MemProfile/{profile.name} was measured on {measured.product} and this device is "
-                f"{device.product}; measure it there, or state realtime.executionTime",
-            )
+        elsewhere = measured_elsewhere(spec, profile, device)
+        if elsewhere is not None:
+            return Unasked(Reason.PROFILE_MISSING, elsewhere)
         basis = (id(spec), id(profile))
         if basis != self._basis:
             # The objects are held so that their identities stay theirs.

@@ -13,10 +13,10 @@ from typing import Any
 
 from tierline_api import preemption
 from tierline_api.fast_memory import Contexts
-from tierline_api.layout import ArenaLayout, LayerShape, fold_compute, lay_out
+from tierline_api.layout import ArenaLayout, LayerShape, LayoutError, fold_compute, lay_out
 from tierline_api.memnode import Device, LinkName, MemNode
 from tierline_api.memprofile import Layer, MemProfile
-from tierline_api.memtask import MemTask
+from tierline_api.memtask import MemTask, MemTaskSpec
 from tierline_api.plan import MAX_EXTENTS, Home, Plan, Tier
 from tierline_api.preemption import Preemption
 from tierline_api.quantities import format_quantity
@@ -67,10 +67,14 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
             "is less than its measured weights and workspace; "
             f"write at least {format_quantity(needed)}"
         )
+    shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
+    layout = _laid_out(profile, shapes, extent_bytes)
+    # What is reserved beyond all weights is there for what is not weights.
+    beyond = spec.memory.reserved_bytes - layout.extent_count * extent_bytes
+    workspace_bytes = max(workspace_bytes, beyond)
     # A program without layers has its weights in its workspace, and is swapped whole.
     whole = spec.swap.policy is SwapPolicy.SWAP and profile.spec.weight_bytes == 0
     preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
-    shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
         scale = spec.realtime.execution_time_s / profile.spec.compute_s
@@ -80,7 +84,8 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         domain=task.domain,
         period_s=spec.realtime.period_s,
         deadline_s=spec.realtime.deadline_s,
-        layout=_laid_out(profile, shapes, extent_bytes),
+        implicit_deadline="deadline_s" not in spec.realtime.model_fields_set,
+        layout=layout,
         compute_s=fold_compute(shapes, times),
         mean_compute_s=_mean_compute_s(spec.realtime.criticality, layers, shapes, scale),
         workspace_bytes=workspace_bytes,
@@ -94,10 +99,28 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     )
 
 
+def measured_elsewhere(spec: MemTaskSpec, profile: MemProfile, device: Device) -> str | None:
+    """Why a profile says nothing of a device, as a sentence; None if it does.
+
+    Times of another product are none, unless the task states its own.
+    """
+    measured = profile.spec.device
+    states = spec.realtime.execution_time_s is not None
+    if measured.kind == device.kind and (measured.product == device.product or states):
+        return None
+    return (
+        f"MemProfile/{profile.name} was measured on {measured.product} and this device is "
+        f"{device.product}; measure it there, or state realtime.executionTime"
+    )
+
+
 def _laid_out(profile: MemProfile, shapes: Sequence[LayerShape], extent_bytes: int) -> ArenaLayout:
     """Its extents, if they are no more than a plan can name."""
     if profile.spec.weight_bytes // extent_bytes <= MAX_EXTENTS:
-        layout = lay_out(shapes, extent_bytes)
+        try:
+            layout = lay_out(shapes, extent_bytes)
+        except LayoutError as error:
+            raise QuestionError(f"MemProfile/{profile.name}: spec.layers: {error}") from error
         if layout.extent_count <= MAX_EXTENTS:
             return layout
     raise QuestionError(
@@ -135,10 +158,12 @@ def capacity_of(
     `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer;
     `supports` is what its agent and its programs do.
     """
-    tiers = {}
+    tiers, unmeasured = {}, set()
     for tier in node.status.tiers:
         link = node.read_link(Tier(tier.name), device.name)
-        if link is not None:
+        if link is None:
+            unmeasured.add(tier.name.value)
+        else:
             tiers[tier.name.value] = TierCapacity(
                 tier.capacity_bytes - tier.used_bytes,
                 LinkRate(
@@ -151,6 +176,7 @@ def capacity_of(
         device.fast_bytes - device.used_bytes,
         tiers,
         margins,
+        unmeasured=frozenset(unmeasured),
         dispatch_s=dispatch_s,
         gate_s=gate_s,
         supports=frozenset(supports),

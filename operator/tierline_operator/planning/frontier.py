@@ -33,7 +33,7 @@ def frontier(demand: TaskDemand, device: DeviceCapacity) -> list[TradePoint] | I
 
     Infeasible if no tier has room for its weights.
     """
-    homes = place_homes([demand], device.tiers)
+    homes = place_homes([demand], device.tiers, device.unmeasured)
     if isinstance(homes, Infeasible):
         return homes
     task = Task(demand, homes[0], device)

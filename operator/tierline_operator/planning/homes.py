@@ -7,7 +7,7 @@ first of its tiers that has room, then the next. Equal weights of one trust doma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 
 from tierline_operator.planning.answer import HomeRun, Infeasible
@@ -17,9 +17,14 @@ _Content = tuple[str, str, tuple[int, ...]]
 
 
 def place_homes(
-    tasks: Sequence[TaskDemand], tiers: Mapping[str, TierCapacity]
+    tasks: Sequence[TaskDemand],
+    tiers: Mapping[str, TierCapacity],
+    unmeasured: Collection[str] = (),
 ) -> list[tuple[str, ...]] | Infeasible:
-    """The tier of every extent of every task, or which task has no place and by how many bytes."""
+    """The tier of every extent of every task, or which task has no place and by how many bytes.
+
+    The device has tiers that are `unmeasured`, too, which are good for nothing yet.
+    """
     free = {name: tier.capacity_bytes for name, tier in tiers.items()}
     stored: dict[_Content, tuple[str, ...]] = {}
     for task in tasks:
@@ -44,7 +49,7 @@ def place_homes(
             continue
         known = [name for name in task.tiers if name in free]
         if not known and task.layout.extent_count:
-            return _unknown(task, tiers)
+            return _unknown(task, tiers, unmeasured)
         homes: list[str] = []
         for name in known:
             taken = min(task.layout.extent_count - len(homes), max(0, free[name] // size))
@@ -80,15 +85,22 @@ def _gone(task: TaskDemand, tiers: Sequence[str]) -> Infeasible:
     )
 
 
-def _unknown(task: TaskDemand, tiers: Mapping[str, TierCapacity]) -> Infeasible:
+def _unknown(
+    task: TaskDemand, tiers: Mapping[str, TierCapacity], unmeasured: Collection[str]
+) -> Infeasible:
     asked = ", ".join(task.tiers) or "none"
+    slow = [name for name in task.tiers if name in unmeasured]
+    if slow:
+        what = f"and the link from {' and '.join(slow)} to this device was not measured; have its "
+        what += "agent measure it, or name another tier"
+    elif tiers:
+        what = f"which this device does not have; name one of its tiers instead: {', '.join(tiers)}"
+    else:
+        what = "and this device has no tier that can be used; configure one in its agent"
     return Infeasible(
         kind="tier",
         reason="TierUnknown",
-        sentence=(
-            f"the weights of {task.name} may only live in {asked}, which this device does not "
-            f"have; name one of its tiers instead: {', '.join(tiers) or 'it has none'}"
-        ),
+        sentence=f"the weights of {task.name} may only live in {asked}, {what}",
         task=task.name,
         missing_bytes=task.layout.extent_count * task.layout.extent_bytes,
     )

@@ -77,7 +77,7 @@ class Standing:
         crowded = contexts_exceeded(len(everyone), self.device) is not None
         if self.curve is None or not quick or moved or crowded or demand.name in known:
             return None
-        homes = place_homes([*self.demands, demand], self.device.tiers)
+        homes = place_homes([*self.demands, demand], self.device.tiers, self.device.unmeasured)
         if isinstance(homes, Infeasible):
             return None
         size = demand.layout.extent_bytes

@@ -130,7 +130,7 @@ def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> Prepared | I
     crowded = contexts_exceeded(len(tasks), device)
     if crowded is not None:
         return crowded
-    homes = place_homes(tasks, device.tiers)
+    homes = place_homes(tasks, device.tiers, device.unmeasured)
     if isinstance(homes, Infeasible):
         return homes
     turns = turns_s(tasks, device)

@@ -77,15 +77,19 @@ def memory_exceeded(
         kind="memory",
         reason="FastMemoryExceeded",
         sentence=(
-            f"the tasks need at least {mebibytes(need_bytes)} of fast memory and there are "
-            f"{mebibytes(fast_bytes)}: {mebibytes(missing)} are missing; {together}the largest "
-            "part is "
-            f"{mebibytes(part_bytes)} of {part} of {largest.demand.name}: give the device "
+            f"the tasks need at least {mebibytes(need_bytes)} of fast memory and "
+            f"{_there(fast_bytes)}: {mebibytes(missing)} are missing; {together}the largest "
+            f"part is {mebibytes(part_bytes)} of {part} of {largest.demand.name}: give the device "
             f"{mebibytes(missing)} more fast memory or make that part smaller"
         ),
         task=largest.demand.name,
         missing_bytes=missing,
     )
+
+
+def _there(fast_bytes: int) -> str:
+    """How much fast memory there is; of what is taken by others already nothing is left."""
+    return f"there are {mebibytes(fast_bytes)}" if fast_bytes > 0 else "none is left"
 
 
 def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
@@ -147,12 +151,15 @@ def deadline_missed(
     late = outcome.kind == "late"
     victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
-    # A preemptible task with a longer deadline would charge others more: that proves nothing.
-    may_wait = [index for index in victims if index not in outcome.preemptible]
     remedy = None
-    # Nor does what it knows nothing of: jobs that run on without their rank.
+    # It knows nothing of jobs that run on without their rank.
     if missing_bytes is None and not search.contained(outcome.chosen, outcome.preemptible):
-        remedy = find_remedy(sporadic, may_wait, outcome.blocker)
+        implicit = [i for i, task in enumerate(tasks) if task.demand.implicit_deadline]
+        remedy = find_remedy(
+            *(sporadic, victims, outcome.blocker),
+            implicit=implicit,
+            preemptible=outcome.preemptible,
+        )
     load = sum(task.cost_s / task.period_s for task in sporadic)
     if late:
         what = _late(search.test, sporadic, outcome, victims, search.due)

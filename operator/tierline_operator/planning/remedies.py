@@ -10,7 +10,7 @@ What it does not do: change memory (planner.py says what memory would be enough)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,21 +30,31 @@ class Remedy:
 
 
 def find_remedy(
-    tasks: Sequence[SporadicTask], victims: Sequence[int], blocker: int | None = None
+    tasks: Sequence[SporadicTask],
+    victims: Sequence[int],
+    blocker: int | None = None,
+    *,
+    implicit: Collection[int] = (),
+    preemptible: Collection[int] = (),
 ) -> Remedy | None:
-    """A change after which np_edf accepts, or None if no single one was found."""
+    """A change after which np_edf accepts, or None if no single one was found.
+
+    Deadlines of `implicit` tasks are their periods, and move with these. A `preemptible` task with
+    a longer deadline would charge others more than it does now: no deadline of one is moved.
+    """
     for index in victims:
         deadline_s, period_s = tasks[index].deadline_s, tasks[index].period_s
-        if deadline_s is None:
+        if deadline_s is None or index in preemptible:
             continue
         value = _least(tasks, index, deadline_s, period_s, _with_deadline)
         if value is not None:
             return Remedy("deadline", index, value)
     longer: list[tuple[float, Remedy]] = []
     for index, task in enumerate(tasks):
-        if task.deadline_s is None:
+        if task.deadline_s is None or (index in implicit and index in preemptible):
             continue
-        value = _least(tasks, index, task.period_s, task.period_s * LONGEST_FACTOR, _with_period)
+        change = _with_both if index in implicit else _with_period
+        value = _least(tasks, index, task.period_s, task.period_s * LONGEST_FACTOR, change)
         if value is not None:
             longer.append((value / task.period_s, Remedy("period", index, value)))
     if longer:
@@ -63,6 +73,10 @@ def _with_deadline(task: SporadicTask, seconds: float) -> SporadicTask:
 
 def _with_period(task: SporadicTask, seconds: float) -> SporadicTask:
     return replace(task, period_s=seconds)
+
+
+def _with_both(task: SporadicTask, seconds: float) -> SporadicTask:
+    return replace(task, period_s=seconds, deadline_s=seconds)
 
 
 def _least(

@@ -42,6 +42,8 @@ class TaskDemand:
     task of the device is Hard (admission/preemption.py)."""
     reserved_bytes: int = 0
     """Fast memory that the task keeps whatever the plan needs, workspace included."""
+    implicit_deadline: bool = False
+    """Whether nobody wrote its deadline, so that it is the period whatever that is."""
     activation_bytes: int | None = None
     """Live bytes of the workspace where a layer ends, at most: what stays parked while the task is
     preempted. None: all of the workspace."""
@@ -113,6 +115,8 @@ class DeviceCapacity:
     fast_bytes: int
     tiers: dict[str, TierCapacity]
     margins: Margins = field(default_factory=Margins)
+    unmeasured: frozenset[str] = frozenset()
+    """Tiers that are there, and of whose links nothing is known."""
     dispatch_s: float = 0.0
     """Time from a free device to the start of the next job's copies (the lease's way there)."""
     gate_s: float = 0.0

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from tests.integration.cli import overload_task
 
+from tierline_agent.devices.cpu import processor_name
 from tierline_api.manifests import load_manifests
 from tierline_cli.admin_client import AdminClient
 
@@ -69,7 +70,9 @@ class Runs:
 
     def left_behind(self) -> list[str]:
         """Files that the runs made, here and in tmpfs, and processes that they started."""
-        files = [path for path in self.folder.iterdir() if path.name.startswith("tierline-")]
+        files = [
+            path for path in self.folder.iterdir() if path.name.startswith(("tierline-", "tl-"))
+        ]
         children = _children() - self.running
         return [
             *map(str, [*files, *(_stores() - self.before - _open_files())]),
@@ -139,7 +142,7 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert report["weights_bytes"] > _FAST_BYTES
     assert [task["name"] for task in report["tasks"]] == ["left", "right"]
     for task in report["tasks"]:
-        assert task["outputs_identical"] is True
+        assert task["outputs"]["verdict"] == "identical"
         # how much that is depends on the links: a hiccup while they are measured makes them slow
         assert task["streamed_bytes_per_job"] == task["planned_bytes_per_job"]
         assert task["notices"] == []
@@ -188,7 +191,7 @@ def overload_profile(name: str, worst: str, mean: str) -> str:
             "kind": "MemProfile",
             "metadata": {"name": name, "namespace": "overload"},
             "spec": {
-                "device": {"kind": "cpu", "product": "any"},
+                "device": {"kind": "cpu", "product": processor_name()},
                 "workspace": "64Ki",
                 "layers": layers,
             },
@@ -233,7 +236,7 @@ def test_a_soft_and_a_best_effort_task_that_take_too_much_harm_no_hard_one(runs:
     assert [task["criticality"] for task in report["tasks"]] == ["BestEffort", "Soft", "Hard"]
     assert soft["response_worst_s"] > soft["period_s"]
     assert soft["misses"] == 1
-    assert all(task["outputs_identical"] for task in report["tasks"])
+    assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
     assert process.returncode == 0
     assert not runs.left_behind()
 
@@ -281,10 +284,86 @@ def test_who_ends_it_otherwise_finds_nothing_left_behind(
     assert not runs.left_behind()
 
 
+def test_nothing_outlives_a_run_that_is_killed(runs: Runs) -> None:
+    process = running(runs)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert len(started) >= 4  # a sweeper, an agent, two programs
+
+    process.kill()
+    process.communicate()
+
+    assert not psutil.wait_procs(started, timeout=120)[1]
+    assert not runs.left_behind()
+
+
+def test_a_folder_for_temporary_files_may_have_a_long_name(runs: Runs) -> None:
+    runs.folder = runs.folder / ("x" * 100)
+    runs.folder.mkdir()
+    output, errors = runs.start(manifest(runs.folder, "4s"), "--duration", "1").communicate()
+    assert output, errors
+    assert [task["jobs"] for task in json.loads(output)["tasks"]] == [1, 1]
+    assert not runs.left_behind()
+
+
+def without_weights_of_its_own(folder: Path, command: list[str]) -> Path:
+    """A task whose program is what `command` says."""
+    path = folder / "task.json"
+    spec = {
+        "realtime": {"period": "1s"},
+        "memory": {"budget": "64Mi"},
+        "device": {"kind": "cpu"},
+        "template": {
+            "spec": {"containers": [{"name": "task", "command": command, "workingDir": str(_ROOT)}]}
+        },
+    }
+    about = {"apiVersion": "tierline.io/v1alpha1", "kind": "MemTask", "metadata": {"name": "odd"}}
+    path.write_text(json.dumps({**about, "spec": spec}))
+    return path
+
+
+def test_weights_that_differ_from_start_to_start_are_not_called_wrong(runs: Runs) -> None:
+    source = "from tests.integration.cli import tiny_task; import random, sys; "
+    source += "sys.argv[1:] = [str(random.getrandbits(31))]; tiny_task.main()"
+    path = without_weights_of_its_own(runs.folder, ["python", "-c", source])
+    process = runs.start(path, "--duration", "2")
+    output, errors = process.communicate()
+    (task,) = json.loads(output)["tasks"]
+    assert task["outputs"]["verdict"] == "not comparable", errors
+    assert process.returncode == (4 if task["misses"] else 0)
+    assert not runs.left_behind()
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        pytest.param(
+            "import torch; m = torch.nn.Linear(8, 8).eval()\n"
+            "for _ in range(9): m(torch.ones(1, 8))",
+            "it runs with gradients; use torch.inference_mode() or torch.no_grad()",
+            id="with gradients",
+        ),
+        pytest.param(
+            "import torch; m = torch.nn.Linear(8, 8)\n"
+            "with torch.no_grad():\n for _ in range(9): m(torch.ones(1, 8))",
+            "it is in training mode; call its eval()",
+            id="in training mode",
+        ),
+        pytest.param("print('hello')", "its last words: hello", id="without a model"),
+    ],
+)
+def test_one_sentence_says_why_there_is_no_profile(runs: Runs, source: str, sentence: str) -> None:
+    process = runs.start(without_weights_of_its_own(runs.folder, ["python", "-c", source]))
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert sentence in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert not runs.left_behind()
+
+
 def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     # Missing a release's deadline is an error.
     process = running(runs)
-    (admin_path,) = runs.folder.glob("tierline-*/run/admin.sock")
+    (admin_path,) = runs.folder.glob("tl-*/run/admin.sock")
     with AdminClient(admin_path) as admin:
         # So that each task has an output to compare.
         while sum(job["output_digest"] is not None for job in told(admin)) < 2:
@@ -292,5 +371,5 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == 0
-    assert all(task["outputs_identical"] for task in json.loads(output)["tasks"])
+    assert all(task["outputs"]["verdict"] == "identical" for task in json.loads(output)["tasks"])
     assert not runs.left_behind()

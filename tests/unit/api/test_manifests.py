@@ -257,8 +257,7 @@ def test_the_examples_load_and_name_their_programs() -> None:
     assert len({t.domain for t in perception}) == 1
     for t in (*perception, *infeasible):
         assert t.spec.template is not None
-        program = t.spec.template.program
-        assert program is not None
+        (program,) = t.spec.template.programs
         assert program.command == ("python", "-m", "tierline_examples.perception", t.name)
     slowest_s = {"resnet": 0.3, "vit": 0.48, "bert": 0.34}
     assert sum(slowest_s[t.name] / t.spec.realtime.period_s for t in perception) < 0.4

@@ -132,9 +132,9 @@ def test_a_template_passes_through_untouched() -> None:
 
     assert read.to_api()["spec"]["template"] == template
     assert read.spec.template is not None
-    assert read.spec.template.program is not None
-    assert read.spec.template.program.name == "app"
-    assert read.spec.template.program.working_dir == "/srv"
+    (program,) = read.spec.template.programs
+    assert program.name == "app"
+    assert program.working_dir == "/srv"
 
 
 def test_null_is_absent_as_in_the_cluster() -> None:

@@ -60,6 +60,24 @@ def task(**changes: str) -> str:
         ),
         pytest.param(
             ["run"],
+            task(
+                template="{spec: {containers: [{name: a, command: [x], envFrom: "
+                "[{configMapRef: {name: settings}}]}]}}"
+            ),
+            "MemTask/a: container a takes variables from the cluster (envFrom)",
+            id="variables that only a cluster has",
+        ),
+        pytest.param(
+            ["run"],
+            task(
+                template="{spec: {containers: [{name: proxy, command: [x]}, "
+                "{name: a, command: [y]}]}}"
+            ),
+            "the containers proxy and a have a command each; name the one that runs the model",
+            id="a sidecar in front",
+        ),
+        pytest.param(
+            ["run"],
             task(profile="measured"),
             "spec.profile names MemProfile/measured, and none of the files holds it",
             id="a profile that is not there",

@@ -52,6 +52,18 @@ def node(fast_bytes: int) -> MemNode:
     return MemNode.from_api({**about, "kind": "MemNode", "status": status})
 
 
+def seen(worst_s: float, *, planned_s: float = 0.0, peak_bytes: int = 0) -> JobTimes:
+    return JobTimes(
+        jobs=40,
+        overruns=int(worst_s > planned_s),
+        worst_s=worst_s,
+        planned_s=planned_s,
+        memory_overruns=int(peak_bytes > 16 << 20),
+        workspace_peak_bytes=peak_bytes,
+        workspace_planned_bytes=16 << 20,
+    )
+
+
 def planned(task: MemTask, profile: MemProfile, where: MemNode) -> TaskPlan | None:
     answer = decide.decide([task], {task.name: profile}, where, None)
     return answer.plans[0] if isinstance(answer, Admitted) else None
@@ -64,7 +76,7 @@ def test_a_profile_with_the_worst_of_a_run_plans_no_less_than_that(fast_bytes: i
     assert plan is not None
     assert bool(plan.streamed_bytes) == (fast_bytes < 1 << 30)
     worst_s = 1.4 * plan.job_time_s
-    longer = remeasured(task, _PROFILE, where, plan, worst_s)
+    longer = remeasured(task, _PROFILE, where, plan, seen(worst_s))
     again = planned(task, longer, where)
     assert again is not None
     # With the margin above what was seen, and means as they were.
@@ -72,14 +84,14 @@ def test_a_profile_with_the_worst_of_a_run_plans_no_less_than_that(fast_bytes: i
     assert longer.spec.layers[3].compute_time_s > _PROFILE.spec.layers[3].compute_time_s
     assert longer.spec.layers[3].mean_compute_time_s == 0.001
     # What is in the profile now is not lengthened once more.
-    assert remeasured(task, longer, where, plan, worst_s) is longer
+    assert remeasured(task, longer, where, plan, seen(worst_s)) is longer
 
 
 def test_a_task_whose_jobs_took_too_long_is_not_admitted_again() -> None:
     task, where = asked(deadline="60ms"), node(2 << 30)
     plan = planned(task, _PROFILE, where)
     assert plan is not None
-    assert planned(task, remeasured(task, _PROFILE, where, plan, 0.055), where) is None
+    assert planned(task, remeasured(task, _PROFILE, where, plan, seen(0.055)), where) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +105,21 @@ def test_a_profile_stays_where_it_says_enough(realtime: dict[str, str], worst_s:
     task, where = asked(**realtime), node(2 << 30)
     plan = planned(task, _PROFILE, where)
     assert plan is not None
-    assert remeasured(task, _PROFILE, where, plan, worst_s) is _PROFILE
+    assert remeasured(task, _PROFILE, where, plan, seen(worst_s)) is _PROFILE
+
+
+def test_memory_beyond_the_plan_flows_back_and_admission_refuses_what_does_not_fit() -> None:
+    task, where = asked(), node(300 << 20)
+    plan = planned(task, _PROFILE, where)
+    assert plan is not None
+    took = seen(0.0, planned_s=1.0, peak_bytes=290 << 20)
+    larger = remeasured(task, _PROFILE, where, plan, took)
+    assert larger.spec.workspace_bytes == 290 << 20
+    assert larger.spec.layers == _PROFILE.spec.layers
+    assert planned(task, larger, where) is None
+    said = took.memory_sentence(task)
+    assert "1 of 40 jobs took more memory besides the weights than the 16.0 MiB" in said
+    assert "290.0 MiB at most" in said
 
 
 def test_a_person_is_told_what_to_do() -> None:
