@@ -94,6 +94,13 @@ def question_of(
         gate_s=own.gate_s,
         supports=from_api.supports_of(device),
     )
+    if not task.spec.device.matches(device.kind, device.product):
+        raise CommandError(
+            f"MemTask/{task.name}: spec.device.model wants {task.spec.device.model!r} in the "
+            f"product name of the device, which is {device.product!r}; change it, or name another "
+            "node",
+            EXIT_BAD_INPUT,
+        )
     elsewhere = from_api.measured_elsewhere(task.spec, profile, device)
     if elsewhere is not None:
         raise CommandError(f"MemTask/{task.name}: {elsewhere}", EXIT_BAD_INPUT)

@@ -9,7 +9,7 @@ import yaml
 
 from tierline_api.documents import DocumentError, read_documents
 from tierline_api.generated import PlainDumper
-from tierline_api.pods.inject import RefusedError, injected
+from tierline_api.pods.inject import RefusedError, injected, warned
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
 _WORDS: Final = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
@@ -62,6 +62,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
             )
         try:
             changed.append(injected(document.value))
+            for sentence in warned(document.value):
+                click.echo(f"Warning: {source}: {sentence}", err=True)
         except RefusedError as error:
             raise CommandError(f"{source}: {error}", EXIT_BAD_INPUT) from error
     return changed

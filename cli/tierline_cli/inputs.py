@@ -27,12 +27,19 @@ def manifests_with_tasks(files: Sequence[Path], purpose: str) -> Manifests:
     return manifests
 
 
-def check_names(tasks: Sequence[MemTask]) -> None:
-    """Tasks of one machine are told apart by their names alone.
+def check_tasks(tasks: Sequence[MemTask]) -> None:
+    """Tasks of one machine are told apart by their names alone, and are one program each.
 
     Raises:
-        CommandError: two have one name.
+        CommandError: two have one name, or one has replicas.
     """
+    for task in tasks:
+        if task.spec.replicas != 1:
+            raise CommandError(
+                f"MemTask/{task.name}: spec.replicas is {task.spec.replicas}, and on one machine a "
+                "task is one program; write 1, and a task for each of them",
+                EXIT_BAD_INPUT,
+            )
     names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
@@ -88,7 +95,7 @@ def profiles_for(manifests: Manifests, tasks: Sequence[MemTask]) -> dict[str, Me
     Raises:
         CommandError: a task has none, or two have one name.
     """
-    check_names(tasks)
+    check_tasks(tasks)
     by_name = {
         (profile.metadata.namespace, profile.name): profile for profile in manifests.profiles
     }

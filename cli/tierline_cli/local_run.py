@@ -20,7 +20,7 @@ from tierline_cli import decide
 from tierline_cli.admin_client import AdminClient
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_cli.execution import Execution
-from tierline_cli.inputs import check_names
+from tierline_cli.inputs import check_tasks
 from tierline_cli.leftovers import Leftovers
 from tierline_cli.local_agent import LocalAgent, short_folder
 from tierline_cli.measurements import Measurements, OnJob
@@ -265,6 +265,6 @@ def _begun(stage: _T | None) -> _T:
 def _check(tasks: tuple[MemTask, ...]) -> None:
     if not tasks:
         raise CommandError("the files hold no MemTask; there is nothing to run", EXIT_BAD_INPUT)
-    check_names(tasks)
+    check_tasks(tasks)
     for task in tasks:
         program_of(task)

@@ -21,7 +21,6 @@ class LinkName(StrEnum):
 
     H2D = "h2d"
     D2H = "d2h"
-    PEER = "peer"
     PMEM_READ = "pmem-read"
     PMEM_WRITE = "pmem-write"
     NVME_READ = "nvme-read"
@@ -29,7 +28,6 @@ class LinkName(StrEnum):
 
 
 READ_LINK = {
-    Tier.PEER: LinkName.PEER,
     Tier.DRAM: LinkName.H2D,
     Tier.PMEM: LinkName.PMEM_READ,
     Tier.NVME: LinkName.NVME_READ,
@@ -134,7 +132,7 @@ class MemNodeStatus(ApiModel):
 
     devices: Annotated[tuple[Device, ...], Field(max_length=64)] = ()
     """Its devices."""
-    tiers: Annotated[tuple[TierStatus, ...], Field(max_length=4)] = ()
+    tiers: Annotated[tuple[TierStatus, ...], Field(max_length=3)] = ()
     """Its tiers."""
     links: Annotated[tuple[Link, ...], Field(max_length=512)] = ()
     """Its links, each measured."""

@@ -40,7 +40,7 @@ class MemQuotaSpec(ApiModel):
         Bytes | None, Field(validation_alias="fastMemory", serialization_alias="fastMemory")
     ] = None
     """Fast memory of all devices: resident weights, and on each device one ring and workspace."""
-    tiers: Annotated[tuple[TierQuota, ...], Field(max_length=4)] = ()
+    tiers: Annotated[tuple[TierQuota, ...], Field(max_length=3)] = ()
     """Tiers, each named once."""
     link_percent: (
         Annotated[int, Field(strict=True, ge=0, le=100, json_schema_extra={"format": "int32"})]

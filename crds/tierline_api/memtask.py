@@ -9,11 +9,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_serializer, model_validator
 
 from .base import API_VERSION, ApiModel, Rule
-from .device import DeviceKind, DeviceSelector
+from .device import DeviceSelector
 from .fields import Subdomain, as_bytes, guarded, is_bytes
 from .memtask_status import MemTaskStatus
 from .metadata import LABEL_NAME, ObjectMeta
-from .plan import Tier
 from .quantities import format_quantity
 from .realtime import Realtime
 from .swap import Memory, OverBudget, Swap
@@ -24,11 +23,6 @@ class MemTaskSpec(ApiModel):
     """What the task needs."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            "!('peer' in self.swap.tiers) || self.device.kind == 'cuda'",
-            "the tier peer is the memory of a neighbouring GPU; it needs device.kind cuda",
-            ".swap.tiers",
-        ),
         Rule(
             "self.swap.onBudgetExceeded == 'Spill' || !has(self.memory.weights) || "
             + guarded(
@@ -63,11 +57,6 @@ class MemTaskSpec(ApiModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if Tier.PEER in self.swap.tiers and self.device.kind != DeviceKind.CUDA:
-            raise ValueError(
-                "swap.tiers names peer, the memory of a neighbouring GPU, but device.kind is"
-                f" {self.device.kind.value}; remove peer or write device.kind cuda"
-            )
         needed_bytes = (self.memory.weights_bytes or 0) + (self.memory.workspace_bytes or 0)
         spills = self.swap.on_budget_exceeded == OverBudget.SPILL
         if self.memory.weights_bytes and needed_bytes > self.memory.budget_bytes and not spills:

@@ -130,5 +130,5 @@ class MemTaskStatus(ApiModel):
         ),
     ] = ()
     """By what times pods on these nodes are planned since their jobs over-ran."""
-    tiers: Annotated[tuple[TierBytes, ...], Field(max_length=4)] = ()
+    tiers: Annotated[tuple[TierBytes, ...], Field(max_length=3)] = ()
     """Bytes per tier."""

@@ -17,10 +17,12 @@ from pydantic_core import ErrorDetails
 from .base import ApiModel
 from .fields import DIGEST_PATTERN, LABEL_PATTERN, SUBDOMAIN_PATTERN
 from .quantities import shown
+from .swap import ORDINALS_PATTERN
 
 _PATTERNS: Final = {
     LABEL_PATTERN: "write lower-case letters, digits and '-', with a letter or digit at both ends",
     SUBDOMAIN_PATTERN: "write lower-case letters, digits, '-' and '.', as in a host name",
+    ORDINALS_PATTERN: "write numbers of allocations, such as #0, #3-7 or #3-",
     DIGEST_PATTERN: "write 64 lower-case hexadecimal digits",
 }
 _WANTED: Final = {

@@ -23,7 +23,6 @@ Kubernetes takes 256 KiB of them: six bytes for each resident extent, and the ho
 class Tier(StrEnum):
     """Where bytes live that are not in fast memory."""
 
-    PEER = "peer"
     DRAM = "dram"
     PMEM = "pmem"
     NVME = "nvme"

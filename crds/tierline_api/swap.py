@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 
 from .base import ApiModel, Rule
 from .fields import Bytes, PositiveBytes, as_bytes, guarded
@@ -36,7 +36,7 @@ class OverBudget(StrEnum):
 
 
 class ObjectPolicy(StrEnum):
-    """How one named object uses fast memory."""
+    """How allocations of a program that is swapped whole use fast memory."""
 
     RESIDENT = "Resident"
     STREAM = "Stream"
@@ -85,18 +85,17 @@ class Memory(ApiModel):
         return reserved_bytes
 
 
+ORDINALS_PATTERN: Final = r"^#[0-9]{1,9}(-([0-9]{1,9})?)?$"
 _ORDINALS: Final = re.compile(r"#([0-9]{1,9})(?:-([0-9]{1,9})?)?")
 
 
 class SwapObject(ApiModel):
-    """A wish about single weights; of a program that is swapped whole, about its allocations."""
+    """A wish about allocations of a program that is swapped whole."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)]
-    """A parameter or module, such as encoder.layer.0 or head.*; or allocations, as #0, #3-7."""
+    name: Annotated[str, StringConstraints(min_length=2, max_length=20, pattern=ORDINALS_PATTERN)]
+    """Allocations by their numbers, as the program makes them: #0, #3-7, or #3- for the rest."""
     policy: ObjectPolicy
-    """Resident: stays in fast memory; Stream: may be streamed, or swapped."""
-    tier: Tier | None = None
-    """The tier that holds it; any of the task's tiers if absent."""
+    """Resident: stays in fast memory; Stream: is swapped."""
 
 
 class Swap(ApiModel):
@@ -113,18 +112,24 @@ class Swap(ApiModel):
             "objects must not repeat a name",
             ".objects",
         ),
+        Rule(
+            "self.objects.size() == 0 || self.policy == 'Swap'",
+            "objects are allocations of a program that is swapped whole: write policy Swap, or "
+            "leave them out",
+            ".objects",
+        ),
     )
 
     policy: SwapPolicy = SwapPolicy.AUTO
     """Auto: the plan decides; Resident: never leaves; Stream: by layer; Swap: as a whole."""
-    tiers: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=4)] = (Tier.DRAM,)
+    tiers: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=3)] = (Tier.DRAM,)
     """Tiers that may hold the weights, the preferred one first."""
     workspace: WorkspacePolicy = WorkspacePolicy.DISCARD
     """Discard: the workspace is dead between jobs; Preserve: it is written back and restored."""
     on_budget_exceeded: OverBudget = OverBudget.FAIL
     """Fail: the allocation fails as on a full device; Spill: host memory backs it."""
     objects: Annotated[tuple[SwapObject, ...], Field(max_length=64)] = ()
-    """Wishes about single weights."""
+    """Wishes about allocations, with policy Swap."""
 
     def environment(self, plan: Plan) -> dict[str, str]:
         """What a program's library must know of its memory under this policy.
@@ -153,6 +158,18 @@ class Swap(ApiModel):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"the object {name!r} is named twice; name each object once")
+        return objects
+
+    @field_validator("objects")
+    @classmethod
+    def _objects_are_swapped(
+        cls, objects: tuple[SwapObject, ...], info: ValidationInfo[Any]
+    ) -> tuple[SwapObject, ...]:
+        if objects and info.data.get("policy", SwapPolicy.SWAP) is not SwapPolicy.SWAP:
+            raise ValueError(
+                "they are allocations of a program that is swapped whole; write policy Swap, or "
+                "leave them out"
+            )
         return objects
 
 

@@ -15,6 +15,7 @@ from tierline_api.base import API_VERSION
 from tierline_api.memtask import MemTask
 from tierline_api.mistakes import first_mistake
 from tierline_api.optin import INLINE, INLINE_NEEDED, TASK
+from tierline_api.pods.inline_rules import spec_of
 from tierline_kube.resource import Json
 from tierline_operator.reading import KnownPod
 from tierline_operator.writing import MANAGED_BY
@@ -33,14 +34,6 @@ def memtask_of(pod: KnownPod, owner: Mapping[str, Any]) -> Json:
         raise InlineError(
             f"the annotation {missing[0]} is missing; with {next(iter(pod.inline))} it is needed"
         )
-    spec: dict[str, Any] = {"replicas": 1}
-    for name, text in pod.inline.items():
-        *groups, last = INLINE[name]
-        into = spec
-        for group in groups:
-            into = into.setdefault(group, {})
-        is_list = name == "tierline.io/tiers"
-        into[last] = [part.strip() for part in text.split(",")] if is_list else text
     manifest: Json = {
         "apiVersion": API_VERSION,
         "kind": "MemTask",
@@ -50,7 +43,7 @@ def memtask_of(pod: KnownPod, owner: Mapping[str, Any]) -> Json:
             "labels": dict(MANAGED_BY),
             "ownerReferences": [dict(owner)],
         },
-        "spec": spec,
+        "spec": {"replicas": 1, **spec_of(pod.inline)},
     }
     try:
         MemTask.from_api(manifest)

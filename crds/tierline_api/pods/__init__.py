@@ -3,6 +3,7 @@
     view      what is read of a pod
     changes   what is added to it: each change as CEL for the API server and as Python
     refusals  what cannot work: each rule as CEL and as Python, with its sentence
+    inline_rules  the rules of a MemTask, derived for one that annotations describe
     inject    both in Python, over manifests of any kind that holds pods
     policies  both as admission policies, and the DeviceClass
     agents    the policy by which a node's agent writes only its own node's objects

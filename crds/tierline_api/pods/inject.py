@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import Final
 
 from .changes import CHANGES
-from .refusals import first
+from .refusals import first, warnings
 from .view import Manifest, Pod, items, mapping
 
 TEMPLATES: Final = {
@@ -36,6 +36,11 @@ def injected(manifest: Manifest) -> Manifest:
     """
     changed = deepcopy(manifest)
     for name, pod in _pods(changed):
+        if pod.unquoted:
+            raise RefusedError(
+                f"{name}: the annotation {pod.unquoted[0]} is no text, as annotations are; put its "
+                "value in quotes"
+            )
         refusal = first(pod)
         if refusal is not None:
             raise RefusedError(f"{name}: {refusal.message}")
@@ -43,6 +48,11 @@ def injected(manifest: Manifest) -> Manifest:
             for change in CHANGES:
                 change.apply(pod)
     return changed
+
+
+def warned(manifest: Manifest) -> list[str]:
+    """Return what the API server would warn of, for the opted-in pods of `manifest`."""
+    return [f"{name}: {sentence}" for name, pod in _pods(manifest) for sentence in warnings(pod)]
 
 
 def _pods(manifest: Manifest) -> Iterator[tuple[str, Pod]]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..optin import DRIVER, TASK
 from .changes import CHANGES
 from .inject import TEMPLATES
-from .refusals import REFUSALS, is_name
+from .refusals import REFUSALS, WARNINGS, is_name
 from .view import ANNOTATIONS_CEL, MEANT_CEL, Manifest
 
 API: Final = "admissionregistration.k8s.io/v1"
@@ -125,20 +125,20 @@ def _validating(
     of: str,
     operations: tuple[str, ...],
 ) -> Iterator[Manifest]:
-    """Yield the policy of all refusals, for pods that lie at `of`."""
+    """Yield the policies of all refusals and warnings, for pods that lie at `of`."""
     carries = f"{_annotations(of)}.exists(k, k.startsWith('tierline.io/'))"
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests(resources, operations),
         "matchConditions": [{"name": "opted-in", "expression": carries}],
         "variables": _variables(of),
-        "validations": [
-            {"expression": refusal.cel, "message": refusal.message, "reason": "Invalid"}
-            for refusal in REFUSALS
-        ],
     }
-    yield named("ValidatingAdmissionPolicy", name, spec)
-    yield bound(name, "Deny")
+    for called, rules, action in ((name, REFUSALS, "Deny"), (f"{name}-hints", WARNINGS, "Warn")):
+        validations = [
+            {"expression": rule.cel, "message": rule.message, "reason": "Invalid"} for rule in rules
+        ]
+        yield named("ValidatingAdmissionPolicy", called, {**spec, "validations": validations})
+        yield bound(called, action)
 
 
 def _fixed_task() -> Iterator[Manifest]:

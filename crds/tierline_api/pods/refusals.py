@@ -11,7 +11,7 @@ from typing import Final
 
 from ..fields import LABEL_PATTERN
 from ..optin import INLINE, INLINE_NEEDED, POD_CLAIM, TASK
-from ..quantities import parse_duration
+from .inline_rules import InlineRule, inline_rules
 from .values import VALUES, Kind
 from .view import (
     ALL_CONTAINERS_CEL,
@@ -28,7 +28,8 @@ KNOWN: Final = (TASK, CONTAINERS, *INLINE)
 """All annotations of pods that start with `tierline.io/`."""
 _SANDBOXES: Final = r"^(kata|gvisor|runsc|firecracker|wasm|spin)([-.].*)?$"
 """Names of runtimes whose containers have a kernel, or a machine, of their own."""
-_PERIOD, _DEADLINE = "tierline.io/period", "tierline.io/deadline"
+_GPUS: Final = r"^(nvidia\.com/(gpu|mig-.*|.*\.shared)|amd\.com/gpu|gpu\.intel\.com/.*)$"
+"""Names of resources by which device plugins give containers a GPU."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Refusal:
     """What to say otherwise: what is wrong, and what to write."""
     broken: Callable[[Pod], bool]
     """Say in Python that it is wrong."""
+
+
+def warnings(pod: Pod) -> list[str]:
+    """Return the sentences of the warnings that `pod` deserves."""
+    return [warning.message for warning in WARNINGS if warning.broken(pod)]
 
 
 def first(pod: Pod) -> Refusal | None:
@@ -96,13 +102,43 @@ def _mounts_over(pod: Pod) -> bool:
     return any(path == FOLDER or path.startswith(f"{FOLDER}/") for path in paths)
 
 
-def _late_deadline(pod: Pod) -> bool:
-    said = pod.annotations
-    if not {_PERIOD, _DEADLINE} <= said.keys():
-        return False
-    if not all(VALUES[name].right(said[name]) for name in (_PERIOD, _DEADLINE)):
-        return False  # its own rule says that
-    return parse_duration(said[_DEADLINE]) > parse_duration(said[_PERIOD])
+def _together(rule: InlineRule) -> Refusal:
+    """Return a rule of MemTask for the annotations of a pod."""
+    texts = {name: f"variables.annotations['{name}']" for name in rule.annotations}
+    there = " && ".join(f"'{name}' in variables.annotations" for name in texts)
+    right = " && ".join(f"({VALUES[name].cel(text)})" for name, text in texts.items())
+
+    def broken(pod: Pod) -> bool:
+        said = {name: pod.annotations[name] for name in INLINE if name in pod.annotations}
+        judged = all(VALUES[name].right(said[name]) for name in rule.annotations if name in said)
+        return judged and rule.broken(said)
+
+    return Refusal(f"!({there}) || !({right}) || ({rule.cel})", rule.says, broken)
+
+
+def _own_gpu(pod: Pod) -> bool:
+    return pod.opted_in and any(
+        re.match(_GPUS, name) is not None
+        for placed in pod.meant()
+        for part in ("limits", "requests")
+        for name in mapping(mapping(placed.container.get("resources")).get(part))
+    )
+
+
+def _hides_preload(pod: Pod) -> bool:
+    return pod.opted_in and any(
+        items(placed.container.get("envFrom"))
+        and not any(map(is_preload, items(placed.container.get("env"))))
+        for placed in pod.meant()
+    )
+
+
+def _other_claim(pod: Pod) -> bool:
+    return pod.opted_in and any(
+        claim.get("name") != POD_CLAIM
+        for placed in pod.meant()
+        for claim in items(mapping(placed.container.get("resources")).get("claims"))
+    )
 
 
 _NAME: Final = f"variables.annotations['{TASK}']"
@@ -115,8 +151,7 @@ _OF_TASK: Final = Refusal(
 )
 _PRELOADS: Final = f"c.?env.orValue([]).filter(e, e.name == '{PRELOAD}')"
 _NEEDED: Final = ", ".join(INLINE_NEEDED[:-1]) + f" and {INLINE_NEEDED[-1]}"
-_DURATIONS: Final = [f"variables.annotations['{name}']" for name in (_DEADLINE, _PERIOD)]
-_BOTH_RIGHT: Final = " && ".join(f"({VALUES[_PERIOD].cel(text)})" for text in _DURATIONS)
+_OPTED_IN: Final = f"'{TASK}' in variables.annotations"
 
 REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal(
@@ -148,13 +183,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         ),
     ),
     *(_value(name, kind) for name, kind in VALUES.items()),
-    Refusal(
-        f"!{_listed((_PERIOD, _DEADLINE))}.all(k, k in variables.annotations)"
-        f" || !({_BOTH_RIGHT}) || duration({_DURATIONS[0]}) <= duration({_DURATIONS[1]})",
-        f"the annotation {_DEADLINE} is longer than {_PERIOD}; write a deadline of at most the"
-        " period",
-        _late_deadline,
-    ),
+    *map(_together, inline_rules()),
     Refusal(
         "size(variables.meant) > 0 && variables.meant.all(n,"
         f" {ALL_CONTAINERS_CEL}.exists(c, c.name == n))",
@@ -204,5 +233,39 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         " which cannot share device memory with the node's agent; use runc, crun or nvidia",
         lambda pod: re.match(_SANDBOXES, str(pod.spec.get("runtimeClassName") or "")) is not None,
     ),
+    Refusal(
+        f"!({_OPTED_IN}) || "
+        + _each_meant(
+            "!(c.?resources.?limits.orValue({}).exists(k, k.matches(r'{gpus}'))"
+            " || c.?resources.?requests.orValue({}).exists(k, k.matches(r'{gpus}')))".replace(
+                "{gpus}", _GPUS
+            )
+        ),
+        "a container takes a GPU of its own (such as nvidia.com/gpu in resources) besides the one"
+        " that Tierline shares with it; remove it there, or name the other containers in"
+        f" {CONTAINERS}",
+        _own_gpu,
+    ),
 )
 """All of them; what explains the others comes first."""
+
+WARNINGS: Final[tuple[Refusal, ...]] = (
+    Refusal(
+        f"!({_OPTED_IN}) || "
+        + _each_meant(
+            "c.?envFrom.orValue([]).size() == 0"
+            f" || c.?env.orValue([]).exists(e, e.name == '{PRELOAD}')"
+        ),
+        "a container takes variables from a ConfigMap or Secret (envFrom); if LD_PRELOAD is one of"
+        " them, or its image sets it, Tierline's hides it: write it into env, and both are loaded",
+        _hides_preload,
+    ),
+    Refusal(
+        f"!({_OPTED_IN}) || "
+        + _each_meant(f"c.?resources.?claims.orValue([]).all(u, u.name == '{POD_CLAIM}')"),
+        "a container uses another resource claim besides Tierline's; if that is a GPU, it has two"
+        " owners, and Tierline's memory and deadlines do not count the other: remove one",
+        _other_claim,
+    ),
+)
+"""What may be wrong, which nobody can see in a pod: told, and taken."""

@@ -65,14 +65,12 @@ def _words(of: type[StrEnum]) -> Kind:
 
 
 def _tiers(text: str) -> bool:
-    words = [word.strip() for word in text.split(",")]
-    return set(words) <= {str(tier.value) for tier in Tier} and len(set(words)) == len(words)
+    return {word.strip() for word in text.split(",")} <= {str(tier.value) for tier in Tier}
 
 
 def _tiers_cel(text: str) -> str:
     listed = "[" + ", ".join(f"'{tier.value}'" for tier in Tier) + "]"
-    words = f"{text}.split(',').map(w, w.trim())"
-    return f"{words}.all(w, w in {listed} && {words}.exists_one(v, v == w))"
+    return f"{text}.split(',').all(w, w.trim() in {listed})"
 
 
 _DURATION: Final = Kind(
@@ -84,9 +82,7 @@ _SIZE: Final = Kind(
 _SIZE_OR_NONE: Final = Kind(
     _bytes(0), _parses(parse_quantity, 0, MAX_BYTES), "write a quantity of bytes such as 64Mi"
 )
-_TIERS: Final = Kind(
-    _tiers_cel, _tiers, "write tiers, each once, separated by commas: peer, dram, pmem, nvme"
-)
+_TIERS: Final = Kind(_tiers_cel, _tiers, "write tiers, separated by commas: " + ", ".join(Tier))
 _TEXT: Final = Kind(
     lambda text: f"size({text}) >= 1 && size({text}) <= 128",
     lambda text: 1 <= len(text) <= 128,

@@ -69,6 +69,16 @@ class Pod:
         return {key: value for key, value in found.items() if isinstance(value, str)}
 
     @property
+    def unquoted(self) -> list[str]:
+        """Annotations of Tierline whose value is no text: a number or a truth value."""
+        found = mapping(mapping(self.manifest.get("metadata")).get("annotations"))
+        return [
+            str(key)
+            for key, value in found.items()
+            if str(key).startswith("tierline.io/") and not isinstance(value, str)
+        ]
+
+    @property
     def spec(self) -> Manifest:
         """Its spec."""
         return mapping(self.manifest.get("spec"))

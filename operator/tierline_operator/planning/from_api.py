@@ -74,6 +74,11 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     workspace_bytes = max(workspace_bytes, beyond)
     # A program without layers has its weights in its workspace, and is swapped whole.
     whole = spec.swap.policy is SwapPolicy.SWAP and profile.spec.weight_bytes == 0
+    if spec.swap.objects and not whole:
+        raise QuestionError(
+            f"MemTask/{task.name}: spec.swap.objects are allocations of a program without layers, "
+            f"and MemProfile/{profile.name} has layers with weights; leave them out"
+        )
     preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:

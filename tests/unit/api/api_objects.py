@@ -303,13 +303,6 @@ WRONG: Final = (
         CLUSTER,
     ),
     Wrong(
-        "a neighbour's memory for a task on the cpu",
-        task(spec__swap__tiers=["peer", "dram"]),
-        "spec",
-        "remove peer or write device.kind cuda",
-        CLUSTER,
-    ),
-    Wrong(
         "a swap policy in capitals",
         task(spec__swap__policy="STREAM"),
         "spec.swap.policy",
@@ -318,9 +311,32 @@ WRONG: Final = (
     ),
     Wrong(
         "an object named twice",
-        task(spec__swap__objects=[{"name": "a", "policy": "Stream"}] * 2),
+        task(
+            spec__swap__policy="Swap", spec__swap__objects=[{"name": "#0", "policy": "Stream"}] * 2
+        ),
         "spec.swap.objects",
-        "the object 'a' is named twice",
+        "the object '#0' is named twice",
+        CLUSTER,
+    ),
+    Wrong(
+        "objects of a program with layers",
+        task(spec__swap__objects=[{"name": "#0", "policy": "Stream"}]),
+        "spec.swap.objects",
+        "write policy Swap, or leave them out",
+        CLUSTER,
+    ),
+    Wrong(
+        "an object that is a module",
+        task(spec__swap__policy="Swap", spec__swap__objects=[{"name": "head", "policy": "Stream"}]),
+        "spec.swap.objects[0].name",
+        "write numbers of allocations, such as #0, #3-7 or #3-",
+        CLUSTER,
+    ),
+    Wrong(
+        "containers that are no list",
+        task(spec__template={"spec": {"containers": {"name": "a", "command": ["x"]}}}),
+        "spec.template.spec.containers",
+        "write a list",
         CLUSTER,
     ),
     Wrong(

@@ -119,6 +119,12 @@ GOOD: Final = {
     "requests and limits": pod(
         container(resources={"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}})
     ),
+    "variables from a ConfigMap": pod(container(envFrom=[{"configMapRef": {"name": "settings"}}])),
+    "a GPU for a container that is not meant": pod(
+        container("a"),
+        container("b", resources={"limits": {"nvidia.com/gpu": "1"}}),
+        annotations=only("a"),
+    ),
     "claims of its own": pod(
         container(resources={"claims": [{"name": "nic", "request": "port"}]}),
         resourceClaims=[{"name": "nic", "resourceClaimName": "nic-of-node"}],
@@ -194,15 +200,26 @@ WRONG: Final = {
     "a period of two days": _described("tierline.io/period is not valid", period="48h"),
     "a period in words": _described("such as 50ms", period="often"),
     "a deadline without unit": _described("tierline.io/deadline is not valid", deadline="40"),
-    "a deadline after the period": _described("at most the period", deadline="51ms"),
+    "a deadline after the period": _described(
+        "deadline is not valid; deadline must not be longer than period", deadline="51ms"
+    ),
+    "an execution time after the deadline": _described(
+        "execution-time must not be longer than deadline", execution_time="41ms", deadline="40ms"
+    ),
+    "an execution time after the period": _described(
+        "execution-time must not be longer than period", execution_time="51ms"
+    ),
+    "more reserved than the budget": _described(
+        "reserved is not valid; reserved must not exceed budget", reserved="1Ti"
+    ),
     "a criticality in small letters": _described("write Hard, Soft or", criticality="hard"),
     "a negative execution time": _described("execution-time is not valid", execution_time="-1ms"),
     "a budget in GB": _described("tierline.io/budget is not valid", budget="2GB"),
     "a budget of nothing": _described("tierline.io/budget is not valid", budget="0"),
     "a budget in thousandths of a byte": _described("such as 512Mi", budget="512m"),
     "a negative reserve": _described("tierline.io/reserved is not valid", reserved="-1"),
-    "a tier nobody knows": _described("peer, dram, pmem, nvme", tiers="dram,nvm"),
-    "a tier twice": _described("each once", tiers="dram, dram"),
+    "a tier nobody knows": _described("commas: dram, pmem, nvme", tiers="dram,nvm"),
+    "a tier twice": _described("tiers must not repeat a tier", tiers="dram, dram"),
     "no tier": _described("write tiers", tiers=","),
     "a policy in capitals": _described("write Auto, Resident, Stream or Swap", policy="STREAM"),
     "a spill that is a truth value": _described("write Fail or Spill", on_budget_exceeded="true"),
@@ -243,6 +260,12 @@ WRONG: Final = {
     "a node by name": Wrong(pod(nodeName="node-1"), "before its task is admitted"),
     "Windows": Wrong(pod({"name": "app", "image": "x"}, os={"name": "windows"}), "Linux nodes"),
     "a virtual machine": Wrong(pod(runtimeClassName="kata-qemu"), "kernel of their own"),
+    "a GPU of its own": Wrong(
+        pod(container(resources={"limits": {"nvidia.com/gpu": "1"}})), "takes a GPU of its own"
+    ),
+    "a part of a GPU of its own": Wrong(
+        pod(container(resources={"limits": {"nvidia.com/mig-1g.10gb": "1"}})), "remove it there"
+    ),
     "a kernel in user space": Wrong(pod(runtimeClassName="gvisor"), "use runc, crun or nvidia"),
 }
 """Pods that cannot work."""

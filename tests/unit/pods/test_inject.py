@@ -6,6 +6,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
 from tests.unit.pods.pod_cases import (
     GATE,
     GOOD,
@@ -22,10 +25,13 @@ from tests.unit.pods.pod_cases import (
     templated,
 )
 
-from tierline_api.optin import INLINE
+from tierline_api.memtask import MemTaskSpec
+from tierline_api.optin import INLINE, INLINE_NEEDED
 from tierline_api.pods import generate
-from tierline_api.pods.inject import TEMPLATES, RefusedError, injected
-from tierline_api.pods.refusals import KNOWN, REFUSALS
+from tierline_api.pods.inject import TEMPLATES, RefusedError, injected, warned
+from tierline_api.pods.inline_rules import inline_rules, spec_of
+from tierline_api.pods.refusals import KNOWN, REFUSALS, first
+from tierline_api.pods.view import Pod
 
 FILES = Path(__file__).parents[3] / "charts" / "tierline" / "files"
 
@@ -183,6 +189,92 @@ def test_every_rule_is_broken_by_some_pod() -> None:
     unsaid = {refusal.message for refusal in REFUSALS} - said
 
     assert unsaid == set()
+
+
+WORDS = {
+    "tierline.io/period": ["50ms", "1s", "1us", "24h", "5", "25h", "99999999999999999h"],
+    "tierline.io/deadline": ["40ms", "50ms", "1s", "1us", "0s"],
+    "tierline.io/criticality": ["Hard", "Soft", "BestEffort", "hard"],
+    "tierline.io/execution-time": ["12.5ms", "41ms", "51ms", "2s", "-1ms"],
+    "tierline.io/budget": ["1Gi", "64Mi", "1", "0", "512m"],
+    "tierline.io/reserved": ["0", "64Mi", "65Mi", "2Gi", "1GB"],
+    "tierline.io/tiers": ["dram", "dram,nvme", "nvme , dram", "dram,dram", "peer,dram", ""],
+    "tierline.io/policy": ["Auto", "Resident", "Stream", "Swap", "swap"],
+    "tierline.io/on-budget-exceeded": ["Fail", "Spill", "true"],
+    "tierline.io/device": ["cpu", "cuda", "gpu"],
+    "tierline.io/model": ["H200", "x" * 128, "x" * 129, ""],
+    "tierline.io/profile": ["camera.v2", "Camera"],
+}
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {name: st.sampled_from(WORDS[name]) for name in INLINE_NEEDED},
+        optional={
+            name: st.sampled_from(words)
+            for name, words in WORDS.items()
+            if name not in INLINE_NEEDED
+        },
+    )
+)
+def test_annotations_are_taken_when_the_same_memtask_is(annotations: dict[str, str]) -> None:
+    assert WORDS.keys() == INLINE.keys()
+    try:
+        MemTaskSpec.from_api(spec_of(annotations))
+    except ValidationError:
+        right = False
+    else:
+        right = True
+
+    refusal = first(Pod(pod(annotations={"tierline.io/task": "camera", **annotations})))
+
+    assert (refusal is None) == right, refusal
+
+
+def test_each_rule_of_a_memtask_that_annotations_can_break_is_one_of_pods() -> None:
+    assert {rule.field for rule in inline_rules()} == {
+        ("realtime", "deadline"),
+        ("realtime", "executionTime"),
+        ("memory", "reserved"),
+        ("swap", "tiers"),
+    }
+    assert {rule.says for rule in inline_rules()} <= {refusal.message for refusal in REFUSALS}
+
+
+@pytest.mark.parametrize("value", [1073741824, 7, 1.5, True, None])
+@pytest.mark.parametrize("name", ["tierline.io/budget", "tierline.io/task"])
+def test_an_annotation_that_is_no_text_is_refused(name: str, value: object) -> None:
+    wrong = pod(annotations={"tierline.io/task": "camera", **inline()})
+    wrong["metadata"]["annotations"][name] = value
+
+    with pytest.raises(RefusedError, match=f"the annotation {name} is no text"):
+        injected(wrong)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [
+        (pod(container(envFrom=[{"secretRef": {"name": "x"}}])), "Tierline's hides it"),
+        (
+            pod(
+                container(resources={"claims": [{"name": "gpu"}]}),
+                resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "gpu"}],
+            ),
+            "it has two owners",
+        ),
+    ],
+)
+def test_what_may_be_wrong_is_warned_of(manifest: Manifest, says: str) -> None:
+    (sentence,) = warned(manifest)
+    assert sentence.startswith("Pod camera-1: ")
+    assert says in sentence
+
+
+def test_a_preload_in_env_is_merged_so_nobody_is_warned() -> None:
+    both = container(envFrom=[{"secretRef": {"name": "x"}}], env=[preload("/a.so")])
+    assert warned(pod(both)) == []
+    assert warned(pod(container(envFrom=[{"secretRef": {"name": "x"}}]), annotations={})) == []
 
 
 def test_every_inline_annotation_is_known() -> None:
