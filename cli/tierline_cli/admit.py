@@ -10,7 +10,7 @@ from rich.table import Table
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_INFEASIBLE
 from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
-from tierline_cli.live import shown_size, shown_time
+from tierline_cli.live import deciding, shown_size, shown_time
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.planning import planner
 from tierline_operator.planning.answer import Admitted, Infeasible
@@ -33,7 +33,8 @@ def command(
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
     demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)
-    answer = planner.plan(demands, device)
+    with deciding(len(demands)):
+        answer = planner.plan(demands, device)
     if as_json:
         click.echo(json.dumps(decide.answer_json(answer)))
     else:

@@ -10,6 +10,7 @@ from rich.console import Console
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_INFEASIBLE
 from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
+from tierline_cli.live import deciding
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import planner
@@ -35,7 +36,8 @@ def command(
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
     demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)
-    answers = {way: planner.plan(demands, device, scheduling=way) for way in Scheduling}
+    with deciding(len(demands)):
+        answers = {way: planner.plan(demands, device, scheduling=way) for way in Scheduling}
     chosen = next((way for way in planner.supported(device) if answers[way].ok), None)
     if as_json:
         said = {way.value: _as_json(answer) for way, answer in answers.items()}

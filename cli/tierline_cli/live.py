@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -69,7 +70,7 @@ def task_table(
             shown_time(result.compute_only_s),
             shown_size(result.streamed_bytes_per_job),
             *([str(result.preemptions) if result.preemptible else "-"] if yields else []),
-            _outputs(None if outputs is None else outputs[result.name]),
+            outputs_text(None if outputs is None else outputs[result.name]),
         )
     return table
 
@@ -81,7 +82,8 @@ _STYLES: Final = {
 }
 
 
-def _outputs(outputs: Outputs | None) -> Text:
+def outputs_text(outputs: Outputs | None) -> Text:
+    """The verdict on a task's outputs in a word or two."""
     if outputs is None:
         return Text("…", style="dim")
     word = outputs.verdict.value
@@ -136,6 +138,14 @@ def screen(
     """The whole live view; at the end with what is known of `outputs`."""
     table = task_table(results, title, outputs)
     return Group(table, memory_lines(snapshot), notice_lines(snapshot))
+
+
+def deciding(tasks: int) -> Progress:
+    """What a person sees while plans for many tasks are looked for; use it in a `with`."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=console(), transient=True)
+    progress.add_task(f"looking for plans by which {tasks} tasks keep their deadlines", total=None)
+    return progress
 
 
 def console() -> Console:

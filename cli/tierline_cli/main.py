@@ -16,6 +16,7 @@ from tierline_cli import (
     run,
     simulate,
     top,
+    verify,
 )
 from tierline_cli.cluster import plugin
 from tierline_cli.errors import run as run_command
@@ -33,6 +34,7 @@ def cli() -> None:
 
 for command in (
     run.command,
+    verify.command,
     profile.command,
     admit.command,
     inject.command,

@@ -2,14 +2,16 @@
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from tierline_api.device import DeviceKind
 from tierline_api.margins import MARGINS
 from tierline_api.memprofile import EXTENT_SIZES
+from tierline_api.plan import Tier
 from tierline_api.quantities import format_quantity, parse_quantity
 from tierline_operator.admission.preemption import Scheduling
 
@@ -92,6 +94,7 @@ QUANTITY = Quantity()
 EXTENT_SIZE = ExtentSize()
 PICTURES: Final = (".png", ".svg", ".pdf")
 _MOST_MARGIN: Final = 100
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 margin_option = click.option(
@@ -119,4 +122,44 @@ scheduling_option = click.option(
     callback=lambda _context, _option, value: None if value is None else Scheduling(value),
     help="When jobs give the device away, supported or not; as admission chooses if absent.",
 )
+_MACHINE: Final = (
+    click.option(
+        "--fast-memory",
+        type=QUANTITY,
+        default="512Mi",
+        show_default=True,
+        help="Fast memory that all tasks share.",
+    ),
+    click.option(
+        "--nvme",
+        type=click.Path(path_type=Path),
+        help="File or block device for the tier nvme; a temporary file if absent.",
+    ),
+    click.option(
+        "--pmem",
+        type=click.Path(path_type=Path),
+        help="/dev/dax0.0 or a file for the tier pmem.",
+    ),
+    click.option(
+        "--extent-size",
+        type=EXTENT_SIZE,
+        help="Size of an extent, a power of two; 4Mi on a CPU and 32Mi on a GPU if absent.",
+    ),
+    gpu_option,
+)
+
+
+def machine_options(command: _Command) -> _Command:
+    """Add the options that say what of this machine programs may use."""
+    for option in reversed(_MACHINE):
+        command = option(command)
+    return command
+
+
+def paths_of(nvme: Path | None, pmem: Path | None) -> dict[Tier, Path]:
+    """The tiers whose place was named."""
+    given = {Tier.NVME: nvme, Tier.PMEM: pmem}
+    return {tier: path for tier, path in given.items() if path is not None}
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

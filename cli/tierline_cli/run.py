@@ -21,19 +21,17 @@ from rich.progress import (
 from rich.text import Text
 
 from tierline_api.manifests import load_manifests
-from tierline_api.plan import Tier
 from tierline_cli import decide
 from tierline_cli.errors import EXIT_BROKEN_PROMISE, EXIT_FAILED, EXIT_INFEASIBLE
-from tierline_cli.live import console, screen
+from tierline_cli.live import console, deciding, screen
 from tierline_cli.local_run import LocalRun, RunOptions
 from tierline_cli.options import (
-    EXTENT_SIZE,
-    QUANTITY,
     FiniteRange,
     OutputFile,
     files_argument,
-    gpu_option,
+    machine_options,
     margin_option,
+    paths_of,
 )
 from tierline_cli.report import again_sentence, sentences
 from tierline_cli.report import as_json as task_json
@@ -60,27 +58,7 @@ _REFRESH_S = 0.5
     type=OutputFile(),
     help="Write the tasks' MemProfiles here, with the worst that their jobs took.",
 )
-@click.option(
-    "--fast-memory",
-    type=QUANTITY,
-    default="512Mi",
-    show_default=True,
-    help="Fast memory that all tasks share.",
-)
-@click.option(
-    "--nvme",
-    type=click.Path(path_type=Path),
-    help="File or block device for the tier nvme; a temporary file if absent.",
-)
-@click.option(
-    "--pmem", type=click.Path(path_type=Path), help="/dev/dax0.0 or a file for the tier pmem."
-)
-@click.option(
-    "--extent-size",
-    type=EXTENT_SIZE,
-    help="Size of an extent, a power of two; 4Mi on a CPU and 32Mi on a GPU if absent.",
-)
-@gpu_option
+@machine_options
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here."
 )
@@ -112,10 +90,9 @@ def command(
     Profiles the tasks, proves their deadlines (or says why not, and exits 3), starts one program a
     task, and shows how they do. Exits 4 if a Hard task missed a deadline or an output differed.
     """
-    paths = {Tier.NVME: nvme, Tier.PMEM: pmem}
     options = RunOptions(
         fast_bytes=fast_memory,
-        tier_paths={tier: path for tier, path in paths.items() if path is not None},
+        tier_paths=paths_of(nvme, pmem),
         extent_bytes=extent_size,
         metrics_port=metrics_port,
         profile_jobs=profile_jobs,
@@ -138,10 +115,11 @@ def command(
 
 def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> dict[str, Any]:
     where = console()
-    _profile(run, where)
+    show_profiling(run, where)
     with where.status("starting the agent, measuring its links"):
         node = run.start_agent()
-    answer = run.admit(node)
+    with deciding(len(run.tasks)):
+        answer = run.admit(node)
     if isinstance(answer, Infeasible):
         where.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
         return decide.answer_json(answer)
@@ -149,11 +127,11 @@ def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> d
     where.print(decide.scheduling_sentence(answer))
     for remark in answer.remarks:
         where.print(f"[yellow]{remark}[/]")
-    _load(run, where)
-    _watch(run, duration, where)
+    show_loading(run, where)
+    show_running(run, duration, where)
     with where.status("ending the programs"):
         snapshot = run.finish()
-    _compare(run, where)
+    show_comparing(run, where)
     reports = run.reports(snapshot)
     outputs = {one.task.name: one.outputs for one in reports}
     where.print(screen([one.result for one in reports], snapshot, "summary", outputs))
@@ -180,7 +158,8 @@ def _run(run: LocalRun, duration: float | None, profiles_file: Path | None) -> d
     }
 
 
-def _compare(run: LocalRun, where: Console) -> None:
+def show_comparing(run: LocalRun, where: Console) -> None:
+    """See that outputs can be compared, and show what runs for that."""
     with where.status("comparing outputs") as status:
         run.compare(
             lambda name, done: status.update(
@@ -199,7 +178,8 @@ def _progress(where: Console, last: ProgressColumn) -> Progress:
     return Progress(*columns, console=where)
 
 
-def _profile(run: LocalRun, where: Console) -> None:
+def show_profiling(run: LocalRun, where: Console) -> None:
+    """Measure what has no profile, and show how far that is."""
     jobs = run.options.profile_jobs
     with _progress(where, MofNCompleteColumn()) as progress:
         bars = {
@@ -211,7 +191,8 @@ def _profile(run: LocalRun, where: Console) -> None:
             progress.update(bar, completed=jobs)
 
 
-def _load(run: LocalRun, where: Console) -> None:
+def show_loading(run: LocalRun, where: Console) -> None:
+    """Start the programs, and show how their weights go into tiers."""
     sizes = {name: profile.spec.weight_bytes for name, profile in run.measured.profiles.items()}
     with _progress(where, DownloadColumn(binary_units=True)) as progress:
         bars = {
@@ -227,7 +208,8 @@ def _load(run: LocalRun, where: Console) -> None:
         run.load(show)
 
 
-def _watch(run: LocalRun, duration: float | None, where: Console) -> None:
+def show_running(run: LocalRun, duration: float | None, where: Console) -> None:
+    """Let the releases begin, and show the jobs until they are over or somebody ends it."""
     try:
         where.print("running; Ctrl-C ends")
         with Live(console=where, refresh_per_second=4, transient=True) as live:

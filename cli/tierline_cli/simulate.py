@@ -15,7 +15,7 @@ from tierline_cli import decide
 from tierline_cli.agent_policy import AgentPolicy
 from tierline_cli.errors import EXIT_INFEASIBLE
 from tierline_cli.inputs import manifests_with_tasks, one_node, profiles_for
-from tierline_cli.live import shown_time
+from tierline_cli.live import deciding, shown_time
 from tierline_cli.options import (
     PICTURES,
     FiniteRange,
@@ -112,7 +112,8 @@ def command(
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
     demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)
-    answer = planner.plan(demands, device, scheduling=scheduling)
+    with deciding(len(demands)):
+        answer = planner.plan(demands, device, scheduling=scheduling)
     plans = answer.plans if isinstance(answer, Admitted) else answer.nearest
     if isinstance(answer, Infeasible):
         Console(stderr=True).print(f"[bold red]not admitted[/]: {answer.sentence}")

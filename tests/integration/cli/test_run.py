@@ -360,6 +360,23 @@ def test_one_sentence_says_why_there_is_no_profile(runs: Runs, source: str, sent
     assert not runs.left_behind()
 
 
+def test_verify_streams_all_and_compares(runs: Runs) -> None:
+    process = subprocess.run(
+        [
+            *(sys.executable, "-m", "tierline_cli", "verify", manifest(runs.folder, "1s")),
+            *("--fast-memory", "4Mi", "--extent-size", "64Ki", "--jobs", "4"),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(runs.folder)},
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    rows = [line.split() for line in process.stdout.splitlines()[1:]]
+    assert rows == [[name, "4", "3", "MiB", "identical"] for name in ("left", "right")]
+    assert not runs.left_behind()
+
+
 def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     # Missing a release's deadline is an error.
     process = running(runs)

@@ -167,7 +167,9 @@ def test_a_remedy_is_enough_as_it_is_told(
 _SIZES = st.sampled_from(["1", "4k", "64Ki", "1Mi", "100Mi", "3Gi", "1Ti", "512Pi", "1Ei"])
 _TIMES = st.sampled_from(["1us", "7us", "1ms", "99ms", "3.3s", "7m", "24h"])
 _COUNTS = st.sampled_from([1, 2, 65536, 1 << 20, 1 << 26, 1 << 40, 1 << 60])
-_NONSENSE = st.sampled_from([-1, 0, "", "x", "-5", "1e9", "nan", None, [], {}, True, 1.5, "0s"])
+_NONSENSE: st.SearchStrategy[Any] = st.sampled_from(
+    [-1, 0, "", "x", "-5", "1e9", "nan", None, [], {}, True, 1.5, "0s"]
+)
 _FIELDS: dict[str, tuple[int, str, st.SearchStrategy[Any]]] = {
     name: (which, path, values)
     for which, path, values in (
