@@ -22,7 +22,10 @@ import torch
 
 from tierline_torch.weights import Weight
 
-_uses = torch._C._storage_Use_Count
+
+def uses(storage: torch.UntypedStorage) -> int:
+    """By how many tensors and objects a storage is used, its own Python object among them."""
+    return int(torch._C._storage_Use_Count(storage._cdata))
 
 
 def seen_by_others(weights: Sequence[Weight]) -> set[int]:
@@ -38,8 +41,9 @@ def seen_by_others(weights: Sequence[Weight]) -> set[int]:
     foreign: list[int] = []
     for index, one in enumerate(weights):
         storage, known = one.storage, len(viewers[one.storage._cdata]) + 1
+        one.uses = uses(storage)
         on_host = storage.device.type == "cpu"  # on a GPU all count as shared
-        if _uses(storage._cdata) > known or (on_host and storage.is_shared()):
+        if one.uses > known or (on_host and storage.is_shared()):
             seen.add(index)
         elif on_host and not storage.resizable():  # not of PyTorch's allocator
             foreign.append(index)

@@ -19,10 +19,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import torch
 
 from tierline_client import Client
+from tierline_torch.aliases import uses
 from tierline_torch.contents import Contents
 from tierline_torch.views import window
 from tierline_torch.weights import Weight
@@ -86,18 +88,37 @@ class Arena:
             for store in under_way:
                 store.result()
 
-    def move(self, retired: Callable[[int], None]) -> None:
-        """Let the parameters view the arena."""
+    def move(self, retired: Callable[[int], None]) -> list[Weight]:
+        """Let the parameters view the arena; but not those of the weights that it returns.
+
+        Something else sees their memory since they were chosen: another thread of the program has
+        made a view, say. They view what they viewed before.
+        """
         _count_move()
         with torch.inference_mode(False), torch.no_grad():
             own = window(self._kind, self.base, self.contents.size_bytes)
             weakref.finalize(own.memory, retired, self.number).atexit = False
+            originals: dict[int, list[tuple[torch.nn.Parameter, torch.Tensor]]] = {}
             for weight, offset in self.contents.placed:
                 storage = own.storage(offset, weight.size_bytes)
                 for parameter in weight.parameters:
-                    # A parameter made in inference mode keeps no versions, and its data must not.
-                    with torch.inference_mode(parameter.is_inference()):
+                    with _as_made(parameter):
+                        pair = parameter, parameter.data
+                        originals.setdefault(weight.storage._cdata, []).append(pair)
                         parameter.data = _view(storage, weight, parameter)
+            stays = [
+                weight for weight, _ in self.contents.placed if uses(weight.storage) > weight.uses
+            ]
+            for key in {weight.storage._cdata for weight in stays}:
+                for parameter, data in originals[key]:
+                    with _as_made(parameter):
+                        parameter.data = data
+        return stays
+
+
+def _as_made(parameter: torch.nn.Parameter) -> AbstractContextManager[None]:
+    """A parameter made in inference mode keeps no versions, and its data must not."""
+    return torch.inference_mode(parameter.is_inference())
 
 
 def _view(

@@ -33,6 +33,9 @@ _FAILURES = 2
 SEEN = "others see its memory"
 WRITTEN = "written in a job"
 ADDRESSED = "the program keeps their addresses on the device"
+OTHERS = "other weights, or an error, in most of the jobs that were watched"
+_MOST_JOBS = 12
+"""So many jobs from which nothing follows are enough to leave a site resident."""
 
 Claimed = Callable[[torch.nn.Parameter], bool]
 """Whether a parameter is in the arena of another site."""
@@ -52,6 +55,8 @@ class Course:
         """Weights that do not move, and why."""
         self._workspace_bytes = 0
         self._failures = 0
+        self._jobs = 0
+        self._gave_up = False
 
     @property
     def roots(self) -> list[torch.nn.Module]:
@@ -65,6 +70,13 @@ class Course:
 
     def add(self, watch: Watch, claimed: Claimed, *, failed: bool) -> bool:
         """Take the record of a job that is over. Whether the site can be settled now."""
+        self._jobs += bool(watch.roots)
+        if self._take(watch, claimed, failed=failed):
+            return True
+        self._gave_up = self._jobs >= _MOST_JOBS
+        return self._gave_up
+
+    def _take(self, watch: Watch, claimed: Claimed, *, failed: bool) -> bool:
         if failed and (self._runs or self._failures < _FAILURES):
             self._failures += not self._runs
             return False
@@ -100,6 +112,8 @@ class Course:
         """What follows from the jobs so far."""
         apart = dict.fromkeys(seen_by_others(self._weights), SEEN)
         apart |= self._apart
+        if self._gave_up:
+            apart = dict.fromkeys(range(len(self._weights)), OTHERS)
         stays = immovable(self._named(), self._survey.kind)
         for index, reason in apart.items():
             stays[reason] = stays.get(reason, 0) + self._weights[index].size_bytes

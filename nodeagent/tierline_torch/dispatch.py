@@ -195,15 +195,14 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         # for its own job's end, neither would go on.
         return plain(module, args, kwargs)
     if is_transformed():
-        return _plain_within(module, args, kwargs)
+        return _leave_alone(here, "it is traced, compiled or transformed", module, args, kwargs)
     site = here.site_of(module)
     if not site.settled:
         reason = left_alone(module, backend.survey.kind)
         if reason is not None:
             return _leave_alone(here, reason, module, args, kwargs)
     if not here.take_turn(backend, site):
-        if not site.seen:
-            here.join(module)
+        here.join(site, module)
         return _plain_within(module, args, kwargs)
     if not site.settled and not site.seen and backend.survey.foresees:
         _foresee(here, backend, site, module)

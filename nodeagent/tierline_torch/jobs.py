@@ -42,6 +42,8 @@ class Site:
     """The modules of the outermost forwards that it was learned from."""
     members: frozenset[int] = frozenset()
     """Ids of the modules under the roots."""
+    joined: dict[int, int] = field(default_factory=dict)
+    """Module id -> how often a job of the site waited for a call of it."""
     gates: dict[int, int] = field(default_factory=dict)
     """Module id -> layer; empty unless jobs are gated."""
     arena: int | None = None

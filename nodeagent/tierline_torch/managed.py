@@ -197,7 +197,12 @@ class Manager:
         if arena is None:
             return
         self._settled[arena.number] = _Settled(site, arena.base, contents.size_bytes)
-        arena.move(self._retired.append)
+        moved_back = arena.move(self._retired.append)
+        if moved_back:
+            size_bytes = sum(weight.size_bytes for weight in moved_back)
+            text = f"{site.name}: others see the memory of weights since they were learned"
+            self._process.say(text)
+            self._notice(NoticeKind.STAYS_RESIDENT, size_bytes, text)
         site.arena = arena.number
         site.gates = dict(contents.gates)
         self._choose_arena(site)

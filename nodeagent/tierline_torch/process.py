@@ -192,11 +192,18 @@ class Process:
         if not site.settled and course is not None and course.began:
             self.settle(backend, site, course.roots, course.lesson())
 
-    def join(self, module: torch.nn.Module) -> None:
-        """A module that never was a job belongs to the job in progress, and to its later ones."""
-        if self.site is not None:
-            self.site.members |= members([module])
-            self.running |= self.site.members
+    def join(self, site: Site, module: torch.nn.Module) -> None:
+        """The job in progress waits for a call of this module, which belongs to its later jobs too.
+
+        One that had jobs of its own must show that twice: it may have been a wrong guess.
+        """
+        job = self.site
+        if job is None or job is site:
+            return
+        job.joined[id(module)] = job.joined.get(id(module), 0) + 1
+        if not site.seen or job.joined[id(module)] > 1:
+            job.members |= members([module])
+            self.running |= job.members
 
     def take_turn(self, backend: Backend, site: Site) -> bool:
         """Wait until no other job runs; False if the one that runs waits for this thread."""

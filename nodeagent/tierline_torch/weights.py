@@ -35,6 +35,8 @@ class Weight:
     owners: set[int] = field(default_factory=set)
     """`id` of each module that has one of the parameters."""
     parameters: list[torch.nn.Parameter] = field(default_factory=list)
+    uses: int = 0
+    """By how many tensors and objects the storage was used when it was chosen to be moved."""
 
     @property
     def size_bytes(self) -> int:

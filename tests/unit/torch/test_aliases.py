@@ -8,14 +8,18 @@ import gc
 import mmap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from tierline_client import Client
 from tierline_torch.aliases import seen_by_others
+from tierline_torch.arena import Arena
+from tierline_torch.contents import arrange
+from tierline_torch.selection import Layer, Selection
 from tierline_torch.weights import collect
 
 KEPT: dict[str, Callable[[nn.Linear], Any]] = {
@@ -151,6 +155,34 @@ def test_what_is_the_models_own_is_not_seen(change: Callable[[nn.Sequential], An
     held = change(model)
     assert seen(model) == set()
     del held
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_weight_that_got_a_view_while_it_was_loaded_is_not_moved(packed: bool) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    if packed:
+        _packed(model)
+    weights = collect(model.named_modules(), "cpu")
+    assert not seen_by_others(weights)
+    chosen = weights[1:]  # of a packed model another weight stays in the same storage
+    layer = Layer(id(model), tuple(range(len(chosen))))
+    contents = arrange(chosen, Selection((layer,), ()), {})
+    memory = torch.zeros(contents.size_bytes, dtype=torch.uint8)
+    view = model[1].get_parameter("weight").data
+    arena = Arena(cast("Client", None), 0, contents, 4096, "cpu")
+    arena.base = memory.data_ptr()
+    places = [weight.parameters[0].data_ptr() for weight in chosen]
+    stays = {weight.name for weight in arena.move(lambda _: None)}
+    moved = [
+        weight.parameters[0].data_ptr() != place
+        for weight, place in zip(chosen, places, strict=True)
+    ]
+    assert "1.weight" in stays
+    assert moved == [weight.name not in stays for weight in chosen]
+    assert any(moved) != packed, "those of one storage stay together"
+    view.fill_(3)
+    assert model[1].get_parameter("weight").max() == 3
 
 
 def test_a_loaded_file_is_nobodys(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -250,6 +251,41 @@ def test_threads_take_turns(diary: Diary) -> None:
     assert diary.lines == ["job Linear streamed", "end Linear"] * 15
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("served", [0, 3])
+def test_members_in_a_list_that_a_pool_runs_belong_to_their_job(diary: Diary, served: int) -> None:
+    members = [nn.Linear(2, 2).eval() for _ in range(3)]
+
+    class Ensemble(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(2, 2)
+            self.members, self.pool = members, ThreadPoolExecutor(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.head(x)
+            return torch.stack(list(self.pool.map(lambda one: self.one(one, x), self.members)))
+
+        def one(self, member: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            with torch.inference_mode():
+                output: torch.Tensor = member(x)
+            return output
+
+    for member in members * served:
+        member(torch.ones(2))
+    model = Ensemble().eval()
+    took_s = []
+    for _ in range(4):
+        begin_s = time.monotonic()
+        model(torch.ones(2))
+        took_s.append(time.monotonic() - begin_s)
+    model.pool.shutdown()
+    assert took_s[0] > (1.0 if served else 0.15)
+    assert took_s[3] < 0.15, "by then it is known"
+    assert diary.lines.count("end Ensemble") == 4
+    assert diary.lines.count("end Linear") == 3 * served
+
+
 def test_a_model_used_twice_is_laid_out_once(diary: Diary) -> None:
     inner = nn.Linear(2, 2).eval()
     learned(inner, diary, torch.ones(2))
@@ -258,6 +294,18 @@ def test_a_model_used_twice_is_laid_out_once(diary: Diary) -> None:
     contents = diary.lessons[1].contents
     assert contents is not None
     assert [entry.name for entry in contents.entries] == ["1"]
+
+
+def test_a_model_whose_weights_are_others_in_each_job_stays_resident(diary: Diary) -> None:
+    model = nn.Linear(2, 2).eval()
+    for _ in range(14):
+        model.weight = nn.Parameter(torch.ones(2, 2))
+        model(torch.ones(2))
+    assert diary.lines.count("settle Linear") == 1
+    assert diary.lines[-1] == "end Linear"
+    (lesson,) = diary.lessons
+    assert lesson.contents is None
+    assert list(lesson.stays.values()) == [24]
 
 
 def test_a_generating_loop_pins_what_it_reads_again(diary: Diary) -> None:
