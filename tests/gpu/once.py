@@ -57,7 +57,7 @@ def run(case: str, jobs: int, folder: Path, fast: str) -> tuple[str, str]:
     text = TASK.format(
         case=case, jobs=jobs, python=sys.executable, program=PROGRAM, path=folder / case
     )
-    file = folder / f"{case}.yaml"
+    file = folder / f"task-{case}.yaml"  # no name that `rows` looks for
     file.write_text(text)
     options = ["run", str(file), "--duration", "30", "--fast-memory", fast]
     try:

@@ -78,7 +78,9 @@ def _waits_for_the_agent(until: threading.Event) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "waits"), [(_computes, False), (_waits_for_the_agent, True)], ids=str
+    ("work", "waits"),
+    [(_computes, False), (_waits_for_the_agent, True)],
+    ids=["computes", "waits_for_the_agent"],
 )
 def test_another_job_waits_for_its_turn(
     work: Callable[[threading.Event], None], waits: bool
