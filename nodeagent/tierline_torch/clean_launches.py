@@ -16,24 +16,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tierline_client.launches import Launches
-from tierline_torch.operators import OperatorMode
+from tierline_torch.operators import OperatorWatch
 
 
-class _Cleared(OperatorMode):
+class _Cleared(OperatorWatch):
     def __init__(self, clear: Callable[[], None]) -> None:
         super().__init__()
         self._clear = clear
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Clear the stack and let the operator run."""
+    def see(
+        self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Clear the stack."""
+        del operator, args, kwargs
         self._clear()
-        return func(*args, **(kwargs or {}))
 
 
 def clean_launches() -> AbstractContextManager[object]:

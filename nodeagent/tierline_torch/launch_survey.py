@@ -13,8 +13,8 @@ first timed job makes that copy; only the later ones are used. None of them coun
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import Any
 
@@ -28,7 +28,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.launch_order import Reads, explains, select_by_launches
 from tierline_torch.launch_times import layer_times_s
 from tierline_torch.looking import byte_range
-from tierline_torch.operators import OperatorMode, written_by
+from tierline_torch.operators import OperatorWatch, written_by
 from tierline_torch.selection import Run, Selection
 from tierline_torch.weights import Weight
 
@@ -41,7 +41,7 @@ _MANY_READS = 8192
 is to be known, that it is read again."""
 
 
-class LaunchRecorder(OperatorMode):
+class LaunchRecorder(OperatorWatch):
     """See `survey.Recorder`. It can watch only the weights that it is given when the job begins.
 
     Operators find a clean stack, so that launches name only what they read.
@@ -61,7 +61,6 @@ class LaunchRecorder(OperatorMode):
         """Whether the job made ready for a graph: it is another one's from the next time on."""
         self._writes: set[tuple[int, int, int]] = set()
         self._watching = ExitStack()
-        self._paused = False
 
     def begin(self, weights: Sequence[Weight]) -> None:
         """Watch these weights. Those in an arena are not shown.
@@ -79,31 +78,15 @@ class LaunchRecorder(OperatorMode):
         """Run one module call."""
         return plain(module, args, kwargs)
 
-    @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Operators within are Tierline's own."""
-        self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Note what the operator writes, clear the stack, and let it run."""
-        kwargs = kwargs or {}
-        if not self._paused:
-            for tensor in written_by(func, args, kwargs):
-                where = byte_range(tensor, "cuda")
-                if where is not None:
-                    self._writes.add(where)
-            self._launches.clear_stack()
-        return func(*args, **kwargs)
+    def see(
+        self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note what the operator writes, and clear the stack."""
+        for tensor in written_by(operator, args, kwargs):
+            where = byte_range(tensor, "cuda")
+            if where is not None:
+                self._writes.add(where)
+        self._launches.clear_stack()
 
     def end(self) -> None:
         """Take what the launches named, when they are done."""

@@ -12,20 +12,19 @@ Nothing is decided here: `selection` does that from the records of several jobs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from tierline_torch.calls import original
 from tierline_torch.looking import byte_range, tensors_of
-from tierline_torch.operators import OperatorMode, written_by
+from tierline_torch.operators import OperatorWatch, written_by
 from tierline_torch.selection import OUTSIDE, Call, Run
 from tierline_torch.weights import Weight
 from tierline_torch.workspace import WorkspaceMeter
 
 
-class ModuleRecorder(OperatorMode):
+class ModuleRecorder(OperatorWatch):
     """See `survey.Recorder`."""
 
     def __init__(self) -> None:
@@ -36,7 +35,6 @@ class ModuleRecorder(OperatorMode):
         self._stack: list[int] = []
         self._reads: dict[tuple[int, int, int, int], None] = {}
         self._writes: set[tuple[int, int, int]] = set()
-        self._paused = False
         self._fault: Exception | None = None
 
     @property
@@ -66,30 +64,14 @@ class ModuleRecorder(OperatorMode):
         finally:
             self._stack.pop()
 
-    @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Operators within are Tierline's own."""
-        self._paused = True
+    def see(
+        self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note the operator's tensors."""
         try:
-            yield
-        finally:
-            self._paused = False
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Note the operator's tensors and let it run."""
-        kwargs = kwargs or {}
-        if not self._paused:
-            try:
-                self._note(func, args, kwargs)
-            except Exception as error:  # told by `run`; the operator is the program's
-                self._fault = self._fault or error
-        return func(*args, **kwargs)
+            self._note(operator, args, kwargs)
+        except Exception as error:  # told by `run`; the operator is the program's
+            self._fault = self._fault or error
 
     def _note(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

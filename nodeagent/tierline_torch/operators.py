@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +38,42 @@ class OperatorMode(TorchDispatchMode):
     def leave(self) -> None:
         """See no more."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # PyTorch's
+
+
+class OperatorWatch(OperatorMode, ABC):
+    """Is shown each operator of the program's before it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paused = False
+
+    @abstractmethod
+    def see(
+        self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Look at an operator that is about to run."""
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Operators within are Tierline's own."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show the operator, and let it run."""
+        kwargs = kwargs or {}
+        if not self._paused:
+            self.see(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 def written_by(
