@@ -3,12 +3,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+# An editable install knows each module by its path: after a move there must be another one.
+MODULES := $(shell find crds operator nodeagent cli examples -name '*.py' | sort | cksum | cut -d' ' -f1)
+STAMP  := $(VENV)/.installed-$(MODULES)
 NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/native/interposer/src -type f) nodeagent/native/CMakeLists.txt
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down images demo verify test e2e zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
+.PHONY: help venv kubernetes cluster cluster-down images demo docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -17,6 +19,7 @@ venv: $(STAMP) ## make .venv with tierline and everything its tests need
 $(STAMP): pyproject.toml $(NATIVE) Makefile
 	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	rm -f $(VENV)/.installed*
 	touch $@
 
 # Five minutes on two cores the first time, cached by version afterwards; JOBS=1 leaves cores free.
@@ -39,9 +42,15 @@ images: ## build the images of operator and agent from their Dockerfiles, into b
 
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
 	@mkdir -p build
-	$(BIN)/tierline run examples/perception.yaml --fast-memory 256Mi --duration 60 --json-file build/demo.json
+	$(BIN)/tierline run examples/1-quickstart/tasks.yaml --fast-memory 256Mi --duration 60 --json-file build/demo.json
 
-verify: $(STAMP) ## generated files, lint, types, import contracts
+docs: $(STAMP) ## build the documents into one site, build/site
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
+	$(BIN)/python docs/site/pages.py build/pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo build/site/index.html
+
+verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors of the C, documents
 	tests/packages.sh clang-format clang-tidy
 	$(BIN)/python -m tierline_api.crdgen --check crds
 	$(BIN)/python -m tierline_api.crdgen --check charts/tierline/files/crds
@@ -54,18 +63,30 @@ verify: $(STAMP) ## generated files, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 -p tierline -p tierline_client -p tierline_torch -p tierline_steps -p tierline_api.layout
 	$(BIN)/lint-imports
+	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
+	$(BIN)/python -m tests.floors
 	nodeagent/native/lint.sh $(BIN)
 
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m 'not e2e and not alone'
+	$(BIN)/python -m pytest -m alone
+
+# An hour on two cores, most of it of deaths and behaviours.
+mends: $(STAMP) ## take each mend of a hostile client's faults out, and see that the suites find it
+	$(BIN)/python -m tests.mends --table
 
 e2e: kubernetes images ## pods on a real kubelet and containerd, the images and what Helm installs (root)
 	tests/packages.sh runc containernetworking-plugins busybox binutils gcc libc6-dev musl-tools
 	$(CLUSTER) build containerd $(if $(JOBS),--jobs $(JOBS))
 	$(BIN)/python -m pytest -m e2e tests/images tests/e2e
+
+# It fetches PyTorch for each cell, 3 GB. CELLS=ends: the oldest and the newest, and those that are refused.
+matrix: $(STAMP) ## the plugin in each Python and PyTorch that it is promised for, and what it says in others
+	$(BIN)/python -m tests.matrix $(CELLS)
 
 # An hour on two cores. What a library has that is too large here, or takes inputs of its own, is passed over by both.
 zoo: $(STAMP) ## architectures of transformers, timm and torchvision, built small: plain against managed
@@ -119,7 +140,8 @@ gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json; \
 	    $(PYTHON) -m tests.gpu.overhead --json build/gpu-overhead.json; \
 	    $(PYTHON) -m tests.gpu.many --json build/gpu-many.json; \
-	    $(PYTHON) -m tests.gpu.shapes --plans --seconds 100 --json build/gpu-shapes.json'
+	    $(PYTHON) -m tests.gpu.shapes --plans --seconds 100 --json build/gpu-shapes.json; \
+	    $(PYTHON) -m tests.gpu.crowd --json build/gpu-crowd.json'
 
 gpu-bench-two: ## on a machine with two GPUs: streaming on both at once
 	mkdir -p build

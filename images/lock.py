@@ -28,11 +28,8 @@ PACKAGES: Final = {
         *("prometheus-client", "protobuf", "pydantic", "pyyaml", "uvloop", "xxhash"),
     ),
     "agent/compiler": ("ziglang",),
-    "agent/plugin": ("blake3",),
 }
-"""What each image installs; what the agent's is compiled with; what its plugin brings to pods."""
-ALONE: Final = frozenset({"agent/plugin"})
-"""Installed without what they depend on: that comes with every PyTorch."""
+"""What each image installs; what the agent's is compiled with."""
 _PYTHON: Final = "3.11"
 """Debian bookworm's."""
 
@@ -60,7 +57,6 @@ def main() -> None:
         subprocess.run(
             [
                 *(str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--upgrade"),
-                *(["--no-deps"] if image in ALONE else []),
                 *("--generate-hashes", "--no-header", "--no-annotate", "--only-binary=:all:"),
                 *("--python-version", _PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
                 *("--output-file", str(IMAGES / image / "requirements.txt"), "-"),

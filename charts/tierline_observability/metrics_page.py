@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from tierline_agent.metrics import Metrics
+from tierline_agent.telemetry.metrics import Metrics
 from tierline_operator import metrics as operator_metrics
 
 _HEAD = """# Metrics

@@ -136,6 +136,17 @@ NODES = Dashboard(
                     (Query(f"tierline_device_up{ON_NODE}", "{{node}}/{{device}}"),),
                 ),
                 Graph(
+                    "Programs that were ended",
+                    "In the last hour; they kept a device or memory from others.",
+                    Unit.COUNT,
+                    (
+                        Query(
+                            f"increase(tierline_killed_programs_total{ON_NODE}[1h])",
+                            "{{node}} {{reason}}",
+                        ),
+                    ),
+                ),
+                Graph(
                     "Device errors",
                     "Errors (Xid) that the driver reported, and lost contexts, in the last hour.",
                     Unit.COUNT,

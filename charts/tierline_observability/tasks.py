@@ -142,7 +142,7 @@ TASKS = Dashboard(
                 ),
                 Graph(
                     "Revoked jobs",
-                    "Jobs whose weights could not be read; each is a miss as well.",
+                    "No weights from a tier, or the device for too long; each is a miss as well.",
                     Unit.PER_S,
                     (Query(_task_rate("tierline_revoked_jobs_total"), _TASK_LEGEND),),
                 ),

@@ -1,5 +1,5 @@
 """`python -m tierline_cli`: the same as `tierline`."""
 
-from tierline_cli.main import main
+from tierline_cli.start import tierline
 
-main()
+tierline()

@@ -46,7 +46,10 @@ def run(
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda got, _frame: sys.exit(128 + got))
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # until now it was `start`'s
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         command.main(arguments, prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -4,12 +4,14 @@ from typing import Final, NoReturn
 
 import click
 
-from tierline_api.manifests import ManifestError
-from tierline_cli import (
+from tierline_api.manifests.files import ManifestError
+from tierline_cli.cluster import plugin
+from tierline_cli.commands import (
     admit,
     agent,
     completion,
     explain,
+    init,
     inject,
     plan,
     profile,
@@ -18,8 +20,8 @@ from tierline_cli import (
     top,
     verify,
 )
-from tierline_cli.cluster import plugin
 from tierline_cli.errors import run as run_command
+from tierline_cli.output import tell_of_output
 from tierline_operator.planning.from_api import QuestionError
 
 BAD_INPUT: Final = (ManifestError, QuestionError)
@@ -33,6 +35,7 @@ def cli() -> None:
 
 
 for command in (
+    init.command,
     run.command,
     verify.command,
     profile.command,
@@ -51,4 +54,5 @@ cli.add_command(plugin.group, "cluster")
 
 def main() -> NoReturn:
     """Run the command line."""
+    tell_of_output()
     run_command(cli, "tierline", bad_input=BAD_INPUT)

@@ -2,17 +2,19 @@
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from tierline_api.device import DeviceKind
-from tierline_api.margins import MARGINS
-from tierline_api.memprofile import EXTENT_SIZES
-from tierline_api.plan import Tier
-from tierline_api.quantities import format_quantity, parse_quantity
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.margins import MARGINS
+from tierline_api.objects.memprofile import EXTENT_SIZES
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.plan import Tier
+from tierline_api.schema.quantities import format_quantity, parse_quantity
+from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_operator.admission.preemption import Scheduling
 
 
@@ -101,7 +103,8 @@ margin_option = click.option(
     "--margin",
     type=FiniteRange(min=1, max=_MOST_MARGIN),
     help="Plan with times this much longer, and links this much slower, than measured; "
-    f"by default {' and '.join(f'{MARGINS[kind]} on {kind.value}' for kind in DeviceKind)}.",
+    f"by default {' and '.join(f'{MARGINS[kind]} on {kind.value}' for kind in DeviceKind)}, "
+    "and in a run more where times vary.",
 )
 files_argument = click.argument(
     "files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
@@ -112,9 +115,7 @@ node_option = click.option(
 gpu_option = click.option(
     "--gpu",
     type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Number of the GPU (by bus), for tasks whose spec.device.kind is cuda.",
+    help="Number of the GPU (by bus), for tasks whose spec.device.kind is cuda; 0 if absent.",
 )
 scheduling_option = click.option(
     "--scheduling",
@@ -160,6 +161,21 @@ def paths_of(nvme: Path | None, pmem: Path | None) -> dict[Tier, Path]:
     """The tiers whose place was named."""
     given = {Tier.NVME: nvme, Tier.PMEM: pmem}
     return {tier: path for tier, path in given.items() if path is not None}
+
+
+def gpu_for(tasks: Sequence[MemTask], gpu: int | None) -> int:
+    """The number of the GPU for these tasks.
+
+    Raises:
+        CommandError: one is given, and none of the tasks runs on a GPU.
+    """
+    if gpu is not None and all(task.spec.device.kind is not DeviceKind.CUDA for task in tasks):
+        raise CommandError(
+            f"--gpu {gpu}: none of the tasks runs on a GPU; leave the option out, or write cuda in "
+            "spec.device.kind",
+            EXIT_BAD_INPUT,
+        )
+    return gpu or 0
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

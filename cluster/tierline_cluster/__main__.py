@@ -79,11 +79,23 @@ def _up(cluster: Cluster) -> None:
 
 def _use(cluster: Cluster, folders: ProgramFolders) -> str:
     return (
-        f"export KUBECONFIG={cluster.kubeconfig} PATH={folders.kubernetes}:$PATH\n"
+        f"export KUBECONFIG={cluster.kubeconfig}"
+        f" PATH={folders.kubernetes}:{programs(HELM_BUILD)}:$PATH\n"
         "kubectl get nodes\n"
         f"# an image of yours, as an archive: {folders.containerd / 'ctr'}"
         f" --address {cluster.folder / SOCKET} --namespace k8s.io images import FILE\n"
+        "# Tierline, once the images that `make images` builds have been imported:\n"
+        f"{helm_install(cluster.kubelet_root)}\n"
         f"# logs: {cluster.folder / 'logs'}"
+    )
+
+
+def helm_install(kubelet_root: Path) -> str:
+    """The line that installs Tierline on the cluster, after `make images` and their import."""
+    return (
+        f"helm install tierline {REPOSITORY / 'charts' / 'tierline'} --namespace tierline-system"
+        " --create-namespace --set operator.image.pullPolicy=Never"
+        f" --set agent.image.pullPolicy=Never --set agent.kubeletDir={kubelet_root}"
     )
 
 

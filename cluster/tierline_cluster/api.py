@@ -49,7 +49,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks: a certificate, or a bearer token."""
+    """What a client proves itself with: a certificate, or a bearer token."""
 
     certificate: Certificate | None = None
     token: str | None = None
@@ -114,9 +114,14 @@ class Api:
         return items
 
     def delete(self, manifest: Manifest, **options: Any) -> None:
-        """Delete the object that `manifest` names; it may not be there any more."""
+        """Delete the object that `manifest` names; it may not be there any more.
+
+        What it owns goes with it, as with kubectl, unless `options` have another propagationPolicy:
+        the API server's own default leaves the pods of a Job, and all else it owns, without owner.
+        """
+        options = {"propagationPolicy": "Background", **options}
         try:
-            self.request("DELETE", self.address(manifest), options or None)
+            self.request("DELETE", self.address(manifest), options)
         except ApiError as error:
             if error.status != http.client.NOT_FOUND:
                 raise

@@ -49,6 +49,17 @@ def add(name: str, interface: IPv4Interface) -> None:
         ) from error
 
 
+def add_address(name: str, number: int, interface: IPv4Interface) -> None:
+    """Give the bridge `name` one more address, the `number`-th from 1. Raises ClusterError."""
+    label = f"{name}:{number}"
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _SET_ADDRESS, _address(label, interface.ip))
+            fcntl.ioctl(control, _SET_NETMASK, _address(label, interface.netmask))
+    except OSError as error:
+        raise ClusterError(f"cannot give {name} the address {interface}: {error}") from error
+
+
 def remove(name: str) -> None:
     """Remove the bridge `name`, if it is there."""
     if not Path("/sys/class/net", name).exists():

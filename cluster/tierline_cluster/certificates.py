@@ -1,7 +1,7 @@
 """One certificate authority, the certificates that it signs, and kubeconfigs that use them.
 
-Keys live in one folder that only its owner may read; they are made anew for each cluster and are
-worth nothing elsewhere.
+Keys live in one folder that only its owner may read; each cluster gets new ones, which are worth
+nothing elsewhere.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A whole cluster on one machine: up, down, and nothing left behind. Needs root.
+"""A whole cluster on one machine: up, down, and nothing left of it. Needs root.
 
 What a cluster is made of is named after its folder: one control group that every process is in,
 one bridge. So down() needs no record of what up() did, and works however far that came, after a
@@ -23,7 +23,7 @@ from .build import ProgramFolders
 from .certificates import Authority
 from .control_plane import ControlPlane, Network
 from .errors import ClusterError
-from .node import FIXED, Node
+from .node import FIXED, MOST_NODES, ORDINARY, Node, Place
 
 _KUBELET_SETS: Final = (
     *("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"),
@@ -42,23 +42,38 @@ _SYSCTL: Final = Path("/proc/sys")
 class Cluster:
     """The cluster that lives in `folder`."""
 
-    def __init__(self, folder: Path, node_name: str = "tierline") -> None:
-        """Describe it; nothing happens yet."""
+    def __init__(
+        self, folder: Path, node_name: str = "tierline", *others: str, ordinary: bool = False
+    ) -> None:
+        """Describe it; nothing happens yet.
+
+        `others` are the names of further nodes. The folders of `ordinary` nodes have for
+        themselves the names that they have on most machines.
+        """
         self.folder = folder.resolve()
         self.kubeconfig = self.folder / "kubeconfig"
         """The administrator's; it is there while the cluster is up."""
-        self._node_name = node_name
+        self.kubelet_root = self.folder / "node" / "kubelet"
+        """The folder of its node's kubelet, unless that is an ordinary one."""
+        self.nodes: list[Node] = []
+        """Its nodes, once it is up."""
+        self._names = (node_name, *others)
+        self._ordinary = ordinary
         digest = sha256(str(self.folder).encode()).hexdigest()[:8]
         self.group = f"tierline-{digest}"
         self.bridge = f"tl-{digest}"
         self._memory = self.folder / "before.json"
 
     def up(self, programs: ProgramFolders) -> tuple[ControlPlane, Node]:
-        """Start everything from `programs`; returns when the node is Ready. Raises ClusterError.
+        """Start everything from `programs`; returns when all nodes are Ready. Raises ClusterError.
+
+        What is returned is the first node; `nodes` are all.
 
         What an earlier cluster in this folder left is removed first.
         """
         self._refuse_strangers()
+        if len(self._names) > MOST_NODES:
+            raise ClusterError(f"cannot start {len(self._names)} nodes: {MOST_NODES} are the most")
         if len(str(self.folder / _DEEPEST)) > _LONGEST_SOCKET:
             raise ClusterError(
                 f"cannot start a node in {self.folder}: the path is too long for the sockets of"
@@ -85,11 +100,19 @@ class Cluster:
         _say("API server", began)
         plane.start_controllers()
         _say("controllers and scheduler", began)
-        node = Node(plane, programs, self.group, self.bridge, own, self._node_name)
-        node.start()
-        _say(f"node {self._node_name} Ready", began)
+        self.nodes = []
+        for index, name in enumerate(self._names):
+            place = Place(index, self.group, self.bridge, own, self._ordinary)
+            cgroups.create(place.own_group)
+            if index:
+                address = IPv4Interface((place.address, network.prefixlen))
+                bridge.add_address(self.bridge, index, address)
+            node = Node(plane, programs, place, name)
+            node.start()
+            self.nodes.append(node)
+            _say(f"node {name} Ready", began)
         shutil.copy(plane.kubeconfig, self.kubeconfig)
-        return plane, node
+        return plane, self.nodes[0]
 
     def is_up(self) -> bool:
         """Say whether its API server answers and its processes are there."""
@@ -140,7 +163,8 @@ class Cluster:
 
     def _refuse_strangers(self) -> None:
         """Raise ClusterError if the folder holds what no cluster has: it may be anybody's."""
-        strangers = sorted({path.name for path in self.folder.glob("*")} - _OWN)
+        own = _OWN | {f"node-{name}" for name in self._names}
+        strangers = sorted({path.name for path in self.folder.glob("*")} - own)
         if strangers:
             raise ClusterError(
                 f"{self.folder} is no folder of a cluster: it holds {', '.join(strangers[:3])};"
@@ -155,15 +179,16 @@ class Cluster:
             for name in _KUBELET_SETS
             if (_SYSCTL / name).exists()
         }
+        fixed = (*FIXED, *(ORDINARY if self._ordinary else ()))
         made = [
             str(folder)
-            for path in FIXED
+            for path in fixed
             for folder in (Path(path), *Path(path).parents)
             if not folder.exists()
         ]
         text = json.dumps({"settings": settings, "made": made})
         self._memory.write_text(text, encoding="utf-8")
-        for path in FIXED:
+        for path in fixed:
             Path(path).mkdir(parents=True, exist_ok=True)
 
 

@@ -71,13 +71,13 @@ class ControlPlane:
         return self.authority.issue(f"user-{user.replace(':', '-')}", user, groups)
 
     def kubeconfig_for(self, user: str, groups: tuple[str, ...] = ()) -> Path:
-        """Return a kubeconfig of `user`, who has the rights that RBAC gives to it and `groups`."""
+        """Return a kubeconfig of `user`, with the rights that RBAC gives to it and `groups`."""
         path = self.folder / "kubeconfigs" / f"{user.replace(':', '-')}.kubeconfig"
         certificate = self.certificate_for(user, groups)
         return write_kubeconfig(path, self.server, self.authority, certificate)
 
     def api_for(self, user: str, groups: tuple[str, ...] = ()) -> Api:
-        """Return the view of `user`, who has the rights that RBAC gives to it and `groups`."""
+        """Return the view of `user`, with the rights that RBAC gives to it and `groups`."""
         identity = Identity(certificate=self.certificate_for(user, groups))
         return Api(self.server, self.authority.certificate, identity)
 
@@ -110,7 +110,7 @@ class ControlPlane:
         """Start etcd and the API server; returns when it serves. Raises ClusterError."""
         etcd = f"https://127.0.0.1:{free_port()}"
         peers = f"https://127.0.0.1:{free_port()}"
-        # An authority of its own: who may write to etcd may do anything, on a node also as root.
+        # An authority of its own: what may write to etcd may do anything, on a node also as root.
         trusted = Authority(self.folder / "certificates" / "etcd")
         pair = trusted.issue("etcd", "etcd", addresses=("IP:127.0.0.1",))
         self._start(
@@ -132,8 +132,11 @@ class ControlPlane:
         wait_until("the API server does not serve", self._ready, self.daemons)
         return self
 
-    def start_controllers(self) -> Self:
-        """Start kube-controller-manager and kube-scheduler; returns when they work."""
+    def start_controllers(self, *, without: Sequence[str] = ()) -> Self:
+        """Start kube-controller-manager and kube-scheduler; returns when they work.
+
+        `without` names controllers that are not to run.
+        """
         manager = self.kubeconfig_for("system:kube-controller-manager")
         scheduler = self.kubeconfig_for("system:kube-scheduler")
         self._start(
@@ -145,6 +148,7 @@ class ControlPlane:
             f"--root-ca-file={self.authority.certificate}",
             "--use-service-account-credentials",
             "--leader-elect=false",
+            f"--controllers={','.join(['*', *(f'-{name}' for name in without)])}",
         )
         self._start(
             "kube-scheduler",

@@ -3,12 +3,14 @@
 Both run in a mount namespace of their own, in which the folders that containerd and the CNI
 library insist on are folders of this cluster. So no mount of a pod and no socket of a shim is ever
 seen by the machine, they go with the last process, and another containerd on the machine is not
-touched.
+touched; nor is another node of the same cluster, which has folders, addresses and a control group
+of its own.
 """
 
 import json
 import shutil
-from ipaddress import IPv4Interface
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from subprocess import CalledProcessError, run
 from typing import Any, Final
@@ -28,32 +30,70 @@ _IN_MEMORY: Final = "/run/tierline"
 FIXED: Final = (*_ON_DISK, _IN_MEMORY)
 """Folders whose names are built into containerd, the CNI library, the kubelet, and the pods of
 Tierline's agents."""
+KUBELET_ROOT: Final = "/var/lib/kubelet"
+"""The kubelet's folder of an ordinary node, and of those of kind and k3s."""
+CDI: Final = "/var/run/cdi"
+"""Where a container runtime looks for descriptions of devices."""
+ORDINARY: Final = (KUBELET_ROOT, CDI)
+"""Folders that an ordinary node has in addition."""
+MOST_NODES: Final = 2
+"""Nodes that the addresses of a cluster suffice for."""
 _PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a node has of the machine for itself."""
+
+    index: int
+    """Which node of the cluster it is, from 0."""
+    group: str
+    """The cluster's control group."""
+    bridge: str
+    gateway: IPv4Interface
+    """The address of the bridge, and of the API server; the first node's own in addition."""
+    ordinary: bool = False
+    """Whether the kubelet's folder and CDI's have, for the node, their usual names."""
+
+    @property
+    def address(self) -> IPv4Address:
+        """The node's own."""
+        return self.gateway.ip + self.index
+
+    @property
+    def pods(self) -> IPv4Network:
+        """The addresses of its pods: the upper half of the bridge's is for pods."""
+        upper = list(self.gateway.network.subnets(1))[1]
+        return list(upper.subnets(new_prefix=upper.prefixlen + MOST_NODES - 1))[self.index]
+
+    @property
+    def own_group(self) -> str:
+        """The control group of the node's pods."""
+        return f"{self.group}/node-{self.index}"
 
 
 class Node:
     """One node of `plane`, called `name`."""
 
     def __init__(
-        self,
-        plane: ControlPlane,
-        programs: ProgramFolders,
-        group: str,
-        bridge: str,
-        interface: IPv4Interface,
-        name: str,
+        self, plane: ControlPlane, programs: ProgramFolders, place: Place, name: str
     ) -> None:
-        """Prepare it; the bridge is up and the control group is made."""
+        """Prepare it; the bridge is up with its address, and the control groups are made."""
         self.plane = plane
         self.name = name
-        self.folder = plane.folder / "node"
-        self.kubelet_root = self.folder / "kubelet"
-        """The kubelet's folder: plugins register in `plugins_registry` below it."""
-        self.socket = plane.folder / SOCKET
+        self.folder = plane.folder / "node" if not place.index else plane.folder / f"node-{name}"
+        self.kubelet_root = Path(KUBELET_ROOT) if place.ordinary else self.folder / "kubelet"
+        """The kubelet's folder, as the node sees it: plugins register in `plugins_registry` below
+        it."""
+        self.socket = self.folder / Path(SOCKET).name
         self._programs = programs
-        self._group = group
-        self._bridge = bridge
-        self._interface = interface
+        self._place = place
+        self._group = place.group
+        self._on_disk = (*_ON_DISK, *(ORDINARY if place.ordinary else ()))
+
+    def outside(self, path: str) -> Path:
+        """Where a folder of an ordinary node, or of FIXED on disk, lies for the machine."""
+        return self.folder / f"fixed{path}"
 
     def start(self) -> None:
         """Start containerd and the kubelet; returns when the node is Ready."""
@@ -105,6 +145,11 @@ class Node:
         """Where containerd and its shims find programs."""
         return f"{self._programs.containerd}:{_PATH}"
 
+    @property
+    def _suffix(self) -> str:
+        """What tells its logs from those of the first node."""
+        return f"-{self.name}" if self._place.index else ""
+
     def _containerd_answers(self) -> bool:
         try:
             self.ctr("version")
@@ -113,16 +158,16 @@ class Node:
         return True
 
     def _start_containerd(self) -> Daemon:
-        for name in ("cni/conf", "cni/leases", *(f"fixed{path}" for path in _ON_DISK)):
+        for name in ("cni/conf", "cni/leases", *(f"fixed{path}" for path in self._on_disk)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "cni" / "conf" / "10-pods.conflist").write_text(json.dumps(self._cni()))
         config = self.folder / "containerd.toml"
         config.write_text(self._containerd_config())
-        binds = "; ".join(f"mount --bind '{self.folder}/fixed{path}' {path}" for path in _ON_DISK)
+        binds = "; ".join(f"mount --bind '{self.outside(path)}' {path}" for path in self._on_disk)
         binds += f"; mount -t tmpfs -o mode=755 tierline {_IN_MEMORY}"
         programs = self._programs.containerd
         return start(
-            "containerd",
+            f"containerd{self._suffix}",
             [
                 *cgroups.entering(self._group),
                 *("unshare", "--mount", "--propagation", "private"),
@@ -140,7 +185,7 @@ class Node:
         config.write_text(json.dumps(self._kubelet_config(), indent=1))
         kubeconfig = self.plane.kubeconfig_for(user, ("system:nodes",))
         return start(
-            "kubelet",
+            f"kubelet{self._suffix}",
             [
                 *cgroups.entering(self._group),
                 *("nsenter", f"--mount=/proc/{containerd.pid}/ns/mnt"),
@@ -148,7 +193,7 @@ class Node:
                 f"--config={config}",
                 f"--kubeconfig={kubeconfig}",
                 f"--hostname-override={self.name}",
-                f"--node-ip={self._interface.ip}",
+                f"--node-ip={self._place.address}",
                 f"--root-dir={self.kubelet_root}",
                 f"--cert-dir={self.folder / 'pki'}",
             ],
@@ -157,22 +202,24 @@ class Node:
         )
 
     def _cni(self) -> dict[str, Any]:
-        pods = list(self._interface.network.subnets(1))[1]
+        place = self._place
+        pods = place.pods
         ipam = {
             "type": "host-local",
             "dataDir": str(self.folder / "cni" / "leases"),
             "ranges": [
                 [
                     {
-                        "subnet": str(self._interface.network),
+                        "subnet": str(place.gateway.network),
                         "rangeStart": str(pods[1]),
-                        "gateway": str(self._interface.ip),
+                        "rangeEnd": str(pods[-2]),
+                        "gateway": str(place.gateway.ip),
                     }
                 ]
             ],
             "routes": [{"dst": "0.0.0.0/0"}],
         }
-        bridge = {"type": "bridge", "bridge": self._bridge, "isGateway": True, "ipam": ipam}
+        bridge = {"type": "bridge", "bridge": place.bridge, "isGateway": True, "ipam": ipam}
         return {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
 
     def _containerd_config(self) -> str:
@@ -205,15 +252,15 @@ state = "{self.folder}/state"
     def _kubelet_config(self) -> dict[str, Any]:
         authority = self.plane.authority
         serving = authority.issue(
-            "kubelet-serving",
+            f"kubelet-serving{self._suffix}",
             f"system:node:{self.name}",
             ("system:nodes",),
-            (f"IP:{self._interface.ip}", f"DNS:{self.name}"),
+            (f"IP:{self._place.address}", f"DNS:{self.name}"),
         )
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": str(self._interface.ip),
+            "address": str(self._place.address),
             "readOnlyPort": 0,
             "healthzPort": 0,
             "authentication": {
@@ -225,14 +272,14 @@ state = "{self.folder}/state"
             "tlsCertFile": str(serving.certificate),
             "tlsPrivateKeyFile": str(serving.key),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self._group}",
+            "cgroupRoot": f"/{self._place.own_group}",
             "failCgroupV1": False,
             "failSwapOn": False,
             "enforceNodeAllocatable": [],
             "oomScoreAdj": 0,
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "resolvConf": "",
-            "podLogsDir": str(self.plane.logs / "pods"),
+            "podLogsDir": str(self.plane.logs / f"pods{self._suffix}"),
             "volumePluginDir": str(self.folder / "volume-plugins"),
             # A test's disk may be fuller than a kubelet likes, and nothing can be pulled again.
             "evictionHard": {},

@@ -1,6 +1,6 @@
 """The pinned releases, and what each build makes of them.
 
-A build's sources are the Go module files beside this package: `go.mod` and `go.sum` fix every
+A build's sources are the Go module files next to this package: `go.mod` and `go.sum` fix every
 dependency by version and digest, so that the same commit builds the same programs everywhere.
 """
 
@@ -95,4 +95,4 @@ HELM_BUILD: Final = Build(
         ),
     ),
 )
-"""Helm, and kubeconform beside it: what looks at the chart."""
+"""Helm and kubeconform, which look at the chart."""

@@ -14,15 +14,25 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from .base import API_GROUP, API_VERSION, RULES, ApiModel
-from .generated import as_yaml, write_or_check
-from .kinds import KINDS, Kind
+from tierline_api.generated import as_yaml, write_or_check
+from tierline_api.objects.kinds import KINDS, Kind
+from tierline_api.schema.base import API_GROUP, API_VERSION, RULES, ApiModel
+from tierline_api.schema.quantities import format_duration
 
 _KEPT: Final = frozenset(
     {"type", "description", "format", "enum", "pattern", "default", "required", "properties"}
     | {"items", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "anyOf"}
 )
-"""Keywords that a structural schema may have, beside the x-kubernetes extensions."""
+"""Keywords that a structural schema may have, in addition to the x-kubernetes extensions."""
+
+
+_SCALE: Final = {
+    "scale": {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+}
 
 
 def crd(kind: Kind) -> dict[str, Any]:
@@ -60,7 +70,7 @@ def crd(kind: Kind) -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "additionalPrinterColumns": columns,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}, **(_SCALE if kind.scaled else {})},
                     "schema": {"openAPIV3Schema": structural_schema(kind.model)},
                 }
             ],
@@ -118,6 +128,8 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
         kept["items"] = _structural(kept["items"], definitions)
     if kept.get("default", ()) is None:
         del kept["default"]
+    if kept.get("type") == "string" and isinstance(kept.get("default"), float):
+        kept["default"] = format_duration(kept["default"])  # seconds, as people write them
     return _ordered(kept)
 
 

@@ -5,7 +5,7 @@
     events     events about objects                                             pure
     client     requests and watches, over the `kubernetes` client's connections  I/O
 
-Nothing here keeps anything, and nothing is sent twice: whoever asks knows what a request that
+Nothing here keeps anything, and nothing is sent twice: the caller knows what a request that
 failed means, and when to try again. This file imports nothing, because the client takes seconds
 to load.
 """

@@ -2,7 +2,7 @@
 and none of its models, which would check every object of a watch a second time.
 
 Every failure is one of `errors`, with what was asked in its sentence. Nothing is tried again here.
-A service account's token is read anew every minute, because kubelets replace it.
+A service account's token is read again every minute, because kubelets replace it.
 """
 
 from __future__ import annotations
@@ -48,33 +48,59 @@ class Listing:
     version: str
 
 
+@dataclass(frozen=True)
+class Login:
+    """A person's way to the API server, as kubectl has it."""
+
+    kubeconfig: str | None = None
+    """The file; None is KUBECONFIG, or ~/.kube/config."""
+    context: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    """Sent with each request: the user to ask as."""
+
+
 class Kube:
     """Requests to one API server; `manager` has the fields that are applied."""
 
-    def __init__(self, manager: str, count: Count = lambda _method, _outcome: None) -> None:
+    def __init__(
+        self,
+        manager: str,
+        count: Count = lambda _method, _outcome: None,
+        login: Login | None = None,
+    ) -> None:
         self._manager = manager
         self._count = count
+        self._login = login
         self._client: client.ApiClient | None = None
 
     async def __aenter__(self) -> Self:
         """Read the configuration: a pod's service account, or KUBECONFIG. Raises NoCluster."""
         configuration = client.Configuration()
-        try:
-            config.load_incluster_config(client_configuration=configuration)
-        except config.ConfigException:
+        if self._login is not None:
+            await self._log_in(configuration, self._login)
+        else:
             try:
-                await config.load_kube_config(
-                    config_file=os.environ.get("KUBECONFIG"), client_configuration=configuration
-                )
-            except config.ConfigException as error:
-                raise NoCluster(
-                    "cannot find a cluster: this is no pod with a service account, and KUBECONFIG "
-                    f"names no usable file ({error}); set KUBECONFIG"
-                ) from error
+                config.load_incluster_config(client_configuration=configuration)
+            except config.ConfigException:
+                await self._log_in(configuration, Login(os.environ.get("KUBECONFIG")))
         # Else the environment is asked for a proxy before each request, in another thread.
         configuration.client_session_kwargs = {"trust_env": _by_proxy(configuration.host)}
         self._client = client.ApiClient(configuration)
         return self
+
+    @staticmethod
+    async def _log_in(configuration: client.Configuration, login: Login) -> None:
+        try:
+            await config.load_kube_config(
+                config_file=login.kubeconfig,
+                context=login.context,
+                client_configuration=configuration,
+            )
+        except config.ConfigException as error:
+            raise NoCluster(
+                "cannot find a cluster: this is no pod with a service account, and KUBECONFIG "
+                f"names no usable file ({error}); set KUBECONFIG"
+            ) from error
 
     async def __aexit__(self, *_: object) -> None:
         """Close all connections."""
@@ -86,12 +112,12 @@ class Kube:
         """Read an object."""
         return await self._ask("GET", resource.address(namespace, name))
 
-    async def list_all(self, resource: Resource) -> Listing:
-        """Read all objects of a kind as they are now, page by page."""
+    async def list_all(self, resource: Resource, namespace: str = "") -> Listing:
+        """Read all objects of a kind, or those of a namespace, as they are now, page by page."""
         items: list[Json] = []
         query = _selecting(resource) | {"limit": str(_PAGE)}
         while True:
-            page = await self._ask("GET", resource.address(), query=query)
+            page = await self._ask("GET", resource.address(namespace), query=query)
             items += page["items"]
             following = page["metadata"].get("continue")
             if not following:
@@ -139,10 +165,15 @@ class Kube:
             finally:
                 _break_off(answer)
 
-    async def create(self, resource: Resource, body: Json) -> Json:
-        """Create an object; raises Conflict if it exists."""
+    async def create(self, resource: Resource, body: Json, *, dry_run: bool = False) -> Json:
+        """Create an object, or ask what would become of it; raises Conflict if it exists."""
         address = resource.address(body["metadata"].get("namespace", ""))
-        return await self._ask("POST", address, body, query={"fieldManager": self._manager})
+        query = {"fieldManager": self._manager} | ({"dryRun": "All"} if dry_run else {})
+        return await self._ask("POST", address, body, query=query)
+
+    async def delete(self, resource: Resource, namespace: str, name: str) -> None:
+        """Delete an object; raises NotFound if there is none."""
+        await self._ask("DELETE", resource.address(namespace, name))
 
     async def replace(self, resource: Resource, body: Json) -> Json:
         """Replace an object; its resourceVersion must still be the one given."""
@@ -203,6 +234,7 @@ class Kube:
         if self._client is None:
             raise RuntimeError("cannot ask the API server: the client is not open")
         headers = {"Accept": _PLAIN, "Content-Type": how}
+        headers |= self._login.headers if self._login else ()
         await self._client.update_params_for_auth(
             headers, [], ["BearerToken"], address, method, body
         )

@@ -16,7 +16,7 @@ _LONGEST_STEM: Final = 200
 
 @dataclass(frozen=True)
 class Reporter:
-    """Who tells, and of what work of its own."""
+    """The controller that reports an event, and on which work of its own."""
 
     controller: str
     instance: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from tierline_api.base import API_VERSION
+from tierline_api.schema.base import API_VERSION
 
 Json = dict[str, Any]
 """An object, or a part of one, as the API server sends it."""

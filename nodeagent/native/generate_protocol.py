@@ -23,8 +23,8 @@ def outputs(spec: Spec) -> dict[Path, str]:
     """Every generated file and what it holds."""
     return {
         HERE / "include/tierline/protocol.h": c_header(spec),
-        HERE / "src/protocol.c": c_source(spec),
-        ROOT / "nodeagent/tierline_agent/protocol.py": py_source(spec),
+        HERE / "src/wire/protocol.c": c_source(spec),
+        ROOT / "nodeagent/tierline_agent/transport/protocol.py": py_source(spec),
         ROOT / "tests/native/describe.c": c_describe(spec),
     }
 

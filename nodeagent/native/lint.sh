@@ -5,8 +5,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 tools=${1:-.venv/bin}
-files=$(ls nodeagent/native/src/*.[ch] nodeagent/native/include/tierline/*.h \
-           nodeagent/native/interposer/src/*.[ch] nodeagent/native/simcuda/*/*.[ch] \
+files=$(ls nodeagent/native/src/*/*.[ch] nodeagent/native/include/tierline/*.h \
+           nodeagent/native/interposer/src/*/*.[ch] tests/simcuda/driver/*/*.[ch] \
            tests/native/*.[ch] tests/interposer/*.[ch] tests/simcuda/*.[ch] tests/fuzz/*.c tests/cuda/*.[ch])
 # shellcheck disable=SC2086
 clang-format --style=file:nodeagent/native/.clang-format --dry-run -Werror $files
@@ -26,12 +26,12 @@ tidy() {
 }
 configure native-lint -S nodeagent/native -DTIERLINE_TESTS=ON
 # shellcheck disable=SC2046
-tidy native-lint '' $(ls nodeagent/native/src/*.c nodeagent/native/interposer/src/*.c tests/native/*.c)
+tidy native-lint '' $(ls nodeagent/native/src/*/*.c nodeagent/native/interposer/src/*/*.c tests/native/*.c)
 cuda=$("$tools/python" -c 'from tests.native_builds import cuda_include; print(cuda_include())')
-configure simcuda-lint -S nodeagent/native/simcuda -DSIMCUDA_CUDA_INCLUDE="$cuda"
+configure simcuda-lint -S tests/simcuda/driver -DSIMCUDA_CUDA_INCLUDE="$cuda"
 "$tools/cmake" --build build/simcuda-lint --target generated/entries.h > /dev/null
 # A simulated device's addresses are those of this process, its graphs nest, its signatures are
 # NVIDIA's, and what it scans is checked for its range.
 tidy simcuda-lint \
     -performance-no-int-to-ptr,-misc-no-recursion,-readability-non-const-parameter,-cert-err34-c \
-    nodeagent/native/simcuda/*/*.c
+    tests/simcuda/driver/*/*.c

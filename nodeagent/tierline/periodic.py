@@ -3,7 +3,8 @@
 Under an agent the loop first runs warm-up iterations one after another, so that the models are
 learned, sealed and checked; then it says READY, waits for START, and sleeps to each release on
 CLOCK_MONOTONIC. A release that comes while its predecessor still runs begins as soon as that ends:
-none is left out, so that a late job shows as late. An observed run has no pauses.
+none is left out, so that a late job shows as late. A program that was not ready when the releases
+began, as after a restart, begins with the next one. An observed run has no pauses.
 
 From READY to its end the loop has Python's garbage collector pass over what is there by then,
 unless the program has seen to that itself: to look at all objects of a program with PyTorch takes
@@ -69,13 +70,15 @@ def periodic(
             "period; start it by `tierline run`, or give tierline.periodic(period=seconds)"
         )
     relative_ns = round((period if deadline is None else deadline) * 1e9)
-    return _releases(time.monotonic_ns(), round(period * 1e9), relative_ns, 0, jobs)
+    now = time.monotonic_ns()
+    return _releases(now, now, round(period * 1e9), relative_ns, 0, jobs)
 
 
 def _releases(
-    epoch_ns: int, period_ns: int, deadline_ns: int, until_ns: int, jobs: int | None
+    ready_ns: int, epoch_ns: int, period_ns: int, deadline_ns: int, until_ns: int, jobs: int | None
 ) -> Iterator[Release]:
-    for index in count() if jobs is None else range(jobs):
+    first = max(0, -((epoch_ns - ready_ns) // period_ns)) if period_ns else 0
+    for index in count(first) if jobs is None else range(first, first + jobs):
         release_ns = epoch_ns + index * period_ns if period_ns else time.monotonic_ns()
         if until_ns and release_ns >= until_ns:
             return
@@ -90,7 +93,7 @@ def _sleep_until(when_ns: int) -> None:
 
 
 def _managed(jobs: int | None) -> Iterator[Release]:
-    from tierline_torch.jobs import Window  # noqa: PLC0415  # loads torch
+    from tierline_torch.learning.site import Window  # noqa: PLC0415  # loads torch
     from tierline_torch.process import process  # noqa: PLC0415
 
     here = process()
@@ -108,10 +111,11 @@ def _managed(jobs: int | None) -> Iterator[Release]:
                 break
         here.window = None
         with _long_lived_passed_over():
+            ready_ns = time.monotonic_ns()
             epoch_ns, until_ns = backend.ready()
             here.warming = False
             limits = [limit for limit in (jobs, backend.releases) if limit is not None]
-            times = (epoch_ns, backend.period_ns, backend.deadline_ns, until_ns)
+            times = (ready_ns, epoch_ns, backend.period_ns, backend.deadline_ns, until_ns)
             for release in _releases(*times, min(limits, default=None)):
                 here.window = Window(release.release_ns, release.deadline_ns)
                 yield release

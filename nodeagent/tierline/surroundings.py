@@ -1,13 +1,17 @@
-"""Whether Tierline is around this process at all, told without loading PyTorch."""
+"""Whether Tierline is around this process at all, told without loading PyTorch where it is not."""
 
 import os
 
+from tierline_torch.serving import serves
+
 
 def managed() -> bool:
-    """Whether the process is a task whose layers are streamed, or is being observed."""
-    return not swapped() and bool(
-        os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
-    )
+    """Whether the process is a task whose layers are streamed, or is being observed.
+
+    Raises TierlineError if it must be, and the plugin cannot run in it.
+    """
+    task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
+    return bool(task) and not swapped() and serves()
 
 
 def swapped() -> bool:

@@ -6,6 +6,7 @@ Exit status 0 after a clean stop, 2 for bad settings or a second agent, 1 for a 
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ import uvloop
 from tierline_agent.app import run
 from tierline_agent.config import load_config
 from tierline_agent.errors import AgentError
+from tierline_agent.telemetry.logs import log_to
 from tierline_agent.tiers import TierError
 
 _log = logging.getLogger("tierline_agent")
@@ -28,11 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tierline_agent", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="JSON file of settings")
     options = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to(sys.stderr.fileno())
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         config = load_config(options.config)
@@ -41,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         _log.error("%s", error)
         return 2
     except (TierError, OSError) as error:
-        _log.error("cannot start: %s", error)
+        _log.error("cannot start: %s%s", error, _remedy(error))
         return 1
     if any(device.kind == "cuda" for device in config.all_devices):
         # A GPU may stand in the middle of a job's stream, waiting for the client, which the next
@@ -50,6 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         logging.shutdown()
         os._exit(0)
     return 0
+
+
+def _remedy(error: Exception) -> str:
+    """What to do, where the error's own words do not say it."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "; free blocks and inodes there (df, df -i), and start the agent again"
+    return ""
 
 
 if __name__ == "__main__":

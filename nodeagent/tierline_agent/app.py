@@ -21,40 +21,44 @@ from contextlib import AsyncExitStack, ExitStack
 from importlib.metadata import version
 from pathlib import Path
 
-from tierline_agent import admin, gauges, probe
-from tierline_agent.accounting import FastMemory, JobLog
-from tierline_agent.closing import Closer
+from tierline_agent.admin import server as admin
 from tierline_agent.config import AgentConfig, TierSettings
+from tierline_agent.context import Node
 from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
-from tierline_agent.endpoint import Endpoint
-from tierline_agent.execution import Executor
-from tierline_agent.extents import ExtentPool
-from tierline_agent.health import Health
-from tierline_agent.identity import ProcessWatch
-from tierline_agent.kills import Kills
+from tierline_agent.devices.preparation import Prepared
 from tierline_agent.kubernetes.folders import Descriptions
 from tierline_agent.kubernetes.thread import KubernetesThread, object_at_first
-from tierline_agent.leases import LeaseManager
-from tierline_agent.links import Link
-from tierline_agent.losses import Losses
-from tierline_agent.metrics import Metrics
-from tierline_agent.node import Node
-from tierline_agent.open_lease import close_all, open_leases
-from tierline_agent.preparation import Prepared
-from tierline_agent.readiness import Readiness
-from tierline_agent.reclaims import Reclaims
-from tierline_agent.recovery import ClientBook, Recovery
-from tierline_agent.server import TaskServer, listen
-from tierline_agent.state import BootFile, LeaseMark
-from tierline_agent.storage import Storage
-from tierline_agent.succession import sole_agent
-from tierline_agent.tasks import Capacity, DeviceCapacity, TaskRegistry
+from tierline_agent.lifecycle.device_loss import Losses
+from tierline_agent.lifecycle.handover import sole_agent
+from tierline_agent.links.link import Link
+from tierline_agent.memory.extents import ExtentPool
+from tierline_agent.memory.workspaces import Workspaces
+from tierline_agent.processes.identity import ProcessWatch
+from tierline_agent.processes.interventions import Interventions
+from tierline_agent.processes.lives import Lives
+from tierline_agent.processes.reclaim_latency import Reclaims
+from tierline_agent.processes.state import BootFile, LeaseMark
+from tierline_agent.registry import Capacity, DeviceCapacity, TaskRegistry
+from tierline_agent.reporting import gauges
+from tierline_agent.scheduling.executor import Executor
+from tierline_agent.scheduling.leases import LeaseManager
+from tierline_agent.scheduling.open_lease import close_all, open_leases
+from tierline_agent.scheduling.recovery import ClientBook, Recovery
+from tierline_agent.scheduling.unit import Unit
+from tierline_agent.sessions.server import TaskServer, listen
+from tierline_agent.storage import probe
+from tierline_agent.storage.node_tiers import Storage
+from tierline_agent.telemetry.accounting import FastMemory, JobLog
+from tierline_agent.telemetry.endpoint import Endpoint
+from tierline_agent.telemetry.health import Health
+from tierline_agent.telemetry.metrics import Metrics
 from tierline_agent.tiers.resizing import fit
-from tierline_agent.unit import Unit
-from tierline_agent.workspaces import Workspaces
-from tierline_api.device import DeviceKind
-from tierline_api.fast_memory import OVERLAY
+from tierline_agent.transport.closing import Closer
+from tierline_agent.transport.in_flight import InFlight
+from tierline_agent.transport.readiness import Readiness
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.fast_memory import OVERLAY
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
@@ -77,11 +81,12 @@ async def run(config: AgentConfig) -> None:
             Descriptions(Path(config.kubernetes.cdi_dir)).check()
         lock, prepared = await sole_agent(config)
         undo.enter_context(lock)
+        lives = undo.enter_context(Lives(run_dir))
         _raise_descriptor_limit()
-        devices, storage, notes = _open(config, prepared)
+        devices, storage, book, notes = _open(config, prepared)
         undo.callback(storage.close)
 
-        node = await _assemble(config, devices, storage, undo)
+        node = await _assemble(config, devices, storage, book, undo)
         node.notes = notes
         await _measure_links(node, state_dir / "links.json")
         for sentence in node.registry.load():
@@ -117,7 +122,7 @@ async def run(config: AgentConfig) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             node.loop.add_signal_handler(number, stop.set)
         if config.kubernetes is not None:
-            thread = KubernetesThread(config, config.kubernetes, name, node.health.set)
+            thread = KubernetesThread(config, config.kubernetes, name, lives, node.health.set)
             thread.start()
             stopping.push_async_callback(asyncio.to_thread, thread.stop)
         _leave_to_the_end()
@@ -139,36 +144,37 @@ def _leave_to_the_end() -> None:
 
 def _open(
     config: AgentConfig, prepared: Prepared
-) -> tuple[dict[str, Device], Storage, tuple[str, ...]]:
-    """Open devices and tiers; and what is not as it was configured.
+) -> tuple[dict[str, Device], Storage, ClientBook, tuple[str, ...]]:
+    """Open devices, tiers and the book of clients; and what is not as it was configured.
 
     Raises ConfigError, TierError, OSError.
     """
     began_s = time.monotonic()
     devices = open_devices(config.all_devices, prepared.devices)
     devices_s = time.monotonic() - began_s
-    tiers, notes = _fit_tiers(config)
+    book = ClientBook(Path(config.run_dir) / _CLIENTS)
+    tiers, notes = _fit_tiers(config, book)
     storage = Storage.open(
         *(tiers, devices, config.extent_bytes, config.limits.queued_transfers), prepared.media
     )
     tiers_s = time.monotonic() - began_s - devices_s
     _log.info("opened the devices in %.2f s, the tiers in %.2f s", devices_s, tiers_s)
-    return devices, storage, notes
+    return devices, storage, book, notes
 
 
-def _fit_tiers(config: AgentConfig) -> tuple[list[TierSettings], tuple[str, ...]]:
+def _fit_tiers(config: AgentConfig, book: ClientBook) -> tuple[list[TierSettings], tuple[str, ...]]:
     """Tiers as they are to be opened, and what is not as it was configured. Raises TierError."""
     content = Path(config.run_dir) / _CONTENT
     noted = BootFile(content).read(lambda found: frozenset(map(bytes.fromhex, found)))
     content.unlink(missing_ok=True)  # it says nothing of what comes from now on
-    living = ClientBook(Path(config.run_dir) / _CLIENTS).load()
+    may_return = book.load() or book.has_unknown
     planned = TaskRegistry.homes_of_before(Path(config.state_dir) / _TASKS)
     tiers, notes = [], []
     for tier in config.tiers:
         fitted = fit(
             *(tier.name, Path(tier.path), tier.size_bytes, config.extent_bytes),
             planned_extents=planned[tier.name],
-            needed=noted if living else (),
+            needed=noted if may_return else (),
         )
         for sentence in filter(None, (fitted.objection, fitted.left)):
             _log.warning("%s", sentence)
@@ -187,7 +193,11 @@ def _note_content(node: Node, server: TaskServer) -> None:
 
 
 async def _assemble(
-    config: AgentConfig, devices: Mapping[str, Device], storage: Storage, undo: ExitStack
+    config: AgentConfig,
+    devices: Mapping[str, Device],
+    storage: Storage,
+    book: ClientBook,
+    undo: ExitStack,
 ) -> Node:
     """Make the parts that sessions share."""
     loop = asyncio.get_running_loop()
@@ -203,8 +213,7 @@ async def _assemble(
     for link in storage.links:
         link.on_drift = _report_drift
     _set_margins(storage, devices, config)
-    book = ClientBook(run_dir / _CLIENTS)
-    kills = Kills(watch)
+    interventions = Interventions(watch, metrics)
 
     def all_back() -> None:
         for unit in units.values():
@@ -214,7 +223,7 @@ async def _assemble(
         book=book,
         devices=[(unit.mark, unit.leases) for unit in units.values()],
         watch=watch,
-        kills=kills,
+        interventions=interventions,
         recovery_s=config.recovery_s,
         holder_grace_s=config.holder_grace_s,
         all_back=all_back,
@@ -234,7 +243,8 @@ async def _assemble(
         recovery=recovery,
         watch=watch,
         closer=Closer(),
-        kills=kills,
+        in_flight=InFlight(metrics.refused_descriptors.inc),
+        interventions=interventions,
         jobs=JobLog(config.limits.job_records),
         reclaims=Reclaims(metrics.reclaim_s.observe),
         metrics=metrics,
@@ -292,7 +302,7 @@ def _raise_descriptor_limit() -> None:
 
 
 async def _measure_links(node: Node, path: Path) -> None:
-    """Measure, unless clients of before are on their way: see `probe`."""
+    """Measure, unless clients from before the restart are on their way: see `probe`."""
     if node.recovery.pending and probe.restore(node.storage, path):
         _log.info("planning with the link rates of %s", path)
         return

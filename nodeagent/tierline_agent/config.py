@@ -1,7 +1,7 @@
 """The agent's settings: one JSON file, typed; what is unknown or contradictory fails loudly.
 
 It reads one file and touches nothing else: whether paths exist or are writable is found out by
-those who use them.
+those that use them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tierline_agent.errors import ConfigError
-from tierline_api.device import DeviceKind
-from tierline_api.margins import MARGINS
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.margins import MARGINS
 
 MIN_EXTENT_BYTES = 64 << 10
 MAX_EXTENT_BYTES = 1 << 30
@@ -129,6 +129,8 @@ class KubernetesSettings(_Settings):
     VERSION/python."""
     report_period_s: Annotated[float, Field(gt=0, le=3600, strict=False)] = 30.0
     """Least time between two reports of one claim or of the node, seconds."""
+    reconnect_s: Annotated[float, Field(gt=0, le=86_400, strict=False)] = 900.0
+    """For so long programs in pods wait for an agent that is away; then their requests fail."""
     hand_over: Annotated[bool, Field(strict=True)] = False
     """Whether to wait, as ready, for the end of an agent that serves this node, rather than refuse
     to start: where the next agent is started before that one is ended."""
@@ -156,7 +158,7 @@ class AgentConfig(_Settings):
     """Serve a node of Kubernetes; none if null."""
     recovery_s: Annotated[float, Field(ge=0, le=60, strict=False)] = 2.0
     """After a restart, how long leases wait for the clients known before, seconds."""
-    holder_grace_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 30.0
+    holder_grace_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 10.0
     """After a restart, how long a live process that was inside a job may take to come back before
     it is killed, seconds: until then no other job may touch the ring that it computes from. As long
     may one live that left in the middle of a job, where others share its workspace."""
@@ -223,6 +225,11 @@ def parse_config(text: str, source: str) -> AgentConfig:
         values = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"cannot read the settings in {source}: not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"cannot use the settings in {source}: they are no JSON object; write one with the "
+            "fields device, tiers, state_dir and run_dir"
+        )
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:

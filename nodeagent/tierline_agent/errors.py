@@ -9,6 +9,7 @@
     ├── LinkClosed           the link was shut down, or its queue is full; the transfer did not run
     ├── StreamFailed         a stream could not put right bytes in place; its job is revoked
     └── ConnectionViolation  a client broke the protocol; its connection (alone) is closed
+        └── NothingToOffer   it offers back what it was not lent
 
 Errors of the operating system and of the tiers are translated where they become a message to a
 client (`sessions.replies`), and chained. What stays an OSError inside is an I/O error.
@@ -63,3 +64,7 @@ class ConnectionViolation(AgentError):
         super().__init__(message)
         self.out_of_order = out_of_order
         """True if the message was well formed but not allowed in this state."""
+
+
+class NothingToOffer(ConnectionViolation):
+    """A client sent descriptors, and no earlier agent lent it anything."""

@@ -12,7 +12,6 @@ import enum
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from tierline_client import library
 from tierline_client.errors import ClientError, ErrorCode
@@ -20,6 +19,7 @@ from tierline_client.errors import ClientError, ErrorCode
 _WARMUP = 1
 _PINNED = 1
 _RECORD_OUTPUTS = 1
+_PREEMPTIBLE = 2
 
 
 class Device(enum.IntEnum):
@@ -47,6 +47,8 @@ class Terms:
     period_ns: int
     deadline_ns: int
     record_outputs: bool
+    preemptible: bool
+    """Whether its jobs are planned to give the device away in the middle."""
     max_arenas: int
     task_name: str
     device_uuid: str
@@ -108,7 +110,7 @@ class Client:
             )
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,6 +135,7 @@ class Client:
             period_ns=raw.period_ns,
             deadline_ns=raw.deadline_ns,
             record_outputs=bool(raw.flags & _RECORD_OUTPUTS),
+            preemptible=bool(raw.flags & _PREEMPTIBLE),
             max_arenas=raw.max_arenas,
             task_name=raw.task_name.decode(),
             device_uuid=raw.device_uuid.decode(),
@@ -248,7 +251,7 @@ class Client:
     def rewind(self) -> None:
         """Let the job in progress read its arena from the start again.
 
-        Without it, what lies behind is read slowly. On a GPU launches rewind by themselves.
+        Without it, what the job has passed is read slowly. On a GPU launches rewind by themselves.
         """
         self._check(self._library.tierline_rewind(self._handle))
 

@@ -2,8 +2,8 @@
 
 ClientError
     every failure; `code` tells what to do: RETRY is worth another attempt from `reserve` on,
-    REVOKED ends a job, ARGUMENT and STATE are mistakes of the caller, the rest is the agent's or
-    the system's trouble.
+    REVOKED ends a job, NESTED says that the caller goes on without one, ARGUMENT and STATE are
+    mistakes of the caller, the rest is the agent's or the system's trouble.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class ErrorCode(enum.IntEnum):
     IO = -8
     REVOKED = -9
     INTERNAL = -10
+    NESTED = -11
     ARGUMENT = -20
     STATE = -21
     CONNECTION = -22

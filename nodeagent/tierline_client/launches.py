@@ -6,7 +6,7 @@ It works without an agent. One watcher at a time: a job is watched while nothing
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tierline_client import library
@@ -37,6 +37,10 @@ class Launches:
         self._library.tierline_observer_time.restype = None
         self._library.tierline_observer_time_graphs.argtypes = (ctypes.c_bool,)
         self._library.tierline_observer_time_graphs.restype = None
+        self._library.tierline_graphs_follow.argtypes = (ctypes.c_bool,)
+        self._library.tierline_graphs_follow.restype = None
+        self._library.tierline_capturing.argtypes = ()
+        self._library.tierline_capturing.restype = ctypes.c_bool
         self._library.tierline_stack_clear.argtypes = ()
         self._library.tierline_stack_clear.restype = None
 
@@ -67,16 +71,49 @@ class Launches:
 
     def addressed(self) -> set[int]:
         """Ranges of which the program has copied addresses to the device. Inside `watching`."""
-        count = self._library.tierline_observer_addressed(None, 0)
+        return self._indexes(self._library.tierline_observer_addressed)
+
+    def in_memory(self, ranges: Sequence[tuple[int, int]]) -> set[int] | None:
+        """Ranges whose addresses lie in the memory of the program; None if nobody could look.
+
+        So it is while a graph is captured, in any thread. Copies all of that memory, and waits for
+        the GPU.
+        """
+        weights = (_Weight * len(ranges))(*(_Weight(*one) for one in ranges))
+        named = (ctypes.c_bool * len(ranges))()
+        if self._library.tierline_memory_names(weights, len(ranges), named) != 0:
+            return None
+        return {index for index, one in enumerate(named) if one}
+
+    @property
+    def capturing(self) -> bool:
+        """Whether a stream is captured, in any thread: nobody may wait for the GPU then."""
+        return bool(self._library.tierline_capturing())
+
+    def in_graphs(self) -> set[int]:
+        """Ranges that graphs of the program's own name. Inside `watching`."""
+        return self._indexes(self._library.tierline_graphs_name)
+
+    def _indexes(self, ask: Callable[..., int]) -> set[int]:
+        count = ask(None, 0)
         found = (ctypes.c_uint32 * count)()
-        count = min(count, self._library.tierline_observer_addressed(found, count))
+        count = min(count, ask(found, count))
         return set(found[:count])
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Graphs that this thread makes in the block are made again when weights move."""
+        self._library.tierline_graphs_follow(True)
+        try:
+            yield
+        finally:
+            self._library.tierline_graphs_follow(False)
 
     @contextmanager
     def timing(self) -> Iterator[None]:
         """Time the launches that read a range first, in the block; inside `watching`.
 
-        Those of a graph but for nodes that others of them may run beside: of these the last counts.
+        Those of a graph, too; of its nodes that may run side by side only the last one counts.
         """
         self._library.tierline_observer_time(True)
         try:

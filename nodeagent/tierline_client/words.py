@@ -27,5 +27,5 @@ def wait(address: int, at_least: int, timeout_s: float) -> bool:
 
 
 def publish(address: int, value: int) -> None:
-    """Store the word (release order) and wake all who wait for it."""
+    """Store the word (release order) and wake all that wait for it."""
     load().tierline_word_publish(address, value)

@@ -1,9 +1,11 @@
 """The in-pod PyTorch plugin: finds a model's weights, lays them into an arena, gates its modules.
 
 PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
-It returns at once, and imports nothing, unless the process is a Tierline task:
+It returns at once, and imports nothing, unless the process is a Tierline task; in a Python or with
+a PyTorch that it is not made for it stands aside, or ends a program that must be managed
+(`serving`).
 TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run, or both,
-where that takes the lease for its jobs; beside the former alone TIERLINE_LEARNED names what an
+where that takes the lease for its jobs; with the former alone, TIERLINE_LEARNED names what an
 earlier observed run wrote (`learned`). A program that is swapped whole (TIERLINE_SWAP) has no
 layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
@@ -12,17 +14,35 @@ program was measured already, it waits for its plan here (`parking`).
 """
 
 import os
+import sys
 
 __all__ = ["autoload"]
 
 
 def autoload() -> None:
-    """Hook module calls if this process is a Tierline task. Never raises."""
-    task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
-    if task and not os.environ.get("TIERLINE_SWAP"):
-        from tierline_torch import calls, parking  # noqa: PLC0415  # others must not pay for it
+    """Hook module calls if this process is a Tierline task that the plugin serves.
 
-        calls.install()
-        observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
-        if observed and planned:
-            parking.wait_if_measured(observed, planned)
+    Raises SystemExit if it must be managed and cannot: any other exception PyTorch would answer by
+    telling how to switch the plugin off.
+    """
+    task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
+    if not task or os.environ.get("TIERLINE_SWAP"):
+        return
+    from tierline_torch import serving  # noqa: PLC0415  # others must not pay for it
+    from tierline_torch.errors import TierlineError  # noqa: PLC0415
+
+    try:
+        if not serving.promised():
+            return
+        try:
+            from tierline_torch import calls  # noqa: PLC0415
+            from tierline_torch.backends import parking  # noqa: PLC0415
+        except Exception as error:
+            serving.cannot_load(error)
+            return
+    except TierlineError as error:
+        sys.exit(f"tierline: {error}")
+    calls.install()
+    observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
+    if observed and planned:
+        parking.wait_if_measured(observed, planned)

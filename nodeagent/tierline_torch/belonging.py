@@ -1,9 +1,10 @@
 """Which of two threads' calls is a job of its own, and which a part of the job in progress.
 
 Jobs run one at a time, so a thread that wants one waits while another's runs. But a job may itself
-wait for that thread: it gave a part of its work to a pool, or to a thread behind a queue. Nothing
-tells this before; while it lasts it shows: the thread of the job in progress neither computes nor
-waits for Tierline. After some looks at which that was so, the call is taken for a part of the job.
+wait for that thread: it gave a part of its work to a pool, or to a thread that serves a queue.
+Nothing tells this before; while it lasts it shows: the thread of the job in progress neither
+computes nor waits for Tierline. After some looks at which that was so, the call is taken for a part
+of the job.
 
 A wrong guess (the job's thread sleeps, or waits for a network) has a request run under the other
 one's lease: right, and not counted. So what was a job of its own before waits longer.

@@ -14,12 +14,16 @@ without Tierline: an eager model calls hundreds of modules in a job of milliseco
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
+
+from tierline_torch.serving import serves
 
 Invoke = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -34,8 +38,18 @@ _known = original is vars(torch.nn.Module).get("_wrapped_call_impl") and hasattr
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
+_began_in = os.getpid()
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that had loaded the plugin."""
+    return os.getpid() != _began_in
+
+
 class _Current(threading.local):
     invoke: Invoke | None = None
+    without_lease: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What its job runs within while it needs no device, so that others may have it."""
 
 
 current = _Current()
@@ -58,6 +72,7 @@ def invoking(invoke: Invoke | None) -> Iterator[None]:
         current.invoke = before
 
 
+@wraps(original)  # a program that looks finds PyTorch's names and signature
 def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     if _is_compiling():  # traced from a class's own `__call__`, by `super()`
         return original(self, *args, **kwargs)
@@ -73,11 +88,15 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A process that imports torch and calls no module pays nothing for the rest of the plugin.
-    from tierline_torch.dispatch import outermost  # noqa: PLC0415
-
     global _outermost  # noqa: PLW0603  # a hook point is one per process
-    _outermost = outermost
-    return outermost(module, args, kwargs)
+    if serves():
+        from tierline_torch.dispatch import outermost  # noqa: PLC0415
+
+        _outermost = outermost
+    else:
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
+        _outermost = plain
+    return _outermost(module, args, kwargs)
 
 
 def install() -> None:

@@ -1,8 +1,10 @@
-"""What this process is to Tierline: its backend, its job roots, and whose turn it is.
+"""What this process is to Tierline: its backend, its job roots, and which thread has the turn.
 
 The connection is made by the first job or the first release, never by an import. A process that
 cannot reach its agent says so once and runs as if Tierline were not there, unless
-TIERLINE_REQUIRED=1. A forked child runs without Tierline: its parent's leases are not its own.
+TIERLINE_REQUIRED=1. A forked child has nothing of its parent's: its first job makes a connection of
+its own. A child that is forked within a job, whose calls it is in the middle of, runs without
+Tierline.
 
 Invariant: a thread has the turn (`turns`) from a job's begin to its end, and while a site is
 settled.
@@ -11,23 +13,26 @@ settled.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import cast
 
 import torch
 
+from tierline_torch import failures
 from tierline_torch.belonging import Turns
-from tierline_torch.calls import Invoke, current
-from tierline_torch.captured import Captured
-from tierline_torch.course import Course
+from tierline_torch.calls import Invoke, current, plain
+from tierline_torch.capture.captured import Captured
+from tierline_torch.claims import Claims
 from tierline_torch.errors import TierlineError
-from tierline_torch.jobs import Backend, Lesson, Reportable, Site, Window
-from tierline_torch.learned import LearnedOrders
-from tierline_torch.survey import ModuleSurvey, Survey
+from tierline_torch.learning.course import Course
+from tierline_torch.learning.learned import LearnedOrders
+from tierline_torch.learning.site import Backend, Lesson, Reportable, Site, Window
+from tierline_torch.learning.survey import ModuleSurvey, Survey
+from tierline_torch.telling import tell
 
 _CAPTURED = "_tierline_captured"
 
@@ -44,20 +49,24 @@ class Process:
         self.lessons = 0
         """How many jobs taught something so far."""
         self.site: Site | None = None
-        """Whose job is in progress."""
+        """The site whose job is in progress."""
         self.running: frozenset[int] = frozenset()
         """Ids of the modules under the roots of the job in progress, roots left out."""
         self._backend: Backend | None = None
         self._absent = not (os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"))
+        self._forked_in_a_job = False
         self._connecting = threading.Lock()
         self.captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
         """Whether outermost modules run as captured graphs."""
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], Site]] = {}
         self._blocks: dict[str, Site] = {}
-        self._gone: list[Site] = []
-        """Sites whose modules went before they were settled, where these are profiled."""
-        self._claimed: dict[int, weakref.ref[torch.nn.Parameter]] = {}
+        self._gone: dict[str, Site] = {}
+        """By name, the last site whose module went before it was settled, where these are profiled.
+        One of each: a program may make a module for each request."""
+        self.claims = Claims()
         self._said: set[str] = set()
+        self._failed = 0
+        """Jobs that failed in Tierline's code."""
         self._learned: LearnedOrders | None = None
         os.register_at_fork(after_in_child=self._forked)
 
@@ -70,36 +79,69 @@ class Process:
                     self._connect()
         return self._backend
 
+    def is_of(self, backend: Backend) -> bool:
+        """Whether this backend is this process's, and not of the one that it was forked from."""
+        return backend is self._backend
+
     def _connect(self) -> None:
-        observed = os.environ.get("TIERLINE_OBSERVE")
+        if self._forked_in_a_job:
+            self._absent = True
+            self.say("this process was forked within a job; it runs without Tierline")
+            return
         try:
-            if observed:
-                from tierline_torch.observe import Observer  # noqa: PLC0415  # one of the two
-
-                self._backend = Observer(self, observed, _survey())
-            else:
-                from tierline_torch.managed import Manager  # noqa: PLC0415  # loads the library
-
-                self._backend = Manager.connect(self, os.environ["TIERLINE_SOCKET"], _survey())
+            self._backend = self._made()
         except TierlineError as error:
             if os.environ.get("TIERLINE_REQUIRED") == "1":
                 raise
             self._absent = True
             self.say(f"{error}; this program runs without Tierline")
 
+    def _made(self) -> Backend:
+        """The backend, connected. Raises TierlineError."""
+        observed = os.environ.get("TIERLINE_OBSERVE")
+        try:
+            if observed:
+                from tierline_torch.backends.observed import Observer  # noqa: PLC0415  # one of the two
+
+                return Observer(self, observed, _survey())
+            from tierline_torch.backends.managed import Manager  # noqa: PLC0415  # loads the library
+
+            return Manager.connect(self, os.environ["TIERLINE_SOCKET"], _survey())
+        except TierlineError:
+            raise
+        except Exception as error:  # a library of another version, a PyTorch without CUDA
+            raise TierlineError(
+                f"the plugin cannot be loaded into this program: {error!r}"
+            ) from error
+
     def _forked(self) -> None:
-        self._absent = True
         self._backend = None
-        self.turns = Turns()
         self._connecting = threading.Lock()
-        self.running = frozenset()
-        current.invoke = None
+        self._modules, self._blocks, self._gone = {}, {}, {}
+        self.claims = Claims()
+        self.site, self.running = None, frozenset()
+        self.window, self.warming = None, False
+        self.turns = Turns()
+        current.without_lease = nullcontext
+        if current.invoke is not None:  # what is left of the job ends as if it were one
+            self._forked_in_a_job = True
+            self.turns.take(lambda: False, patient=False)
+            current.invoke = plain
 
     def say(self, sentence: str) -> None:
         """Tell the user, once."""
         if sentence not in self._said:
             self._said.add(sentence)
-            sys.stderr.write(f"tierline: {sentence}\n")
+            tell(sentence)
+
+    def count_failed(self, error: TierlineError) -> None:
+        """A job failed in Tierline's code: tell the first one, the second, the fourth, and so on.
+
+        The program gets the error itself, and may go on as if nothing were.
+        """
+        self._failed += 1
+        if failures.is_told(self._failed):
+            self.say(failures.sentence(self._failed, os.getpid(), str(error)))
 
     def site_of(self, module: torch.nn.Module) -> Site:
         """The site whose outermost module this is."""
@@ -117,7 +159,7 @@ class Process:
         # A program may end with its only model gone: what was seen of that is its profile.
         backend = self._backend
         if known is not None and known[1].course is not None and backend and backend.profiles:
-            self._gone.append(known[1])
+            self._gone[known[1].name] = known[1]
 
     def as_run(self, module: torch.nn.Module) -> torch.nn.Module:
         """The module that runs for an outermost one: itself, or its captured graphs."""
@@ -132,16 +174,6 @@ class Process:
     def block(self, name: str) -> Site:
         """The site of an explicit job's name."""
         return self._blocks.setdefault(name, Site(name=name))
-
-    def claimed(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether a site has laid out this parameter already."""
-        known = self._claimed.get(id(parameter))
-        return known is not None and known() is parameter
-
-    def claim(self, parameter: torch.nn.Parameter) -> None:
-        """Note that a site has laid out this parameter."""
-        key = id(parameter)
-        self._claimed[key] = weakref.ref(parameter, lambda _: self._claimed.pop(key, None))
 
     @property
     def learned(self) -> LearnedOrders:
@@ -174,18 +206,17 @@ class Process:
         if lesson.contents is not None:
             for weight, _ in lesson.contents.placed:
                 for parameter in weight.parameters:
-                    self.claim(parameter)
-
-    def settle_gone(self, backend: Backend) -> None:
-        """Settle sites whose modules are gone, by what was seen of them. With the turn."""
-        while self._gone:
-            self._settle_as_seen(backend, self._gone.pop())
+                    self.claims.claim(parameter)
 
     def settle_all(self, backend: Backend) -> None:
-        """Settle every site by what was seen so far: the program ends."""
-        self.settle_gone(backend)
-        for site in (*(site for _, site in self._modules.values()), *self._blocks.values()):
+        """Settle every site by what was seen so far; where none lives, those whose modules went."""
+        living = [*(site for _, site in self._modules.values()), *self._blocks.values()]
+        for site in living:
             self._settle_as_seen(backend, site)
+        gone, self._gone = self._gone, {}
+        if not any(site.settled for site in living):
+            for site in gone.values():
+                self._settle_as_seen(backend, site)
 
     def _settle_as_seen(self, backend: Backend, site: Site) -> None:
         course = site.course
@@ -220,32 +251,44 @@ class Process:
         try:
             settled = site.settled
             window = self.window_for(backend, deadline_s)
-            warmup = self.warming or not settled
+            warmup = self.warming or not settled or _prepares(site)
             invoke = backend.begin(site, window, warmup=warmup, stream=settled)
-        except BaseException:
+        except BaseException as error:
             self.turns.give_back()
+            if isinstance(error, TierlineError):
+                self.count_failed(error)
             raise
+        if warmup:
+            current.without_lease = backend.without_lease
         site.seen += 1
         self.site = site
         self.running = site.members
         return invoke
 
     def end(self, backend: Backend, site: Site, *, failed: bool) -> Reportable | None:
-        """Give the lease back; None if not even that went well. Raises TierlineError."""
+        """Give the lease back; None if not even that went well, or there was none to be given.
+
+        Raises TierlineError.
+        """
+        if not self.is_of(backend):
+            return None
         try:
             job = backend.end(site)
         except Exception as error:
             if not failed:
+                if isinstance(error, TierlineError):
+                    self.count_failed(error)
                 raise
             # The program's own exception must reach it; this one can only be told.
             self.say(f"could not end the job of {site.name}: {error}")
             return None
-        if site.settled and not failed:
+        if site.settled and not failed and job is not None:
             site.jobs += 1
         return job
 
     def over(self) -> None:
         """Let another job begin."""
+        current.without_lease = nullcontext
         self.running = frozenset()
         self.site = None
         self.turns.give_back()
@@ -259,6 +302,12 @@ class Process:
         return Window(now, now + relative)
 
 
+def _prepares(site: Site) -> bool:
+    """Whether its next job captures graphs again, and so is none of those that are planned."""
+    roots = (ref() for ref in site.roots)
+    return any(isinstance(root, Captured) and root.prepares for root in roots)
+
+
 def members(roots: Sequence[torch.nn.Module]) -> frozenset[int]:
     """Ids of all modules under these roots."""
     return frozenset(id(module) for root in roots for module in root.modules())
@@ -268,7 +317,7 @@ def _survey() -> Survey:
     """What watches jobs on the task's kind of device. Raises TierlineError."""
     if os.environ.get("TIERLINE_DEVICE") == "cuda":
         # It needs PyTorch's CUDA, and the library preloaded.
-        from tierline_torch.launch_survey import LaunchSurvey  # noqa: PLC0415
+        from tierline_torch.learning.launch_survey import LaunchSurvey  # noqa: PLC0415
 
         return LaunchSurvey.of_this_process()
     return ModuleSurvey()

@@ -46,4 +46,6 @@ def configure(log_format: str, level: str) -> None:
     root.setLevel(level.upper())
     # kopf tells of its own tasks; the operator's lines say what was done.
     logging.getLogger("kopf").setLevel(max(logging.WARNING, root.level))
+    # Nor a line for each probe of the kubelet.
+    logging.getLogger("aiohttp.access").setLevel(max(logging.WARNING, root.level))
     logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))

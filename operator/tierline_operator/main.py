@@ -2,10 +2,10 @@
 `kopf run -m tierline_operator.main --all-namespaces --standalone`.
 
 kopf has the process: its start and end, signals, and the health endpoint. No object has a handler
-of its own: the engine decides for all of them together, and watches them itself (engine.py), since
-kopf does not show what was deleted while a watch was too old to go on. kopf's own peering is not
-used either: the leader holds a Lease (leader.py). When the Lease is lost the process ends, and its
-Deployment starts a fresh one.
+of its own: the engine decides for all of them together, and watches them itself
+(controller/loop.py), since kopf does not show what was deleted while a watch was too old to go on.
+kopf's own peering is not used either: the leader holds a Lease (leadership/lease.py). When the
+Lease is lost the process ends, and its Deployment starts a fresh one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ import gc
 import logging
 import os
 import signal
+import time
 from dataclasses import replace
 from typing import Any
 
 import kopf
 
-from tierline_api.device import DeviceKind
+from tierline_api.devices.device import DeviceKind
 from tierline_kube.client import Kube
 from tierline_kube.errors import NoCluster
 from tierline_operator import logs, metrics, settings
-from tierline_operator.engine import Engine
-from tierline_operator.leader import Leadership, NoLongerLeader
-from tierline_operator.leading import Leading
-from tierline_operator.placement.rules import KindRules, Rules
+from tierline_operator.controller.allowance import Allowance
+from tierline_operator.controller.loop import Engine
+from tierline_operator.leadership.lease import Leadership, NoLongerLeader
+from tierline_operator.leadership.renewal import Leading
+from tierline_operator.placement.books.rules import KindRules, Rules
 from tierline_operator.planning.request import Margins
 from tierline_operator.settings import Settings
 
@@ -41,7 +43,7 @@ _COLLECT = (50_000, 20, 20)
 """Nearly all that the operator has is kept: looking for garbage in it often costs a tenth of its
 processor time."""
 REGISTRY = kopf.get_default_registry()
-"""Where the handlers below are known, for whoever runs kopf."""
+"""Where the handlers below are known, for the caller that runs kopf."""
 
 
 def rules_of(chosen: Settings) -> Rules:
@@ -53,6 +55,7 @@ def rules_of(chosen: Settings) -> Rules:
             for kind, rules in Rules().by_kind.items()
         },
         headroom=chosen.headroom,
+        keep_free_s=chosen.keep_free_s,
     )
 
 
@@ -61,11 +64,17 @@ class Operator:
 
     def __init__(self, chosen: Settings) -> None:
         self._settings = chosen
-        self._kube = Kube(MANAGER, metrics.count_request)
+        allowance = Allowance()
+
+        def count(method: str, outcome: str) -> None:
+            metrics.count_request(method, outcome)
+            allowance.charge(time.monotonic())
+
+        self._kube = Kube(MANAGER, count)
         of_the_lease = Kube(MANAGER, metrics.count_request)
         self.leadership = Leadership(of_the_lease, chosen)
         self._leading = Leading(self.leadership, of_the_lease)
-        self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen))
+        self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen), allowance)
         self._life: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

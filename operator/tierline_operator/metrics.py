@@ -11,17 +11,26 @@ from collections import Counter as Count
 from collections.abc import Iterable
 from importlib.metadata import version
 
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client import (
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    start_http_server,
+)
 
-from tierline_api.conditions import Reason
-from tierline_api.memtask_status import MemTaskStatus, Phase
+from tierline_api.objects.conditions import Reason
+from tierline_api.objects.memtask_status import MemTaskStatus, Phase
 
+# Two more series for each, which nobody reads.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 METHODS = ("GET", "POST", "PUT", "PATCH")
 _WAITING = frozenset({Phase.PENDING, Phase.PROFILING, Phase.REFUSED})
 _REASONS = (
     *(Reason.PROFILE_MISSING, Reason.PROFILING, Reason.PENDING, Reason.DEADLINE_INFEASIBLE),
     *(Reason.MEMORY_INSUFFICIENT, Reason.TIER_INSUFFICIENT, Reason.RING_TOO_SMALL),
     *(Reason.NO_MATCHING_DEVICE, Reason.NO_LONGER_HOLDS, Reason.QUOTA_EXCEEDED),
+    *(Reason.NOT_SCHEDULABLE, Reason.NO_PODS),
     *(Reason.NODE_GONE, Reason.BEING_DELETED, Reason.INVALID_SPEC),
     Reason.PROFILING_FAILED,
 )
@@ -50,7 +59,29 @@ DEVICE_PODS = Gauge(
     "Places on a device, those kept free for missing pods included.",
     ["node", "device"],
 )
+STALLED = Gauge(
+    "tierline_operator_stalled_tasks",
+    "MemTasks that have been admitted for long without being ready.",
+)
+NODE_READY = Gauge(
+    "tierline_operator_node_ready",
+    "1 if pods can start on a node with devices, else 0; with the reason in its MemNode.",
+    ["node", "reason"],
+)
+QUOTA_USED = Gauge(
+    "tierline_operator_quota_used_ratio",
+    "Share of a MemQuota's limit that the plans of its namespace take.",
+    ["namespace", "quota", "resource"],
+)
 ALLOCATIONS = Counter("tierline_operator_allocations", "Claims that were allocated.")
+DEFERRED = Counter(
+    "tierline_operator_deferred",
+    "Times that a task had to wait because it made the operator send too many requests.",
+)
+RETURNED = Counter(
+    "tierline_operator_returned_claims",
+    "Allocations that kube-scheduler gave back, because the pod does not fit on the node.",
+)
 CONFLICTS = Counter(
     "tierline_operator_conflicts", "Writes refused because the object had changed meanwhile."
 )
@@ -96,6 +127,20 @@ def show_devices(devices: Iterable[tuple[tuple[str, str], float, int]]) -> None:
     for gone in before - SHOWN_DEVICES:
         DEVICE_LOAD.remove(*gone)
         DEVICE_PODS.remove(*gone)
+
+
+def show_nodes(nodes: Iterable[tuple[str, str, bool]]) -> None:
+    """Show on which nodes pods can start, each with its reason."""
+    NODE_READY.clear()
+    for node, reason, ready in nodes:
+        NODE_READY.labels(node, reason).set(ready)
+
+
+def show_quotas(quotas: Iterable[tuple[str, str, str, float]]) -> None:
+    """Show of each quota, by namespace and name, which share of what it limits is taken."""
+    QUOTA_USED.clear()
+    for namespace, quota, resource, share in quotas:
+        QUOTA_USED.labels(namespace, quota, resource).set(share)
 
 
 def count_request(method: str, outcome: str) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypeVar
 
-from tierline_api.device import DeviceKind
-from tierline_api.margins import MARGINS
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.margins import MARGINS
 
 PREFIX: Final = "TIERLINE_OPERATOR_"
 MEANING: Final = "meaning"
@@ -85,6 +85,13 @@ class Settings:
         1,
         86_400,
         "A task without a profile is measured for so long, once others wait for the device.",
+    )
+
+    keep_free_s: float = _number(
+        300.0, 1, 86_400, "A place is kept free so long for a pod of the task that does not come."
+    )
+    stalled_after_s: float = _number(
+        600.0, 1, 86_400, "A task that is admitted for so long without being ready is stalled."
     )
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@
 
 writes into FOLDER the API server with etcd, compressed, the operator's rights as Helm makes them of
 the chart, and wheels for that machine's Python (default 3.12): what the operator's image has, and
-what the benchmark needs beside it. NumPy is that machine's own.
+what the benchmark needs in addition. NumPy is that machine's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GLIBC: Final = (5, 12, 17, 24, 27, 28, 31, 34)
 
 
 def pack(folder: Path, python: str) -> None:
-    """Write everything anew."""
+    """Write everything again."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / RIGHTS).write_text(yaml.safe_dump_all(rights("operator")))

@@ -43,10 +43,10 @@ def arrivals_ms(arena: GpuArena) -> list[float]:
     """When each extent of a job arrived, milliseconds since the first."""
     events: list[Any] = []
     for count in range(1, len(arena.streamed) + 1):
-        ok(driver.cuStreamWaitValue32(arena.stream, arena._published, count, GEQ))
+        ok(driver.cuStreamWaitValue32(arena.stream, arena.published_there, count, GEQ))
         event = ok(driver.cuEventCreate(0))
         ok(driver.cuEventRecord(event, arena.stream))
-        ok(driver.cuStreamWriteValue32(arena.stream, arena._consumed, count, 0))
+        ok(driver.cuStreamWriteValue32(arena.stream, arena.consumed_there, count, 0))
         events.append(event)
     arena.synchronise()
     return [float(ok(driver.cuEventElapsedTime(events[0], event))) for event in events]
@@ -98,7 +98,7 @@ def row(name: str, between_ms: list[float], copy_ms: float) -> None:
 
 
 def measure(agent: AgentProcess, options: argparse.Namespace) -> None:
-    """Load a task, run its jobs undisturbed and then beside scrapers, print a line for each."""
+    """Load a task, run its jobs undisturbed and then while scrapers run, print a line for each."""
     agent.register("probe", gpu_plan(options.extents, ring=_RING), period_ns=10**11)
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()

@@ -17,7 +17,7 @@ def processor() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """The machine and the command, for a table's head and for the JSON beside it."""
+    """The machine and the command, for a table's head and for the JSON next to it."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "machine": f"{processor()}, {os.cpu_count()} cores, {memory_bytes / 2**30:.0f} GiB",

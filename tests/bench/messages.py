@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 
 from tests.bench.machine import describe, keep, print_head
 
-from tierline_api.plan import Plan
-from tierline_cli.local_agent import LocalAgent, TierSpec
+from tierline_api.objects.plan import Plan
+from tierline_cli.local.agent import LocalAgent, TierSpec
 from tierline_client import Client
 
 _WARM_UP = 200

@@ -6,7 +6,7 @@ Sets as in tests.bench.preemption, at memory demand 2 x capacity, each with the 
 nearest without preemption. The order is that of earliest deadlines, with idle time where starting a
 job would make a more urgent one late that is still to come (after Nasri, Fohler, CW-EDF); with
 fixed order and worst times it is exact for that order over the common multiple of the periods, and
-shorter jobs cannot break it (realtime theory notes, 1.4). Counted is what it admits that the
+shorter jobs cannot break it (docs/design/theory.md, 1.4). Counted is what it admits that the
 sporadic tests refuse: those hold whenever jobs are released, this one needs the releases.
 """
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from tests.bench.machine import describe, keep, print_head
 
-from tierline_api.manifests import Manifests, load_manifests
-from tierline_api.memnode import READ_LINK
-from tierline_api.memtask import MemTask
-from tierline_api.plan import Tier
-from tierline_api.swap import SwapPolicy
-from tierline_cli.local_run import LocalRun, RunOptions
-from tierline_cli.verdicts import Verdict
+from tierline_api.manifests.files import Manifests, load_manifests
+from tierline_api.objects.memnode import READ_LINK
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.plan import Tier
+from tierline_api.objects.swap import SwapPolicy
+from tierline_cli.local.run import LocalRun, RunOptions
+from tierline_cli.reporting.verdicts import Verdict
 from tierline_operator.planning.answer import Admitted
 
-_EXAMPLE = Path(__file__).parents[2] / "examples" / "perception.yaml"
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "1-quickstart" / "tasks.yaml"
 _PERIOD_S = 2.0
 _TIERS = (Tier.DRAM, Tier.NVME)
 
@@ -68,16 +68,16 @@ def measure(task: MemTask, tier: Tier, jobs: int, nvme: Path | None) -> Row:
         margin=None,
     )
     with LocalRun(Manifests(tasks=(_alone(task, tier),)), options) as run:
-        run.measured.take(jobs, lambda *_: None)
+        run.measured.take(jobs, lambda *_: None, print)
         node = run.start_agent()
         answer = run.admit(node)
         assert isinstance(answer, Admitted), answer.sentence
-        run.load(lambda _: None)
+        run.load(lambda _: None, print)
         execution = run.release(jobs * _PERIOD_S)
         for _ in execution.watch(0.5):
             pass
         snapshot = run.finish()
-        run.compare(lambda *_: None)
+        run.compare(lambda *_: None, print)
         (result,) = run.results(final=True)
         identical = run.outputs()[task.name].verdict is Verdict.IDENTICAL
         records = execution.log.of(task.name)

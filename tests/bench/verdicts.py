@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.unit.placement.fleets import node, profile, task
 
-from tierline_api.base import ApiModel
+from tierline_api.schema.base import ApiModel
 from tierline_kube.client import Kube
 from tierline_kube.errors import Conflict, Unreachable
-from tierline_kube.resource import MEMNODE, MEMPROFILE, MEMTASK, Json, Resource
+from tierline_kube.resource import MEMNODE, MEMPROFILE, MEMTASK, NODE, Json, Resource
 
 AT_ONCE = 16
 PERIODS_MS = (200, 250, 400)
@@ -89,10 +89,16 @@ async def made(kube: Kube, resource: Resource, body: Json) -> None:
 
 
 async def nodes(kube: Kube, count: int) -> None:
-    """Publish MemNodes as their agents do."""
+    """Publish MemNodes as their agents do, and Nodes as kubelets do that take no more pods."""
 
     async def make(number: int) -> None:
         body = manifest(node(f"node-{number:04}"))
+        where = body["metadata"]["name"]
+        await made(kube, NODE, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": where}})
+        # The API server taints a new Node as not ready, and nobody here would take that away.
+        await kube.patch(NODE, "", where, {"spec": {"taints": None}})
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        await kube.patch(NODE, "", where, {"status": ready}, subresource="status")
         status = body.pop("status")
         await made(kube, MEMNODE, body)
         name = body["metadata"]["name"]

@@ -61,7 +61,7 @@ def inventory(plane: ControlPlane) -> set[str]:
 
 @pytest.fixture
 def older(tmp_path: Path) -> Path:
-    """The chart of a release before this one, whose MemTasks knew less."""
+    """The chart of a previous release, in which MemTasks knew less."""
     chart = tmp_path / "older"
     shutil.copytree(CHART, chart)
     crd = yaml.safe_load((chart / "files" / "crds" / TASKS).read_text())

@@ -100,9 +100,15 @@ def test_a_mistake_in_an_object_would_be_found(schemas: Path) -> None:
 def test_the_api_server_takes_each_object(values: Path, bare_server: ControlPlane) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
     bare_server.api.apply(namespace)
+    # It looks up the account of a pod.
+    accounts = [one for one in objects(values) if one["kind"] == "ServiceAccount"]
+    for manifest in accounts:
+        bare_server.api.apply(manifest)
     for manifest in objects(values):
         bare_server.api.apply(manifest, dryRun="All")
         assert bare_server.api.warnings == (), manifest["metadata"]["name"]
+    for manifest in accounts:
+        bare_server.api.delete(manifest)
 
 
 @every_variant
@@ -121,6 +127,31 @@ def test_settings_are_such_as_agents_and_operators_take(values: Path) -> None:
     chosen = settings.read(given)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"metrics": chosen.metrics_port, "health": chosen.health_port}
+
+
+def test_labels_and_variables_are_added_and_the_charts_own_stay() -> None:
+    operator = named("Deployment", "tierline-operator", STRICT)["spec"]
+    agents = named("DaemonSet", "tierline-agent-default", STRICT)["spec"]
+    for spec in (operator, agents):
+        labels = spec["template"]["metadata"]["labels"]
+        assert labels["team"] == "platform"
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        (container,) = spec["template"]["spec"]["containers"]
+        assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert operator["template"]["metadata"]["annotations"]["example.com/scrape"] == "no"
+    assert agents["template"]["metadata"]["annotations"]["checksum/settings"] != "mine"
+
+
+def test_each_alert_may_name_the_page_of_its_runbook(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    url = "https://example.com/runbooks"
+    values.write_text(f"monitoring: {{rules: {{enabled: true, runbookUrl: '{url}'}}}}")
+    (made,) = objects(values, only="templates/monitoring/rules.yaml")
+    alerts = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    assert alerts
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"{url}#{alert['alert'].lower()}"
 
 
 def test_sizes_become_bytes() -> None:
@@ -178,6 +209,16 @@ def test_every_folder_of_the_node_and_its_reason_is_in_the_security_page() -> No
 
     assert len(paths) == 7
     assert [path for path in paths if f"| hostPath `{path}`" not in page] == []
+
+
+def test_what_agents_leave_on_a_node_is_removed_by_the_command_of_the_charts_page() -> None:
+    """All folders that they make, but for those that others have things in."""
+    page = (CHART / "README.md").read_text()
+    (removed,) = re.findall(r"^\$ rm -rf (.*)$", page, re.MULTILINE)
+    common = {"/var/lib/kubelet/plugins_registry", "/var/run/cdi", "/etc/cdi"}
+    made = {volume["hostPath"]["path"] for volume in agent("default")["volumes"][1:]}
+
+    assert set(removed.split()) == made - common
 
 
 def test_what_agents_write_lies_in_folders_of_the_node() -> None:

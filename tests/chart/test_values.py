@@ -22,7 +22,7 @@ class Wrong(NamedTuple):
 
 
 def pool(**changes: Any) -> dict[str, Any]:
-    """Values whose pool `default` has these changes."""
+    """Values with these changes in pool `default`."""
     return {"agent": {"pools": {"default": changes}}}
 
 
@@ -59,6 +59,27 @@ WRONG = {
     "a digest within the name": Wrong(
         {"agent": {"image": {"repository": "agent@sha256:00"}}},
         "at '/agent/image/repository': 'agent@sha256:00' does not match pattern",
+    ),
+    "a tag within the name": Wrong(
+        {"operator": {"image": {"repository": "localhost/tierline-operator:0.1.0"}}},
+        "at '/operator/image/repository': 'localhost/tierline-operator:0.1.0' does not match",
+    ),
+    "two pools that can choose one node": Wrong(
+        {
+            "agent": {
+                "pools": {
+                    "second": {
+                        "devices": {"cpu": {"fastMemory": "256Mi"}},
+                        "tiers": {"dram": {"path": "/run/tierline/dram2", "size": "256Mi"}},
+                    }
+                }
+            }
+        },
+        "agent.pools.default and agent.pools.second can choose one node",
+    ),
+    "GPUs without a way to their driver": Wrong(
+        pool(devices={"gpus": {"count": 1, "fastMemory": "70Gi"}}),
+        "agent.pools.default.devices.gpus: nothing brings the GPU driver's libraries to the agent",
     ),
     "a digest that is none": Wrong(
         {"agent": {"image": {"digest": "latest"}}},

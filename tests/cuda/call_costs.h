@@ -1,7 +1,7 @@
 /* What calls cost a program, in nanoseconds. tests/bench/launches.py runs the programs that use it.
  *
  * Launches have grids of no size, which the simulated driver refuses at once: what is left is what
- * the library does before and behind a call. Memsets and copies are refused, too; allocations are
+ * the library does before and after a call. Memsets and copies are refused, too; allocations are
  * whole.
  */
 #pragma once

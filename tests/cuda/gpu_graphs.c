@@ -160,7 +160,7 @@ static void shuffled(void) {
     }
 }
 
-/* Branches that were added backwards and read in turns, with a child graph behind them. */
+/* Branches that were added backwards and read in turns, with a child graph after them. */
 static void built(void) {
     load_all();
     CUgraph graph;
@@ -220,7 +220,7 @@ static void *end_of_others_capture(void *unused) {
     return NULL;
 }
 
-/* A capture goes on behind calls that neither begin nor end one, and is over behind the one that
+/* A capture goes on after calls that neither begin nor end one, and is over after the one that
  * does: its launches wait for nothing, and the job after it can end. */
 static void failing_captures(void) {
     load_all();
@@ -251,7 +251,7 @@ static void sealed_later(void) {
     load_all();
     CUgraphExec exec = capture_all(0);
     struct task other;
-    load_another(&other, &task, 1, extents, 2); /* all weights are watched anew */
+    load_another(&other, &task, 1, extents, 2); /* all weights are watched again */
     for (int i = 0; i < 2; i++) {
         clear(&task);
         uint64_t job = begin(&task);
@@ -384,7 +384,7 @@ static void two_roots(void) {
     OK(cuGraphExecDestroy(part));
 }
 
-/* Tables that a kernel makes of weights, read by the one behind it, which names none. */
+/* Tables that a kernel makes of weights, read by the one after it, which names none. */
 static void tables_of_the_device(void) {
     load_all();
     CUmodule module;

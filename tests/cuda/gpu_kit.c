@@ -98,7 +98,7 @@ void load_another(struct task *task, const struct task *first, uint32_t arena, u
     prepare(task, extents, seed);
 }
 
-/* The kernels begin with the word behind the last result, which is 0. */
+/* The kernels begin with the word after the last result, which is 0. */
 static uint64_t slot_address(const struct task *task, uint32_t slot) {
     return (uint64_t)(uintptr_t)(task->results + slot);
 }

@@ -84,7 +84,7 @@ static void use_two_streams(void) {
     end(&task, job);
 }
 
-/* A program that begins anew in another context: nothing of the dead one is used. */
+/* A program that begins again in another context: nothing of the dead one is used. */
 static void reset(void) {
     for (int i = 0; i < 3; i++) {
         context = use_gpu();

@@ -76,7 +76,7 @@ static void alone(void) {
     for (uint64_t i = 1; i <= 100; i++) {
         uint64_t job = begin(&task);
         if (i % 2 == 0) {
-            HOLDS(jobs(&task) == i - 1); /* what is asked within a job comes behind its begin */
+            HOLDS(jobs(&task) == i - 1); /* what is asked within a job comes after its begin */
         }
         pass();
         end(&task, job);
@@ -84,7 +84,7 @@ static void alone(void) {
     }
 }
 
-/* As fast as it goes: the agent's counting falls behind. */
+/* As fast as it goes: the agent's counting lags. */
 static void unpaced(void) {
     load_all();
     for (uint64_t i = 0; i < 1000; i++) {
@@ -94,14 +94,13 @@ static void unpaced(void) {
 }
 
 /* A kernel that reads no weights. */
-static void work(void) {
-    uint64_t duration_ns = 1000;
+static void work(uint64_t duration_ns) {
     void *parameters[] = {&duration_ns};
     OK(cuLaunchKernel(task.spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
 }
 
 /* As a server does: each job's input goes up before it and is worked with, its output is worked
- * with and comes down behind it, and none of that is a job, or withdraws the open lease. Copies of
+ * with and comes down after it, and none of that is a job, or withdraws the open lease. Copies of
  * more than 16 MiB wait for the lease. */
 static void served(void) {
     enum { LARGE = 18 << 20 };
@@ -115,11 +114,11 @@ static void served(void) {
     for (uint64_t i = 2; i <= 100; i++) {
         memset(host, (int)i, 4096);
         OK(cuMemcpyHtoDAsync(input, host, 4096, NULL));
-        work();
+        work(1000);
         uint64_t job = begin(&task);
         pass();
         end(&task, job);
-        work();
+        work(1000);
         memset(host, 0, 4096);
         OK(cuMemcpyDtoH(host, input, 4096));
         HOLDS(host[0] == (uint8_t)i && host[4095] == (uint8_t)i);
@@ -133,7 +132,7 @@ static void served(void) {
     }
 }
 
-/* Goes on with work beside its jobs, with pauses that are shorter than those after which it counts
+/* Goes on with work outside its jobs, with pauses that are shorter than those after which it counts
  * as idle, until it is told to end. */
 static void restless(void) {
     struct pollfd told = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -143,12 +142,41 @@ static void restless(void) {
     puts("works");
     fflush(stdout);
     while (poll(&told, 1, 0) == 0) {
-        work();
+        work(1000);
         nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
 }
 
-/* A program that ends behind its last job and closes nothing. */
+/* A first job, as a row of jobs without rank: what each launched runs on when it ends. */
+static void starting(void) {
+    enum { MODULES = 16, KERNELS = 4, KERNEL_NS = 10000000 };
+    puts("begins");
+    fflush(stdout);
+    for (int i = 0; i < MODULES; i++) {
+        uint64_t job;
+        OK(tierline_job_begin(task.client, TIERLINE_NO_ARENA, TIERLINE_JOB_WARMUP, 0,
+                              UINT64_MAX >> 2, &job));
+        for (int kernel = 0; kernel < KERNELS; kernel++) {
+            work(KERNEL_NS);
+        }
+        OK(tierline_job_end(task.client, job, 0));
+    }
+}
+
+static void starting_first(void) {
+    load_all();
+    starting();
+}
+
+/* Its second model's, while the lease is left open to it. */
+static void starting_later(void) {
+    load_all();
+    end(&task, begin(&task));
+    HOLDS(jobs(&task) == 1);
+    starting();
+}
+
+/* A program that ends after its last job and closes nothing. */
 static void leaving(void) {
     load_all();
     for (int i = 0; i < 20; i++) {
@@ -210,8 +238,16 @@ static void timed(void) {
 
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
-        {"told", told},   {"alone", alone},   {"unpaced", unpaced}, {"contending", contending},
-        {"timed", timed}, {"served", served}, {"leaving", leaving}, {"restless", restless},
+        {"told", told},
+        {"alone", alone},
+        {"unpaced", unpaced},
+        {"contending", contending},
+        {"timed", timed},
+        {"served", served},
+        {"leaving", leaving},
+        {"restless", restless},
+        {"starting_first", starting_first},
+        {"starting_later", starting_later},
     };
     HOLDS(argc == 5);
     socket_path = argv[2];

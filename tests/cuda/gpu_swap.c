@@ -297,7 +297,7 @@ static void overflowing(void) {
     OK(cuCtxSynchronize());
 }
 
-/* Every call of the program's threads is under the lease, whoever began the job. */
+/* Every call of the program's threads is under the lease, whichever of them began the job. */
 static void *work(void *argument) {
     CUcontext context;
     OK(cuDevicePrimaryCtxRetain(&context, 0));

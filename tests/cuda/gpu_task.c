@@ -118,7 +118,7 @@ static void skipping_far(void) {
         uint64_t fetched = end(&task, job).fetched_bytes;
         HOLDS(i == 0 ? fetched <= copied(there, there + 1) : fetched == 0);
     }
-    /* And once where nothing comes behind it. */
+    /* And once where nothing comes after it. */
     for (int i = 0; i < 3; i++) {
         clear(&task);
         uint64_t job = begin(&task);
@@ -152,7 +152,7 @@ static void without_a_job(void) {
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         }
     }
-    uint64_t job = begin(&task); /* right behind an implicit one */
+    uint64_t job = begin(&task); /* right after an implicit one */
     pass(NULL);
     check(&task, 0, task.count, NULL);
     end(&task, job);
@@ -275,9 +275,11 @@ static void *work(void *argument) {
     return NULL;
 }
 
+/* Many rounds: a fault of a moment in which the GPU stands showed in one of a thousand. */
 static void threads(void) {
     load_all();
-    for (int explicit = 0; explicit < 2; explicit ++) {
+    for (int round = 0; round < 8; round++) {
+        bool explicit = round >= 4;
         clear(&task);
         uint64_t job = explicit ? begin(&task) : 0;
         struct worker workers[4];
@@ -701,7 +703,7 @@ static void timed(void) {
     HOLDS(tierline_observer_times(NULL, 0) == 0);
 }
 
-/* The program sees one allocation of the device's, not the extents behind it. */
+/* The program sees one allocation of the device's, not the extents that back it. */
 static void one_allocation(void) {
     load_all();
     uint64_t base = task.weights[0].address;
@@ -857,8 +859,8 @@ static void *keep_waiting(void *argument) {
     return NULL;
 }
 
-/* Jobs that the program begins, beside threads that never cease to call without one: each gets its
- * turn, and its bytes. */
+/* Jobs that the program begins, while threads never cease to call without one: each gets its turn,
+ * and its bytes. */
 static void small_calls(void) {
     load_all();
     struct busy busy = {.context = context};

@@ -6,13 +6,14 @@ Run with libtierline.so preloaded and named by TIERLINE_LIBRARY (test_launches.p
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver
 
 from tierline_client.launches import Launches
-from tierline_torch.launch_times import layer_times_s
+from tierline_torch.learning.launch_times import layer_times_s
 
 COUNT, SIZE = 3, 1 << 16
 DURATION_S = 0.002
@@ -46,6 +47,7 @@ def main() -> None:
     ranges = [(base + n * SIZE, SIZE) for n in range(COUNT)]
     check_launches(launches, ranges, launch)
     check_graph(launches, ranges, launch)
+    check_tables(launches, ranges, scratch)
     ok(driver.cuCtxSynchronize())
 
 
@@ -95,6 +97,35 @@ def check_graph(
         for layer_s, least_s in zip(times, (0.001, 0.009, 0.005), strict=True):
             assert layer_s >= least_s * 0.99
     ok(driver.cuGraphExecDestroy(replayed))
+
+
+def check_tables(launches: Launches, ranges: list[tuple[int, int]], scratch: int) -> None:
+    """Memory that could not be searched says nothing: not that it holds no address."""
+    table = (ctypes.c_uint64 * 1)(ranges[1][0] + 64)
+    ok(driver.cuMemcpyHtoD(scratch, table, ctypes.sizeof(table)))
+    assert launches.in_memory(ranges) == {1}
+    captures, looked = threading.Event(), threading.Event()
+
+    def capture() -> None:
+        ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
+        stream = ok(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        ok(driver.cuStreamBeginCapture(stream, mode))
+        captures.set()
+        looked.wait()
+        ok(driver.cuGraphDestroy(ok(driver.cuStreamEndCapture(stream))))
+
+    other = threading.Thread(target=capture)
+    other.start()
+    captures.wait()
+    found = launches.in_memory(ranges)
+    capturing = launches.capturing
+    looked.set()
+    other.join()
+    assert found is None
+    assert capturing
+    assert not launches.capturing
+    assert launches.in_memory(ranges) == {1}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A load of the agent whose end cannot be timed, on the simulated driver (test_loads.py runs it).
+"""A load of which the agent cannot time the end, on the simulated driver (test_loads.py runs it).
 
-Invariant under test: whoever has made a copy may use its source again, whether it failed or not.
+Invariant under test: the caller of a copy may use its source again, whether the copy failed or not.
 """
 
 import sys

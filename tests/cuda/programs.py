@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import subprocess
+from typing import Any
 
 import pytest
-from tests.integration.agent.agent_process import AgentProcess
+from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.interposer.test_interposer import library, preload
 from tests.native_builds import build
 
 PATIENCE_S = 300
+
+
+def left(agent: AgentProcess, name: str) -> dict[str, Any]:
+    """What is known of a task when its program has left: all that it said has been heard by then.
+
+    The last jobs are told when they are over, and nobody waits for that.
+    """
+    wait_until(lambda: not agent.task(name)["clients"], "its program has left")
+    return agent.task(name)
 
 
 class Running:

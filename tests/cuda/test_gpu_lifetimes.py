@@ -7,9 +7,10 @@ may wait for the GPU, and the GPU may stand at a gate until the agent gives it b
 from __future__ import annotations
 
 import pytest
+from tests.cuda.programs import left
 from tests.cuda.test_gpu_preemption import preempting, register
 from tests.cuda.test_gpu_task import PLANS, Task
-from tests.integration.agent.agent_process import AgentProcess
+from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.native_builds import FLAVOURS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -20,11 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def test_an_arena_goes_while_a_job_of_another_one_is_preempted(
     agent: AgentProcess, name: str, flavour: str
 ) -> None:
+    def is_preempted() -> bool:
+        """While the short task's program stands still, nothing of the other one is."""
+        Task(agent, flavour, "gpu_lifetimes", name).held()
+        return bool(left(agent, "vision")["preemptions"])
+
     register(agent, "streamed", "streamed")
     with preempting(agent, "streamed"):
-        Task(agent, flavour, "gpu_lifetimes", name).held()
+        wait_until(is_preempted, "a job was preempted")
     seen = agent.task("vision")
-    assert seen["preemptions"] > 0
     assert seen["revoked"] == seen["late_yields"] == 0
 
 

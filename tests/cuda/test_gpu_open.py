@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cuda.programs import PATIENCE_S, Running
+from tests.cuda.programs import PATIENCE_S, Running, left
 from tests.cuda.test_gpu_task import EXTENTS as TASK_EXTENTS
 from tests.cuda.test_gpu_task import SYNCHRONOUS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
@@ -26,7 +26,7 @@ from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
 from tests.integration.agent.raw_client import ClosedError, RawClient, RefusedError
 from tests.native_builds import FLAVOURS, simulated_machine
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -115,9 +115,9 @@ def told(start: Start, agent: AgentProcess, task: str) -> Program:
     return program
 
 
-def raw(agent: AgentProcess, task: str, minor: int = p.MINOR) -> RawClient:
+def raw(agent: AgentProcess, task: str) -> RawClient:
     client = agent.connect(task, GpuLeaseClient)
-    client.hello(minor=minor)
+    client.hello()
     return client
 
 
@@ -131,7 +131,7 @@ def opened(agent: AgentProcess, task: str) -> RawClient:
 
 @contextmanager
 def impatient(tmp_path: Path, **settings: Any) -> Iterator[AgentProcess]:
-    """An agent that waits for clients of before no longer than it must."""
+    """An agent that waits for previous clients no longer than it must."""
     with (
         simulated_machine() as machine,
         gpu_agent(tmp_path, machine, **{"recovery_s": 0.5, **settings}) as agent,
@@ -148,7 +148,7 @@ def test_jobs_that_follow_each_other_take_the_lease(
 ) -> None:
     register(agent, "vision")
     start(agent, "vision", "alone", flavour).held()
-    task = agent.task("vision")
+    task = left(agent, "vision")
     assert (task["jobs"], task["uncontended"], task["broken"]) == (100, 99, 0)
     records = [job for job in agent.call("jobs", since=0)["jobs"] if job["task"] == "vision"][-100:]
     assert [job["job"] for job in records] == list(range(1, 101))
@@ -163,7 +163,7 @@ def test_other_programs_take_it_too(agent: AgentProcess, scenario: str, flavour:
     plan = gpu_plan(TASK_EXTENTS, resident=tuple(range(TASK_EXTENTS)), ring=0) | UNHURRIED
     agent.register("vision", plan, period_ns=FAR_NS, deadline_ns=FAR_NS)
     Task(agent, flavour, "gpu_task", scenario).held()
-    task = agent.task("vision")
+    task = left(agent, "vision")
     assert task["broken"] == 0
     if scenario == "without_a_job":
         assert task["uncontended"] > 0
@@ -199,7 +199,7 @@ def test_who_waits_gets_the_device_from_work_beside_jobs(
         asker.end(asker.begin(p.NO_ARENA))
     program.tell("")
     program.held()
-    assert agent.task(task)["jobs"] == 1
+    assert left(agent, task)["jobs"] == 1
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -208,8 +208,7 @@ def test_the_last_jobs_of_a_program_that_ends_are_counted(
 ) -> None:
     register(agent, "vision")
     start(agent, "vision", "leaving", flavour).held()
-    wait_until(lambda: not agent.task("vision")["clients"], "it has left")
-    task = agent.task("vision")
+    task = left(agent, "vision")
     assert (task["jobs"], task["broken"]) == (20, 0)
 
 
@@ -218,7 +217,7 @@ def test_a_client_that_is_faster_than_the_agent_counts_asks_it(
 ) -> None:
     register(agent, "vision")
     start(agent, "vision", "unpaced").held()
-    task = agent.task("vision")
+    task = left(agent, "vision")
     assert task["jobs"] == 1000
     assert 0 < task["uncontended"] < 1000
 
@@ -238,26 +237,6 @@ def test_records_of_jobs_that_took_the_lease(agent: AgentProcess) -> None:
     assert (record["workspace_bytes"], record["fetched_bytes"]) == (7, 3)
     assert record["output_digest"] == (b"o" * 32).hex()
     assert record["granted_ns"] <= record["end_ns"] <= time.monotonic_ns()
-
-
-@pytest.mark.parametrize("minor", [1, 3])
-def test_a_client_of_before_is_told_of_no_open_lease(agent: AgentProcess, minor: int) -> None:
-    register(agent, "alone")
-    old = raw(agent, "alone", minor)
-    assert old.welcome is not None
-    assert old.welcome.flags == 0
-    for _ in range(3):
-        old.end(old.begin(p.NO_ARENA))
-    assert agent.task("alone")["uncontended"] == 0
-
-
-@pytest.mark.parametrize("minor", [5, 6])
-def test_who_is_told_that_what_is_no_job_may_take_it(agent: AgentProcess, minor: int) -> None:
-    register(agent, "alone")
-    welcome = raw(agent, "alone", minor).welcome
-    assert welcome is not None
-    assert p.WelcomeFlags.OPEN_LEASE in welcome.flags
-    assert (p.WelcomeFlags.WARMUPS_TAKE in welcome.flags) == (minor >= 6)
 
 
 # -- when it is left open, and when not
@@ -322,7 +301,7 @@ def test_one_at_a_time_is_inside_a_job(start: Start, agent: AgentProcess, flavou
     programs = [start(agent, name, "contending", flavour) for name in names]
     for program in programs:
         program.held()
-    tasks = [agent.task(name) for name in names]
+    tasks = [left(agent, name) for name in names]
     assert [task["jobs"] for task in tasks] == [300] * 3
     assert [task["misses"] + task["broken"] for task in tasks] == [0] * 3
     assert sum(task["uncontended"] for task in tasks) > 0
@@ -358,6 +337,50 @@ def test_what_is_heard_of_late_is_counted(agent: AgentProcess) -> None:
     assert taker.expect(p.Grant).job == waits
 
 
+# -- first jobs
+
+
+@pytest.mark.parametrize("flavour", ["plain", "thread"])
+@pytest.mark.parametrize("scenario", ["starting_first", "starting_later"])
+def test_first_jobs_keep_others_waiting_for_what_one_of_them_launched(
+    start: Start, agent: AgentProcess, scenario: str, flavour: str
+) -> None:
+    """Each has work of 40 ms for the GPU, and all 16 of them have 640 ms."""
+    register(agent, "vision")
+    register(agent, "alone", criticality="Hard")
+    program, urgent = start(agent, "vision", scenario, flavour), raw(agent, "alone")
+    assert program.answer() == "begins"
+    waits_s = []
+    while program.process.poll() is None:
+        asked = time.monotonic()
+        job = urgent.begin(p.NO_ARENA)
+        waits_s.append(time.monotonic() - asked)
+        urgent.end(job)
+    program.held()
+    assert 0.02 < max(waits_s) < 0.32
+    assert 0.02 < agent.task("vision")["first_blocked_worst_ns"] / 1e9 <= max(waits_s)
+
+
+@pytest.mark.parametrize("charged", ["1ms", "1000s"])
+def test_a_first_job_that_took_the_lease_counts_as_one_that_asked(
+    agent: AgentProcess, charged: str
+) -> None:
+    assert agent.register("starts", LEASE_ALONE | {"first": charged}, period_ns=FAR_NS)["ok"]
+    register(agent, "alone", criticality="Hard")
+    starts, urgent = opened(agent, "starts"), raw(agent, "alone")
+    taken = starts.take(warmup=True)
+    assert taken is not None
+    urgent.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "it waits")
+    waits = time.monotonic()
+    wait_until(lambda: time.monotonic() > waits + 0.05, "it has waited")
+    starts.give_back(taken)
+    urgent.end(urgent.expect(p.Grant).job)
+    seen = agent.task("starts")
+    assert seen["first_blocked_worst_ns"] > 30_000_000
+    assert seen["late_firsts"] == (charged == "1ms")
+
+
 # -- forks and deaths of clients
 
 
@@ -375,7 +398,7 @@ def test_a_forks_child_has_no_part_in_it(start: Start, agent: AgentProcess) -> N
     assert asker.expect(p.Grant).job == asked
     asker.end(asked)
     program.quit()
-    assert agent.task("vision")["jobs"] == 2
+    assert left(agent, "vision")["jobs"] == 2
 
 
 @pytest.mark.parametrize("wanted", [False, True])
@@ -425,7 +448,7 @@ def test_an_idle_client_with_an_open_lease_is_left_alone(
         program.do("job")
         program.do("job")
         program.quit()
-        assert agent.task("vision")["jobs"] == 2
+        assert left(agent, "vision")["jobs"] == 2
 
 
 @pytest.mark.parametrize("kind", ["killed", "stopped"])
@@ -446,7 +469,8 @@ def test_a_job_that_took_the_lease_outlives_the_agent(
         wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "it waits")
         program.do("end")
         assert asker.expect(p.Grant).job == asked
-        record = agent.call("jobs", since=0)["jobs"]
+        # The lease is free a moment before its job is told to be over.
+        record = wait_until(lambda: agent.call("jobs", since=0)["jobs"], "its job is recorded")
         assert [job["task"] for job in record] == ["vision"]
         asker.end(asked)
         program.do("job")
@@ -476,7 +500,7 @@ _TAKES = """
 import sys
 from pathlib import Path
 from tests.cuda.test_gpu_open import GpuLeaseClient
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 client = GpuLeaseClient(Path(sys.argv[1]))
 client.hello()
 client.end(client.begin(p.NO_ARENA))
@@ -488,7 +512,7 @@ sys.stdin.read()
 
 
 def test_the_agent_is_killed_again_and_again(start: Start, tmp_path: Path) -> None:
-    """Whatever state it leaves, nobody is ever beside anybody."""
+    """Whatever state it leaves, no two clients ever have the device at once."""
     with impatient(tmp_path) as agent:
         names = ("vision-1", "vision-2")
         register(agent, *names)

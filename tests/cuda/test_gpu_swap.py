@@ -1,7 +1,7 @@
 """Plain CUDA programs under policy Swap, with the real agent on a simulated GPU.
 
-The programs (gpu_swap.c) check every byte of their memory. Here several of them, whose memory
-together exceeds the fast memory, take turns; and the agent, or one of them, is killed meanwhile.
+The programs (gpu_swap.c) check every byte of their memory. Here several of them, which together
+need more than the fast memory, take turns; and the agent, or one of them, is killed meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cuda.programs import PATIENCE_S, Running
+from tests.cuda.programs import PATIENCE_S, Running, left
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
 from tests.interposer.test_interposer import library
@@ -248,7 +248,7 @@ def test_python_without_torch_has_explicit_jobs(agent: AgentProcess) -> None:
             "PYTHONPATH": str(ROOT),
         },
     )
-    assert agent.task("python")["jobs"] == 3
+    assert left(agent, "python")["jobs"] == 3
 
 
 @pytest.mark.parametrize(

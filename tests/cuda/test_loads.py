@@ -1,4 +1,4 @@
-"""The agent's copies beside its streams, when the driver refuses a call in the middle of one."""
+"""The agent's copies outside its streams, when the driver refuses a call in the middle of one."""
 
 import sys
 

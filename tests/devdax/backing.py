@@ -23,7 +23,7 @@ _MODE_DEVDAX_MAP_IN_MEMORY = 1
 
 
 def make_backing(path: Path, device_bytes: int) -> None:
-    """Write a sparse backing file whose devdax device has `device_bytes` bytes, all zero."""
+    """Write a sparse backing file for a devdax device of `device_bytes` bytes, all zero."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into(
         "<16s16s16sIHHQQIIIIIH",

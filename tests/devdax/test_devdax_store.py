@@ -28,7 +28,10 @@ FILES = {
     "job/main.py": REPOSITORY / "tests/devdax/inside/store_checks.py",
     "job/store_writer.py": REPOSITORY / "tests/faults/store_writer.py",
     "tierline/tierline_agent/__init__.py": REPOSITORY / "nodeagent/tierline_agent/__init__.py",
-    "tierline/tierline_agent/tiers": REPOSITORY / "nodeagent/tierline_agent/tiers",
+    **{
+        f"tierline/tierline_agent/{name}": REPOSITORY / "nodeagent/tierline_agent" / name
+        for name in ("tiers", "processes/__init__.py", "processes/identity.py", "errors.py")
+    },
 }
 HALT_IN_CONTENT = 3  # of a used slot, after: record FREE, flush
 

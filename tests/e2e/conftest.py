@@ -72,7 +72,7 @@ def agent(cluster: Running) -> Iterator[NodeAgent]:
 def operator(
     cluster: Running, agent: NodeAgent, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Operator]:
-    """An operator that leads, beside the agent."""
+    """An operator that leads, in addition to the agent."""
     nursery = Nursery()
     running = Operator(cluster.plane, nursery, tmp_path_factory.mktemp("operator"), "e2e").start()
     try:
@@ -98,7 +98,7 @@ def namespace(cluster: Running) -> Iterator[str]:
 
 
 def pod(namespace: str, name: str, script: str, **spec: object) -> Manifest:
-    """Return a pod whose one container, called `app`, runs `script`."""
+    """Return a pod with one container, called `app`, that runs `script`."""
     container = {
         "name": "app",
         "image": BUSYBOX,

@@ -101,7 +101,7 @@ def token_of(api: Api, server: str, pod: Manifest) -> str:
 
 
 def kubeconfig(folder: Path, plane: ControlPlane, token: str) -> Path:
-    """Write a kubeconfig of whoever holds `token`."""
+    """Write a kubeconfig for the holder of `token`."""
     authority = base64.b64encode(plane.authority.certificate.read_bytes()).decode()
     cluster = {"server": plane.server, "certificate-authority-data": authority}
     path = folder / "kubeconfig"

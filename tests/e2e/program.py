@@ -19,12 +19,12 @@ EXTENTS = int(os.environ["EXTENTS"])
 PERIOD_S = float(os.environ["PERIOD_S"])
 DEADLINE_S = float(os.environ.get("DEADLINE_S", PERIOD_S))
 COMPUTE = Path(os.environ.get("COMPUTE", os.devnull))
-"""Says for how many seconds a job computes, beside reading its weights; nothing for none."""
+"""Says for how many seconds a job computes before it reads its weights; nothing for none."""
 
 
 def be_measured(path: str) -> None:
     """Write what a program of PyTorch would have been seen to do, and end when it was planned."""
-    if "TIERLINE_SOCKET" in os.environ:  # beside others: each job takes the lease
+    if "TIERLINE_SOCKET" in os.environ:  # while others run: each job takes the lease
         from tierline_client import Client  # noqa: PLC0415
 
         client, now_ns = Client(os.environ["TIERLINE_SOCKET"], "measured"), time.monotonic_ns()

@@ -15,8 +15,8 @@ from tests.e2e.python_image import PROGRAM, PYTHON
 from tests.integration.operator.running import Operator, conditions, plan_in, until
 
 from tierline_agent.devices.cpu import processor_name
-from tierline_api.optin import DRIVER, REQUEST
-from tierline_api.quantities import parse_duration
+from tierline_api.objects.optin import DRIVER, REQUEST
+from tierline_api.schema.quantities import parse_duration
 from tierline_cluster.api import Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
@@ -272,9 +272,10 @@ def test_jobs_that_take_longer_than_their_profile_says_are_planned_with(
         api.wait(wanted, lambda found: phase(found) == "Running", PATIENCE_S)
         more_jobs(cluster, wanted)
 
-    def remeasured(found: Manifest) -> list[Any]:
-        rows: list[Any] = found["status"].get("remeasured") or []
-        return rows
+    def remeasured(found: Manifest) -> bool:
+        """With the time below; a busy machine's jobs may have taken longer than planned before."""
+        rows = found["status"].get("remeasured") or []
+        return any(parse_duration(row["computeTime"]) > 0.25 for row in rows)
 
     def met(found: Manifest) -> str:
         reason: str = conditions(found).get("DeadlinesMet", {}).get("reason", "")
@@ -285,7 +286,6 @@ def test_jobs_that_take_longer_than_their_profile_says_are_planned_with(
     found = api.wait(tasks["camera"], remeasured, PATIENCE_S)
     (learned,) = found["status"]["remeasured"]
     assert learned["node"] == cluster.node.name
-    assert parse_duration(learned["computeTime"]) > 0.25
     api.wait(tasks["camera"], lambda t: met(t) == "NoMisses", PATIENCE_S)
 
     def predicted_s() -> float:

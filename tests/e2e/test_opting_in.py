@@ -25,7 +25,7 @@ def restricted(cluster: Running, namespace: str) -> str:
 
 
 def deployment(namespace: str) -> Manifest:
-    """Return a Deployment whose pods opt in to the task `camera`."""
+    """Return a Deployment with pods that opt in to the task `camera`."""
     spec = pod(namespace, "unused", "grep -c libtierline /proc/self/maps; sleep 600")["spec"]
     (program,) = spec["containers"]
     spec["containers"] = [container() | program]

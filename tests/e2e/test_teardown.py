@@ -1,4 +1,4 @@
-"""A cluster that is removed leaves the machine as it was, also beside another one."""
+"""A cluster that is removed leaves the machine as it was, also while another one runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A program that fills a store until it is killed: `store_writer.py KIND PATH SIZE EXTENT SEED`.
 
-It puts, releases and reads extents whose content follows from their number, and after each `put`
+It puts, releases and reads extents with content that follows from their number. After each `put` it
 prints the number: an acknowledged extent. KILL_AT=N in its environment kills it at its N-th
 operation on the medium: before a flush or read, or in the middle of a write, of which only the
 first half is done. The product knows nothing of this; the medium is wrapped here.

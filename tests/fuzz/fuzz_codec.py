@@ -11,7 +11,7 @@ import sys
 
 import atheris
 
-from tierline_agent import protocol
+from tierline_agent.transport import protocol
 
 
 def instrument() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.unit.protocol.describe import describe
 
-from tierline_agent.protocol import Decoder, ProtocolError
+from tierline_agent.transport.protocol import Decoder, ProtocolError
 
 
 def verdict(data: bytes) -> str:

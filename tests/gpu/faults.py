@@ -98,7 +98,7 @@ class Task:
 
 
 def reclaims(agent: AgentProcess, what: str) -> float:
-    """How many processes died whose extents are free again (`count`), or after how long (`sum`)."""
+    """Of how many dead processes extents are free again (`count`), or after how long (`sum`)."""
     with urllib.request.urlopen(agent.metrics_address(), timeout=60) as answer:  # noqa: S310
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith(f"tierline_reclaim_seconds_{what}"))

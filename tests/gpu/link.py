@@ -20,16 +20,16 @@ from tests.bench.machine import describe, keep, print_head
 from tests.gpu.streaming import agent, copy_rate
 from tests.integration.agent.gpu_client import GEQ, GpuArena, GpuClient, ok, start_cuda
 
-from tierline_agent import protocol as p
-from tierline_api.plan import Home, Plan, Tier
+from tierline_agent.transport import protocol as p
+from tierline_api.objects.plan import Home, Plan, Tier
 
 
 def consume(arena: GpuArena) -> None:
     """Wait for each streamed extent and give it back, on the GPU."""
     streamed = sum(not word & p.RESIDENT_BIT for word in arena.placement)
     for count in range(1, streamed + 1):
-        ok(driver.cuStreamWaitValue32(arena.stream, arena._published, count, GEQ))
-        ok(driver.cuStreamWriteValue32(arena.stream, arena._consumed, count, 0))
+        ok(driver.cuStreamWaitValue32(arena.stream, arena.published_there, count, GEQ))
+        ok(driver.cuStreamWriteValue32(arena.stream, arena.consumed_there, count, 0))
     arena.synchronise()
 
 

@@ -21,16 +21,16 @@ from typing import Any
 
 from tests.bench.machine import describe, print_head
 
-from tierline_api.device import DeviceKind
-from tierline_api.fast_memory import OVERLAY, Workspace, charge
-from tierline_api.manifests import Manifests
-from tierline_api.memnode import MemNode
-from tierline_api.memtask import MemTask
-from tierline_cli import decide
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.fast_memory import OVERLAY, Workspace, charge
+from tierline_api.manifests.files import Manifests
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memtask import MemTask
 from tierline_cli.errors import CommandError
-from tierline_cli.local_run import LocalRun, RunOptions
-from tierline_cli.results import TaskResult
-from tierline_cli.verdicts import Outputs, Verdict
+from tierline_cli.local.run import LocalRun, RunOptions
+from tierline_cli.planning import decide
+from tierline_cli.reporting.results import TaskResult
+from tierline_cli.reporting.verdicts import Outputs, Verdict
 from tierline_operator.planning.answer import Admitted
 
 _GIB = 1 << 30
@@ -68,7 +68,7 @@ def measured(models: Sequence[str], kind: str, options: RunOptions) -> LocalRun:
     """A run of one task a model that has taken their profiles and outputs; not started."""
     tasks = tuple(task(model, model, kind, None, _LONGEST_S) for model in models)
     run = LocalRun(Manifests(tasks=tasks), options)
-    run.measured.take(options.profile_jobs, lambda *_: None)
+    run.measured.take(options.profile_jobs, lambda *_: None, print)
     return run
 
 
@@ -160,7 +160,7 @@ def main() -> None:
             task(name, model, arguments.kind, model, _LONGEST_S) for name, model in names.items()
         )
         with LocalRun(Manifests(tasks=tasks, profiles=profiles), options) as run:
-            run.measured.take(options.profile_jobs, lambda *_: None)
+            run.measured.take(options.profile_jobs, lambda *_: None, print)
             for name, model in names.items():
                 run.measured.references[name] = alone.measured.references[model]
                 run.measured.compute_only_s[name] = alone.measured.compute_only_s[model]
@@ -178,11 +178,11 @@ def main() -> None:
                 f" {decide.slack_sentence(answer)}",
                 flush=True,
             )
-            run.load(lambda _: None)
+            run.load(lambda _: None, print)
             for _ in run.release(arguments.duration).watch(_WATCH_S):
                 pass
             snapshot = run.finish()
-            run.compare(lambda *_: None)
+            run.compare(lambda *_: None, print)
             results, outputs = run.results(final=True), run.outputs()
     show(results, outputs, arguments.duration)
     if arguments.json is not None:

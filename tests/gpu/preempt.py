@@ -41,14 +41,16 @@ from tests.gpu.streaming import (
 )
 from tests.integration.agent.raw_client import RawClient
 
-from tierline_agent import protocol as p
-from tierline_api.memnode import MemNode
-from tierline_api.plan import Plan
-from tierline_cli.place import Place
+from tierline_agent.transport import protocol as p
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.plan import Plan
+from tierline_cli.local.place import Place
 
 _GIB = 1 << 30
 _OBSERVED_JOBS = 6
 _EARLY_S = 1.0
+_OFTEN_S = 1e-3
+"""Period and deadline of tasks whose jobs come as they like: none of them is before its time."""
 _LONG_S = 1000.0
 
 
@@ -248,14 +250,16 @@ def _measure(
         row = Row(model, mode, waiting.share, kept_s, gated_s, undisturbed_s, layer_s, yields_s)
         with (
             registered(local, admin, "long", plan, preemption=terms),
-            registered(local, admin, "other", short_plan, deadline_s=_EARLY_S),
+            registered(local, admin, "other", short_plan, deadline_s=_OFTEN_S, period_s=_OFTEN_S),
         ):
             _preempted(local, admin, row, waiting.long, expected, arguments.hold_ms / 1e3)
         for way, (asking, running) in waiting.beside.items():
             asked = terms if way == "preempted" else None
             with (
                 registered(local, admin, "long", plan, preemption=asked),
-                registered(local, admin, "short", short_plan, deadline_s=_EARLY_S),
+                registered(
+                    local, admin, "short", short_plan, deadline_s=_OFTEN_S, period_s=_OFTEN_S
+                ),
             ):
                 for process in (asking, running):
                     process.load()

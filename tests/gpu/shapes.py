@@ -14,7 +14,7 @@ how long it had the device. Held against that:
   `tierline run`: is it ever below the 99.9th percentile (of fewer than 1000 jobs: the worst), and
   how many of all jobs are above it?
 
-All processes import what they need before anything is measured, and wait: beside their imports
+All processes import what they need before anything is measured, and wait: during their imports
 jobs took up to five times as long. FILE is written after each model. What it holds of other models
 stays in it, and a model that it holds is not measured again: a run that was cut short goes on where
 it stood. `llama-7b` takes minutes by itself and has to be asked for.
@@ -49,15 +49,16 @@ from tests.gpu.streaming import (
 )
 
 from tierline_api.layout import LayerShape
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.observed import ObservedLayer
-from tierline_api.plan import Plan, Tier
-from tierline_cli import decide, profiling
-from tierline_cli.admin_client import AdminClient
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.observed import ObservedLayer
+from tierline_api.objects.plan import Plan, Tier
 from tierline_cli.errors import CommandError
-from tierline_cli.local_agent import LocalAgent
-from tierline_cli.place import Place
+from tierline_cli.local import profiling
+from tierline_cli.local.admin_client import AdminClient
+from tierline_cli.local.agent import LocalAgent
+from tierline_cli.local.place import Place
+from tierline_cli.planning import decide
 from tierline_client.library import library_path
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.options import Task
@@ -144,7 +145,7 @@ class Predictor:
         prepared = prepare([demand], capacity)
         if isinstance(prepared, Infeasible):
             raise SystemExit(prepared.sentence)
-        return prepared.tasks[0]
+        return prepared[0].tasks[0]
 
     def yields_within_s(self, plan: Plan) -> float:
         """Seconds from a gate to the next one, as admission charges others for them."""

@@ -38,9 +38,9 @@ from tests.gpu.models import kind
 from tests.gpu.paced import TaskProcess
 
 from tierline_api.layout import LayerShape, lay_out
-from tierline_api.plan import Home, Plan, Tier
-from tierline_cli.local_agent import LocalAgent, TierSpec
-from tierline_cli.place import Place
+from tierline_api.objects.plan import Home, Plan, Tier
+from tierline_cli.local.agent import LocalAgent, TierSpec
+from tierline_cli.local.place import Place
 from tierline_client.library import library_path
 
 _COPY_BYTES = 1 << 30
@@ -241,7 +241,7 @@ def agent(extent_bytes: int, fast_bytes: int, host_bytes: int) -> Iterator[Any]:
 
 
 def under_agent(socket: Path) -> dict[str, str]:
-    """What the environment of a task's program says of the agent behind this socket."""
+    """What the environment of a task's program says of the agent that serves this socket."""
     return {
         "LD_PRELOAD": str(library_path()),
         "TIERLINE_SOCKET": str(socket),
@@ -258,6 +258,7 @@ def registered(
     plan: Plan,
     *,
     deadline_s: float = _LONG_NS / 1e9,
+    period_s: float = _LONG_NS / 1e9,
     preemption: dict[str, Any] | None = None,
 ) -> Iterator[dict[str, str]]:
     """A task that the agent knows for as long as this lasts; its program's environment."""
@@ -265,7 +266,7 @@ def registered(
         "register",
         name=name,
         domain="bench",
-        period_ns=_LONG_NS,
+        period_ns=int(period_s * 1e9),
         deadline_ns=int(deadline_s * 1e9),
         plan=plan.to_api(),
         preemption=preemption,

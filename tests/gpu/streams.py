@@ -1,4 +1,4 @@
-"""Models whose weights stream through a small ring give, bit by bit, what they give resident.
+"""Models with weights that stream through a small ring give, bit by bit, what they give resident.
 
 Run by `make gpu-test`; needs a GPU.
 """
@@ -44,7 +44,8 @@ def test_streamed_as_resident(running: Any, model: str, mode: str, share: float)
     assert plan.streamed_extents
     report = managed(local, admin, f"{model}-{mode}", plan, program)
     assert report["digests"] == alone["digests"]
-    assert len(report["digests"]) == 1
+    # PyTorch itself captures another path of a model that looks at values than the one it ran.
+    assert len(report["digests"]) == (2 if alone["looks"] else 1)
     # Its weights have left the process's own memory: what that keeps is what its profile says.
     assert report["reserved_bytes"] <= alone["workspace_bytes"] + _ROUNDING_BYTES
     task = report["snapshot"]

@@ -22,7 +22,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -76,7 +75,7 @@ def main() -> None:
         if not sys.stdin.readline():
             return
     shape = make(arguments.model)
-    model: Callable[..., Any] = shape.model
+    model: Any = shape.model
     if arguments.mode == "graph":
         model = importlib.import_module("tierline").captured(shape.model)
     elif arguments.mode == "compile":
@@ -84,7 +83,7 @@ def main() -> None:
     stamps = stamp_jobs(synchronize) if arguments.stamps else Stamps()
     begin = time.perf_counter()
     with torch.inference_mode():
-        digests = {digest(model(*shape.inputs)) for _ in range(_WARM_UPS)}
+        digests = [digest(model(*shape.inputs)) for _ in range(_WARM_UPS)]
         ready_s = time.perf_counter() - begin
         gc.collect()
         gc.freeze()  # as tierline.periodic does
@@ -106,7 +105,7 @@ def main() -> None:
                 times_s.append(time.perf_counter() - begin)
                 stamps.next_job()
                 if arguments.digests:
-                    digests.add(digest(output))
+                    digests.append(digest(output))
             return times_s, output
 
         if arguments.paced:
@@ -115,7 +114,7 @@ def main() -> None:
                 print(json.dumps(jobs()[0]), flush=True)
             return
         times_s, output = jobs()
-        digests.add(digest(output))
+        digests.append(digest(output))
         if arguments.illegal:
             wild.access()
             model(*shape.inputs)
@@ -125,7 +124,8 @@ def main() -> None:
         "mode": arguments.mode,
         "weight_bytes": shape.weight_bytes,
         "ready_s": ready_s,
-        "digests": sorted(digests),
+        "digests": list(dict.fromkeys(digests)),
+        "looks": arguments.mode == "graph" and model.looks,
         "times_s": times_s,
         "stamps": stamps.jobs,
         "reserved_bytes": torch.cuda.memory_reserved(),

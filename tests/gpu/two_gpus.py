@@ -26,7 +26,7 @@ from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import gpu_plan
 from tests.integration.agent.gpu_client import GpuArena, GpuClient, start_cuda
 
-from tierline_cli.place import Place
+from tierline_cli.local.place import Place
 
 _RING = 4
 

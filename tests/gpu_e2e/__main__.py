@@ -102,7 +102,7 @@ class Run:
         self.tasks: Tasks | None = None
         self.scraper: Scraper | None = None
         self.texts: dict[str, str] = {}
-        """What is kept beside the cluster's logs, by name."""
+        """What is kept next to the cluster's logs, by name."""
         self.failures: list[str] = []
         self.lines: dict[str, dict[str, Any]] = {one.name: {} for one in self.wanted}
         """What each task did, by phase."""
@@ -241,7 +241,7 @@ class Run:
         ]
 
     def _wait_caught_up(self, tasks: Tasks) -> None:
-        """Wait until the agent of now serves each task, and none is behind any more."""
+        """Wait until the current agent serves each task, and each has caught up."""
         now = time.time()
         for wanted in self.wanted:
             tasks.wait_caught_up(wanted.name, now, self.patience_s)

@@ -1,7 +1,7 @@
 """What was promised of each phase of a run, and what its tasks' jobs and counters say.
 
 A job belongs to the phase in which it ended: one that waits for an agent is late in the phase that
-kept it waiting, if that lasts until no job is behind any more.
+kept it waiting, if that lasts until every task has caught up.
 """
 
 from __future__ import annotations

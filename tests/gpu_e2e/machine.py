@@ -44,7 +44,7 @@ def _outermost(folders: Iterable[Path]) -> list[Path]:
 
 
 def driver_folder(library: str, into: Path) -> Path:
-    """Copy the GPU driver's libraries, that lie beside `library`, into a folder of their own.
+    """Copy the GPU driver's libraries, which lie next to `library`, into a folder of their own.
 
     The agent's image has another system's libraries: nothing else of this one may come with them.
     """

@@ -71,7 +71,7 @@ def main() -> None:
                 late = " late" if ended_ns > release.deadline_ns else ""
                 print(f"job {release.index} {output} {took_ms:.3f}{late}", flush=True)
         while "TIERLINE_PLANNED" in os.environ:
-            # Measured: it goes on until its plan is there, and is then started anew by that.
+            # Measured: it goes on until its plan is there, which then starts it again.
             model(*shape.inputs)
             time.sleep(_PAUSE_S)
 

@@ -68,7 +68,7 @@ class Release:
     def upgrade(self, tag: str, timeout_s: float) -> str:
         """`helm upgrade` to the same images by another tag; returns when all pods are new ones.
 
-        The next agent is beside the one that serves until that ends. Returns all that one said.
+        Until the previous agent ends, both run. Returns all that the previous one said.
         """
         for part in ("operator", "agent"):
             name = f"localhost/tierline-{part}"

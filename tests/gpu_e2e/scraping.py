@@ -54,7 +54,7 @@ class Scraper:
             file.write("# EOF\n")
 
     def increase(self, name: str, task: str, begin_s: float, end_s: float) -> float:
-        """By how much a task's counter grew between two moments; it may begin anew in between."""
+        """By how much a task's counter grew between two moments; it may start again in between."""
         grown = 0.0
         for series, points in self._until_now().items():
             if not (series.startswith(f"{name}{{") and f'task="{task}"' in series):

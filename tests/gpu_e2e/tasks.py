@@ -84,7 +84,7 @@ class Tasks:
             self._apply("v1", "PersistentVolumeClaim", name, NAMESPACE, spec={**common, **claim})
 
     def apply(self, wanted: Wanted) -> None:
-        """Apply a MemTask, whose template makes its pod."""
+        """Apply a MemTask with a template that makes its pod."""
         self._apply(
             API,
             "MemTask",

@@ -4,7 +4,7 @@
 #include <nvml.h>
 #include <stdio.h>
 
-#include "abi.h"
+#include "driver/abi.h"
 
 #define SAME_SIZE(own, theirs) _Static_assert(sizeof(own) == sizeof(theirs), #own)
 #define SAME_PLACE(own, member, theirs, their_member)                                              \

@@ -90,6 +90,10 @@
     X(tierline_observer_order)                                                                     \
     X(tierline_observer_reads)                                                                     \
     X(tierline_observer_totals)                                                                    \
+    X(tierline_graphs_name)                                                                        \
+    X(tierline_memory_names)                                                                       \
+    X(tierline_capturing)                                                                          \
+    X(tierline_graphs_follow)                                                                      \
     X(tierline_observer_time)                                                                      \
     X(tierline_observer_time_graphs)                                                               \
     X(tierline_observer_times)                                                                     \

@@ -1,5 +1,5 @@
 /* The carving allocator against a map of its range, granule by granule. */
-#include "carve.h"
+#include "memory/carve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,7 +79,7 @@ static void by_hand(void) {
     CHECK(carve_reach(&carve) == 4 * CARVE_GRANULE);
     CHECK(carve_give(&carve, first));
     CHECK(!carve_give(&carve, second + 1));
-    /* The smaller of two gaps, 3 in front and 4 behind. */
+    /* The smaller of two gaps, 3 in front and 4 after. */
     CHECK(carve_take(&carve, 2 * CARVE_GRANULE) == BASE);
     CHECK(carve_largest(&carve) == 4 * CARVE_GRANULE);
     CHECK(carve_holds(&carve, BASE) && carve_holds(&carve, BASE + 8 * CARVE_GRANULE - 1));

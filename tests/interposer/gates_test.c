@@ -138,7 +138,7 @@ static void any_order(void) {
     OK(cuStreamDestroy(stream));
 }
 
-/* Two branches, built backwards, that read in turns; then one node behind both. */
+/* Two branches, built backwards, that read in turns; then one node after both. */
 static void built_branches(void) {
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
@@ -346,7 +346,7 @@ static void updated(void) {
     OK(cuStreamDestroy(stream));
 }
 
-/* Weights are watched anew, the words move, and in the end the arena goes. */
+/* Weights are watched again, the words move, and in the end the arena goes. */
 static void another_generation(void) {
     CUstream stream;
     OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

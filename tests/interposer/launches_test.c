@@ -1,5 +1,6 @@
 /* What the observer and the gate see. One scenario, named by the argument, a
  * process. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 enum { WEIGHTS = 6, BYTES = 64 << 10, PIECE = 4096 };
 
 static CUdeviceptr weights[WEIGHTS];
-static _Thread_local CUdeviceptr own_output; /* 0: just behind what is read */
+static _Thread_local CUdeviceptr own_output; /* 0: right after what is read */
 static CUdeviceptr scratch;                  /* where kernels write: no weight */
 static CUmodule module;
 static CUfunction gemm, gemm_struct, fill, spin;
@@ -103,7 +104,7 @@ static void every_launch(void) {
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &p, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
                      CU_LAUNCH_PARAM_END};
     OK(D(cuLaunchKernel)(gemm, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, extra));
-    /* Writes no weight, and names an address just behind the last one. */
+    /* Writes no weight, and names an address right after the last one. */
     uint64_t out = scratch;
     uint64_t value = weights[0] + BYTES;
     uint64_t count = 1;
@@ -372,7 +373,7 @@ static void timed_graph(void) {
         EQUAL(time_graph(exec, stream, times), 4);
         expect_order((const uint32_t[]){2, 1, 0, 3, 5}, 5);
         EQUAL(times[0].launch, 0);
-        EQUAL(times[1].launch, 2); /* launch 1 goes on beside it */
+        EQUAL(times[1].launch, 2); /* launch 1 goes on during it */
         EQUAL(times[2].launch, 3);
         EQUAL(times[3].launch, 4);
         CHECK(times[0].end_ns >= 2 * ALMOST_MS);
@@ -406,6 +407,94 @@ static void timed_graph(void) {
     OK(D(cuGraphExecDestroy)(whole));
     OK(D(cuGraphDestroy)(graph));
     OK(D(cuStreamDestroy)(stream));
+}
+
+static void expect_graphed(const uint32_t *expected, uint32_t count) {
+    uint32_t named[WEIGHTS];
+    EQUAL(D(tierline_graphs_name)(named, WEIGHTS), count);
+    for (uint32_t i = 0; i < count; i++) {
+        EQUAL(named[i], expected[i]);
+    }
+}
+
+/* Weights that the program's own graphs name must not move, whenever these were made. */
+static void own_graphs(void) {
+    prepare();
+    static const uint64_t durations_ns[5];
+    CUgraphNode nodes[5];
+    CUgraph graph = branching(nodes, durations_ns);
+    CUgraphExec exec;
+    CUgraphExec again;
+    D(tierline_graphs_follow)(true);
+    OK(D(cuGraphInstantiate)(&again, graph, 0));
+    watch();
+    expect_graphed(NULL, 0);
+    EQUAL(D(tierline_observer_watch)(NULL, 0), 0);
+    D(tierline_graphs_follow)(false);
+    OK(D(cuGraphInstantiate)(&exec, graph, 0));
+    expect_graphed(NULL, 0);
+    watch();
+    expect_graphed((const uint32_t[]){0, 1, 2, 3, 5}, 5);
+    struct gemm_parameters p;
+    CUDA_KERNEL_NODE_PARAMS kernel = node_of(&p, 4);
+    OK(D(cuGraphExecKernelNodeSetParams)(exec, nodes[4], &kernel));
+    expect_graphed((const uint32_t[]){0, 1, 2, 3, 4}, 5);
+    OK(D(cuGraphExecDestroy)(exec));
+    expect_graphed(NULL, 0);
+    OK(D(cuGraphExecDestroy)(again));
+    OK(D(cuGraphDestroy)(graph));
+}
+
+static void expect_in_memory(uint32_t bits) {
+    tierline_weight list[WEIGHTS];
+    bool named[WEIGHTS];
+    for (int i = 0; i < WEIGHTS; i++) {
+        list[i] = (tierline_weight){weights[i], BYTES};
+    }
+    EQUAL(D(tierline_memory_names)(list, WEIGHTS, named), 0);
+    for (uint32_t i = 0; i < WEIGHTS; i++) {
+        EQUAL(named[i], (bits >> i & 1U) != 0);
+    }
+}
+
+/* Addresses are found wherever the program's memory holds them, but in the weights themselves; what
+ * could not be looked at is no answer. */
+static void tables(void) {
+    prepare();
+    expect_in_memory(0);
+    uint64_t table[] = {weights[2], weights[4] + BYTES - 1, weights[5] - 1, 7, weights[0] + 8};
+    OK(D(cuMemcpyHtoD)(weights[3] + 16, table, sizeof table));
+    expect_in_memory(0);
+    OK(D(cuMemcpyHtoD)(scratch + BYTES - 8, table, 8));
+    expect_in_memory(1U << 2);
+    uint64_t *pinned;
+    OK(D(cuMemHostAlloc)((void **)&pinned, 64, CU_MEMHOSTALLOC_DEVICEMAP));
+    memset(pinned, 0, 64);
+    pinned[7] = table[1];
+    expect_in_memory(1U << 2 | 1U << 4);
+    CUdeviceptr pooled;
+    OK(D(cuMemAllocAsync)(&pooled, 64, NULL));
+    OK(D(cuMemcpyHtoD)(pooled, table, sizeof table));
+    expect_in_memory(1U << 0 | 1U << 2 | 1U << 4);
+    OK(D(cuMemFreeAsync)(pooled, NULL));
+    OK(D(cuMemFreeHost)(pinned));
+    expect_in_memory(1U << 2);
+    CUstream stream;
+    CUgraph graph;
+    OK(D(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    OK(D(cuStreamBeginCapture)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    bool named;
+    EQUAL(D(tierline_memory_names)(&(tierline_weight){weights[0], BYTES}, 1, &named), -EBUSY);
+    EQUAL(D(tierline_capturing)(), true);
+    OK(D(cuStreamEndCapture)(stream, &graph));
+    EQUAL(D(tierline_capturing)(), false);
+    OK(D(cuGraphDestroy)(graph));
+    OK(D(cuStreamDestroy)(stream));
+    /* After a fault the driver copies nothing any more: not found is then not the answer. */
+    CUfunction trap;
+    OK(D(cuModuleGetFunction)(&trap, module, "sim_trap"));
+    OK(D(cuLaunchKernel)(trap, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    EQUAL(D(tierline_memory_names)(&(tierline_weight){weights[0], BYTES}, 1, &named), -EIO);
 }
 
 /* PyTorch's graphs allocate from a pool while a stream is captured. */
@@ -643,6 +732,8 @@ int main(int argc, char **argv) {
         {"captured_graph", captured_graph},
         {"built_graph", built_graph},
         {"timed_graph", timed_graph},
+        {"own_graphs", own_graphs},
+        {"tables", tables},
         {"allocation_in_capture", allocation_in_capture},
         {"gated", gated},
         {"many_weights", many_weights},

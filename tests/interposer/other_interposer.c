@@ -1,5 +1,5 @@
 /* Somebody else's interposer, of the kind that tools preload: it hooks dlsym and one allocation by
- * calling on to whatever lies behind it, and counts. At exit it says on stderr what it saw. */
+ * calling on to whatever comes after it, and counts. At exit it says on stderr what it saw. */
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /* The planner of gates in graphs, against a model of the ring.
  *
- * The model runs the extended graph beside an agent that streams through a ring of slots. Anything
- * that can happen next may happen: a node starts or ends, a copy starts or ends, a word is written.
- * Behind an early edge a node may start, and end, as soon as the other one has started.
+ * The model runs the extended graph together with an agent that streams through a ring of slots.
+ * Anything that can happen next may happen: a node starts or ends, a copy starts or ends, a word is
+ * written. After an early edge a node may start, and end, as soon as the other one has started.
  * Small graphs are run through every schedule, large ones through random ones. Checked all the way:
  * a node reads only what is in place and stays in place, `consumed` only grows, a wait is reached
  * only when the graph has given back all that the wait can hang on, nothing ever hangs, and what
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph_plan.h"
+#include "plans/plan.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gate.h"
 #include "kernel_node.h"
-#include "observer.h"
+#include "launches/gate.h"
+#include "launches/observer.h"
 #include "simcuda.h"
 
 enum {

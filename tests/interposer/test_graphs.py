@@ -1,4 +1,4 @@
-"""Runs the planner's model and the programs whose graphs stream, plain and sanitized.
+"""Runs the planner's model and the programs with graphs that stream, plain and sanitized.
 
 What they check stands in plan_test.c and gates_test.c. Each graph scenario runs through rings of
 two lengths: the shortest that holds the largest weight, and one in which the agent can run ahead.

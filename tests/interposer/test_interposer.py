@@ -1,6 +1,6 @@
 """Builds the interposer plain and sanitized, and preloads it into programs on the simulated driver.
 
-The scenarios and what they expect stand in the C files beside this one; here is how programs
+The scenarios and what they expect stand in the C files next to this one; here is how programs
 reach the driver (each way that real ones use), which interposers are preloaded, and what a process
 without CUDA may notice of it.
 """
@@ -30,6 +30,9 @@ from tests.native_builds import (
 
 HERE = Path(__file__).parent
 SOURCE = ROOT / "nodeagent" / "native" / "interposer"
+LOADING = ROOT / "nodeagent" / "native" / "src" / "loading"
+AROUND = re.compile(r"^(?:(?:TRANSFER|HELD|AROUND)\(\w+, |CHANGED\()(\w+)[,)]", re.MULTILINE)
+"""Functions of the C library that ours stand around."""
 RUNTIMES = {"plain": [], "address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}
 WAYS = ["dlsym", "proc_address_v1", "proc_address_v2", "per_thread", "linked"]
 
@@ -269,12 +272,16 @@ def test_the_binary_interface_is_nvidias() -> None:
 def test_the_library_exports_hooks_and_its_api_only() -> None:
     listing = run(tool("nm"), "-D", "--defined-only", library("plain")).stdout
     names = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
-    table = (SOURCE / "src" / "hooks.h").read_text(encoding="utf-8")
+    table = (SOURCE / "src" / "driver" / "hooks.h").read_text(encoding="utf-8")
     hooks = set(re.findall(r"^(?:int|struct \w+) ((?:cu|nvml)\w+)\(", table, re.MULTILINE))
-    other = names - hooks
-    assert hooks <= names
+    transfers = {name for file in LOADING.glob("*.c") for name in AROUND.findall(file.read_text())}
+    other = names - hooks - transfers
+    assert hooks | transfers <= names
+    assert len(transfers) > 30
     assert {n for n in other if not n.startswith("tierline_")} == {
         "dlsym",
+        "sigaction",
+        "signal",
         "GLIBC_2.2.5",
         "GLIBC_2.34",
     }

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 from tierline_client import words
 
 POISON = b"\xee"

@@ -1,6 +1,6 @@
 /* The arena without an agent: what gates ask for, what placements are believed,
  * what pages allow. */
-#include "arena.h"
+#include "arena/host_memory.h"
 #include "expect.h"
 #include "tierline/protocol.h"
 
@@ -131,8 +131,8 @@ static void descriptors_that_could_shrink_are_not_believed(void) {
         const uint32_t placement = 0;
         build(&arena, 1, &placement, 0, 1);
         EXPECT(tl_arena_place(&arena) == 0);
-        arena.ring[0] = memory(cases[i].size, cases[i].seals);
-        arena.control_descriptor = memory(cases[i].control, 0);
+        arena.ring[0] = tl_descriptor_of(memory(cases[i].size, cases[i].seals));
+        arena.control_descriptor = tl_descriptor_of(memory(cases[i].control, 0));
         EXPECT(tl_arena_accept(&arena) == cases[i].want);
         tl_arena_destroy(&arena);
     }
@@ -154,10 +154,10 @@ static void pages_follow_the_gates(void) {
     build(&arena, 6, mixed, 2, 2);
     EXPECT(tl_arena_place(&arena) == 0);
     for (int i = 0; i < 2; i++) {
-        arena.ring[i] = memory(EXTENT, F_SEAL_SHRINK);
-        arena.resident[i] = memory(EXTENT, F_SEAL_SHRINK);
+        arena.ring[i] = tl_descriptor_of(memory(EXTENT, F_SEAL_SHRINK));
+        arena.resident[i] = tl_descriptor_of(memory(EXTENT, F_SEAL_SHRINK));
     }
-    arena.control_descriptor = memory(4096, 0);
+    arena.control_descriptor = tl_descriptor_of(memory(4096, 0));
     EXPECT(tl_arena_accept(&arena) == 0 && arena.memory->map(&arena) == 0);
     const int sealed[6] = {1, 0, 0, 1, 0, 0};
     const int opened[6] = {1, 0, 1, 1, 1, 0};

@@ -1,12 +1,10 @@
-/* Writes, forks, foreign faults, and an agent that dies and comes back. */
+/* Writes, foreign faults, and an agent that dies and comes back. */
 #include "scenario_kit.h"
 
 #include <setjmp.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static void expect_written(const struct model *model, uint32_t extent) {
     const uint8_t *at = model->base + extent * model->extent_bytes;
@@ -21,9 +19,11 @@ static void expect_written(const struct model *model, uint32_t extent) {
 }
 
 static void write_byte(const struct model *model, uint32_t extent) {
-    /* The API gives weights as read-only. NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    /* The API gives weights as read-only.
+     * NOLINTNEXTLINE(performance-no-int-to-ptr) */
     uintptr_t at = (uintptr_t)model->base + extent * model->extent_bytes;
-    /* The API gives weights as read-only. NOLINTNEXTLINE(performance-no-int-to-ptr) */
+    /* The API gives weights as read-only.
+     * NOLINTNEXTLINE(performance-no-int-to-ptr) */
     ((volatile uint8_t *)at)[7] = 99;
 }
 
@@ -62,71 +62,6 @@ static void writing(const char *socket_path) {
     tierline_close(model.client);
 }
 
-static int in_child(void (*what)(const struct model *), const struct model *model) {
-    pid_t child = fork();
-    EXPECT(child >= 0);
-    if (child == 0) {
-        what(model);
-        _exit(0);
-    }
-    int status;
-    EXPECT(waitpid(child, &status, 0) == child);
-    return status;
-}
-
-static void call_in_child(const struct model *model) {
-    uint64_t job;
-    FAILS(TIERLINE_E_FORKED, tierline_job_begin(model->client, 0, 0, 1, 2, &job));
-    FAILS(TIERLINE_E_FORKED, tierline_layer_begin(model->client, 0, 0));
-    tierline_close(model->client);
-}
-
-static void read_in_child(const struct model *model) {
-    signal(SIGABRT, SIG_DFL);
-    expect_extent(model, 1);
-}
-
-static void read_resident_in_child(const struct model *model) {
-    expect_extent(model, 0);
-}
-
-static void connect_in_child(const struct model *model) {
-    const char *socket_path = getenv("SCENARIO_SOCKET");
-    struct model own = loaded(connected(socket_path), 0);
-    EXPECT(run_job(&own).fetched_bytes == 0);
-    EXPECT(own.client != model->client);
-    tierline_close(own.client);
-}
-
-/* Of a job whose first layer has run. */
-static void end_begun_job(const struct model *model, uint64_t job) {
-    for (uint32_t l = 1; l < EXTENTS; l++) {
-        run_layer(model, l);
-    }
-    OK(tierline_job_end(model->client, job, 0));
-    EXPECT(stats_of(model).fetched_bytes == 0);
-    tierline_close(model->client);
-}
-
-static void forking(const char *socket_path) {
-    struct model model = loaded(connected(socket_path), 0);
-    uint64_t job = begin_job(&model);
-    run_layer(&model, 0);
-    EXPECT(in_child(call_in_child, &model) == 0);
-    EXPECT(in_child(read_in_child, &model) != 0);
-    EXPECT(in_child(read_resident_in_child, &model) != 0);
-    end_begun_job(&model, job);
-}
-
-static void connecting_in_a_child(const char *socket_path) {
-    EXPECT(setenv("SCENARIO_SOCKET", socket_path, 1) == 0);
-    struct model model = loaded(connected(socket_path), 0);
-    uint64_t job = begin_job(&model);
-    run_layer(&model, 0);
-    EXPECT(in_child(connect_in_child, &model) == 0);
-    end_begun_job(&model, job);
-}
-
 static sigjmp_buf escape;
 static volatile sig_atomic_t seen;
 
@@ -152,6 +87,28 @@ static void touch_foreign_memory(void) {
     EXPECT(seen == SIGSEGV);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/* As `faulthandler.enable()` and `disable()` do: what a program set it reads
+ * back, and putting back what it found takes nothing of ours away. */
+static void change_handlers(const struct model *model) {
+    struct sigaction usual;
+    struct sigaction none = {.sa_handler = SIG_DFL};
+    struct sigaction found;
+    expect_extent(model, 6); /* faults of weights are ours all the same */
+    EXPECT(sigaction(SIGSEGV, &none, &usual) == 0);
+    expect_extent(model, 1);
+    EXPECT(sigaction(SIGSEGV, &usual, &found) == 0);
+    EXPECT(found.sa_handler == SIG_DFL);
+    touch_foreign_memory();
+    EXPECT(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
+    expect_extent(model, 2);
+    EXPECT(signal(SIGSEGV, SIG_IGN) == SIG_DFL);
+    expect_extent(model, 7);
+    catch_faults();
+    touch_foreign_memory();
+}
+#endif
+
 /* Faults that are not ours go to the program's own handler, installed before or
  * after us. */
 static void foreign_faults(const char *socket_path) {
@@ -160,8 +117,11 @@ static void foreign_faults(const char *socket_path) {
     expect_extent(&model, 3);
     touch_foreign_memory();
     expect_extent(&model, 5);
-    catch_faults(); /* on top of ours, until the next job */
+    catch_faults(); /* after us */
     touch_foreign_memory();
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    change_handlers(&model); /* a sanitizer's runtime has sigaction itself */
+#endif
     EXPECT(run_job(&model).fetched_bytes == 0);
     expect_extent(&model, 7);
     touch_foreign_memory();
@@ -265,8 +225,6 @@ static void agent_gone_for_good(const char *socket_path) {
 
 const struct named_scenario fault_scenarios[] = {
     {"writing", writing},
-    {"forking", forking},
-    {"connecting_in_a_child", connecting_in_a_child},
     {"foreign_faults", foreign_faults},
     {"reading_what_cannot_be_had", reading_what_cannot_be_had},
     {"reading_before_the_seal", reading_before_the_seal},

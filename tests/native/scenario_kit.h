@@ -58,5 +58,8 @@ struct named_scenario {
 extern const struct named_scenario loading_scenarios[];
 extern const struct named_scenario streaming_scenarios[];
 extern const struct named_scenario fault_scenarios[];
+extern const struct named_scenario fork_scenarios[];
+extern const struct named_scenario transfer_scenarios[];
+extern const struct named_scenario mask_scenarios[];
 
 #endif

@@ -103,7 +103,7 @@ static void nonsense(const char *socket_path) {
         code = load_once(&model);
         code = code == 0 ? tierline_job_begin(client, 0, 0, 1, 2, &job) : code;
         code = code == 0 ? tierline_layer_begin(client, 0, 8) : code;
-        code = code == 0 ? tierline_layer_begin(client, 0, 1) : code; /* behind: fetches */
+        code = code == 0 ? tierline_layer_begin(client, 0, 1) : code; /* passed: fetches */
         code = code == 0 ? tierline_job_end(client, job, 0) : code;
         code = code == 0 ? tierline_free(client, 0) : code;
         tierline_close(client);

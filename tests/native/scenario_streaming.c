@@ -3,8 +3,13 @@
  * that hold poison between jobs. */
 #include "scenario_kit.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static void in_order(const char *socket_path) {
@@ -107,7 +112,7 @@ static void unforeseen(const char *socket_path) {
     tierline_close(model.client);
 }
 
-/* System calls read weights too: the kernel answers EFAULT for a closed extent,
+/* A program that asks the kernel without the C library is answered EFAULT for a closed extent,
  * never wrong bytes. */
 static void lease_alone(const char *socket_path) {
     struct model model = loaded(connected(socket_path), 0);
@@ -118,7 +123,7 @@ static void lease_alone(const char *socket_path) {
     OK(tierline_job_end(model.client, job, 0));
     int ends[2];
     EXPECT(pipe(ends) == 0);
-    EXPECT(write(ends[1], model.base + 8 * model.extent_bytes, 1) == -1);
+    EXPECT(syscall(SYS_write, ends[1], model.base + 8 * model.extent_bytes, 1) == -1);
     close(ends[0]);
     close(ends[1]);
     EXPECT(run_job(&model).fetched_bytes == 0);
@@ -214,6 +219,101 @@ static void a_job_ended_elsewhere(const char *socket_path) {
     tierline_close(model.client);
 }
 
+/* What a program has opened under the library's numbers: every other one a
+ * socket on which something waits to be read. */
+#define MOST_NUMBERS 256
+#define FAR 700
+struct own {
+    int number;
+    int peer; /* of a socket; -1: a file */
+};
+
+static void open_own(struct own *own, bool is_socket) {
+    own->peer = -1;
+    if (is_socket) {
+        int ends[2];
+        EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+        own->peer = fcntl(ends[1], F_DUPFD, FAR);
+        EXPECT(own->peer >= FAR && dup2(ends[0], own->number) == own->number);
+        EXPECT(write(own->peer, "mine", 4) == 4);
+        for (int e = 0; e < 2; e++) {
+            if (ends[e] != own->number) {
+                close(ends[e]);
+            }
+        }
+        return;
+    }
+    FILE *file = tmpfile();
+    EXPECT(file != NULL);
+    int number = fcntl(fileno(file), F_DUPFD, FAR);
+    EXPECT(number >= FAR);
+    fclose(file);
+    EXPECT(dup2(number, own->number) == own->number);
+    close(number);
+    EXPECT(write(own->number, "mine", 4) == 4);
+}
+
+static void expect_own(const struct own *own) {
+    char found[16];
+    struct stat state;
+    if (own->peer >= 0) {
+        EXPECT(recv(own->number, found, sizeof found, MSG_PEEK | MSG_DONTWAIT) == 4);
+        EXPECT(recv(own->peer, found, sizeof found, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+        return;
+    }
+    EXPECT(fstat(own->number, &state) == 0 && state.st_size == 4);
+    EXPECT(lseek(own->number, 0, SEEK_CUR) == 4);
+    EXPECT(pread(own->number, found, sizeof found, 0) == 4 && memcmp(found, "mine", 4) == 0);
+}
+
+/* Closes what the library has, as daemons do, and opens files of its own there. */
+static size_t take_over(struct own *taken) {
+    size_t count = 0;
+    for (int number = 3; number < FAR; number++) {
+        if (fcntl(number, F_GETFD) >= 0) {
+            EXPECT(count < MOST_NUMBERS);
+            taken[count++].number = number;
+            close(number);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        open_own(&taken[i], i % 2 == 0);
+    }
+    return count;
+}
+
+static void expect_all_own(const struct own *taken, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        expect_own(&taken[i]);
+    }
+}
+
+static void descriptors_taken_over(const char *socket_path) {
+    struct model model = loaded(connected(socket_path), 0);
+    expect_extent(&model, 3); /* a private copy, to be taken back by the next job */
+    run_job(&model);
+    struct own between[MOST_NUMBERS];
+    size_t count = take_over(between);
+    EXPECT(count > 5);
+    expect_extent(&model, 5);
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    expect_all_own(between, count);
+
+    struct own within[MOST_NUMBERS];
+    uint64_t job = begin_job(&model);
+    for (uint32_t l = 0; l < EXTENTS; l++) {
+        if (l == 4) {
+            count = take_over(within); /* also what it had opened before */
+        }
+        run_layer(&model, l);
+    }
+    OK(tierline_job_end(model.client, job, 0));
+    EXPECT(run_job(&model).fetched_bytes == 0);
+    expect_all_own(within, count);
+    tierline_close(model.client);
+    expect_all_own(within, count);
+}
+
 const struct named_scenario streaming_scenarios[] = {
     {"in_order", in_order},
     {"skipping", skipping},
@@ -227,5 +327,6 @@ const struct named_scenario streaming_scenarios[] = {
     {"two_threads_with_jobs", two_threads_with_jobs},
     {"readers_beside_jobs", readers_beside_jobs},
     {"a_job_ended_elsewhere", a_job_ended_elsewhere},
+    {"descriptors_taken_over", descriptors_taken_over},
     {NULL, NULL},
 };

@@ -28,7 +28,7 @@ SANITIZER_OPTIONS = {
 }
 PATIENCE_S = 300
 PATIENT = {"TIERLINE_RECONNECT_S": "300"}
-"""Of programs whose agent starts again: a busy machine takes long to do that."""
+"""Of programs with an agent that starts again: a busy machine takes long to do that."""
 
 
 @pytest.fixture(params=list(FLAVOURS))
@@ -118,10 +118,17 @@ class Scenario:
 
     def held(self) -> str:
         """Wait for the end; every claim held."""
+        return self._ended_well()[0]
+
+    def held_saying(self) -> str:
+        """Wait for the end; every claim held. Returns what it said on stderr."""
+        return self._ended_well()[1]
+
+    def _ended_well(self) -> tuple[str, str]:
         out, err = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0, f"{out}\n{err}"
         assert out.endswith("held\n")
-        return out
+        return out, err
 
     def died(self) -> str:
         """Wait for the end; the process died of a fault. Returns what it said."""
@@ -140,7 +147,10 @@ STREAMED = ("--resident", "0,4", "--ring", "2")
 STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
              "going_back", "backwards", "leaving_early", "outside_a_job", "unforeseen",
              "lease_alone", "two_threads_with_jobs", "readers_beside_jobs",
-             "a_job_ended_elsewhere", "writing", "forking", "foreign_faults"]  # fmt: skip
+             "a_job_ended_elsewhere", "writing", "foreign_faults", "forking",
+             "many_children", "writing_and_forking", "freeing_and_forking",
+             "transfers", "transfers_into", "transfers_while_jobs_run", "other_calls",
+             "descriptors_taken_over"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STREAMING)
@@ -158,9 +168,33 @@ def test_scenario(build: Path, agent: Agent, name: str) -> None:
 
 # ThreadSanitizer has no threads that a fork's child starts.
 @pytest.mark.parametrize("build", native_builds.WITHOUT_THREADS, indirect=True)
-def test_a_forks_child_connects_for_itself(build: Path, agent: Agent) -> None:
+@pytest.mark.parametrize("name", ["connecting_in_a_child", "ending_and_forking"])
+def test_children_and_their_clients(build: Path, agent: Agent, name: str) -> None:
     agent.start(*STREAMED)
-    Scenario(build, "connecting_in_a_child", agent).held()
+    Scenario(build, name, agent).held()
+
+
+# A sanitizer's runtime has these functions itself.
+@pytest.mark.parametrize("build", ["plain"], indirect=True)
+@pytest.mark.parametrize("name", ["blocking_all_signals", "started_with_all_blocked"])
+def test_weights_are_read_whatever_signals_are_blocked(
+    build: Path, agent: Agent, name: str
+) -> None:
+    agent.start(*STREAMED)
+    blocked = signal.valid_signals() if name == "started_with_all_blocked" else []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        program = Scenario(build, name, agent)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    program.held()
+
+
+@pytest.mark.parametrize("build", native_builds.WITHOUT_THREADS, indirect=True)
+def test_a_child_of_a_killed_process_is_told_what_is_missing(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    said = Scenario(build, "killed_and_forked", agent).held_saying()
+    assert "a weight cannot be read: the process that this one was forked from is gone" in said
 
 
 @pytest.mark.parametrize(
@@ -294,6 +328,15 @@ def test_a_read_without_an_agent_kills_the_process(build: Path, agent: Agent) ->
     agent.kill()
     program.answer()
     assert "tierline: a weight cannot be read: the agent at" in program.died()
+
+
+def test_a_transfer_without_an_agent_says_why(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    program = Scenario(build, "transfers_that_fail", agent, TIERLINE_RECONNECT_S="0.1")
+    program.expect_line("loaded")
+    agent.kill()
+    program.answer()
+    assert "tierline: a weight cannot be read: the agent at" in program.held_saying()
 
 
 def test_a_read_of_a_corrupt_extent_kills_the_process(build: Path, agent: Agent) -> None:

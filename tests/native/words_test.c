@@ -1,7 +1,7 @@
 /* Words, the lock and the event, with threads and with another process. */
 #include "expect.h"
 #include "tierline/tierline.h"
-#include "words.h"
+#include "wire/words.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

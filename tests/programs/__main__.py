@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.programs import modes
@@ -24,16 +25,21 @@ Run = Callable[[str, Sequence[int]], modes.Results]
 def main() -> int:
     """Run programs, and print what differs; returns the number of those that do."""
     options = _options()
-    extent_bytes = modes.EXTENT_BYTES[options.kind]
-    with (
-        tempfile.TemporaryDirectory(prefix="programs-") as name,
-        modes.Agent(Path(name), extent_bytes) as agent,
-    ):
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="programs-")))
+        python = modes.OWN
+        if options.python is not None:
+            python = modes.Interpreter.of_an_image(options.python, folder / "plugin")
+        agent = stack.enter_context(modes.Agent(folder, options.kind, python))
         runs: dict[str, Run] = {
-            "observed": lambda kind, seeds: modes.observed(Path(name), kind, seeds),
+            "observed": lambda kind, seeds: modes.observed(folder, kind, seeds, python),
             "managed": agent.managed,
         }
-        faults = _all(options, Path(name), {key: runs[key] for key in options.modes})
+        faults = _all(
+            options,
+            lambda kind, seeds: modes.plain(folder, kind, seeds, python),
+            {key: runs[key] for key in options.modes},
+        )
         print(f"{agent.jobs} jobs, {agent.streamed_bytes >> 10:,} KiB streamed")
         for text, count in Counter(agent.notices).most_common(options.notices):
             print(f"  {count} {text}")
@@ -49,21 +55,25 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="*", help="these alone")
     parser.add_argument("--modes", nargs="*", default=["observed", "managed"])
     parser.add_argument("--notices", type=int, default=0, help="print so many kinds of notices")
+    parser.add_argument("--python", type=Path, help="of an image; it needs PyTorch and no more")
     parser.add_argument("--json", type=Path, help="a line for each that differs")
     return parser.parse_args()
 
 
-def _all(options: argparse.Namespace, folder: Path, runs: dict[str, Run]) -> int:
+def _all(options: argparse.Namespace, run_plain: Run, runs: dict[str, Run]) -> int:
     kind = load(options.kind)
     seeds = options.seeds or kind.numbers(options.first, options.count)
     begin, faults, tags = time.monotonic(), 0, Counter[str]()
     for start in range(0, len(seeds), options.batch):
         batch = list(seeds[start : start + options.batch])
-        plain = modes.plain(folder, options.kind, batch)
+        plain = run_plain(options.kind, batch)
         for name, run in runs.items():
             under = run(options.kind, batch)
             for seed in batch:
                 if (text := difference(plain[seed], under[seed])) is None:
+                    continue
+                if difference(plain[seed], run_plain(options.kind, [seed])[seed]) is not None:
+                    print(f"{seed:6} differs from itself", flush=True)
                     continue
                 faults += 1
                 tags.update(kind.tags(seed))

@@ -26,18 +26,19 @@ def unordered(number: int) -> bool:
     return generate(number).unordered
 
 
-def run(number: int, say: Say, folder: Path) -> None:
-    """Run it, as a module of its own."""
+def run(number: int, say: Say, folder: Path, wider: int = 1) -> None:
+    """Run it, as a module of its own; its layers are so many times as wide."""
     name = f"program_{number}"
     module = ModuleType(name)
     vars(module).update(folder=folder, given=_given, say=say)
     sys.modules[name] = module
     try:
-        exec(compile(generate(number).source, name, "exec"), vars(module))  # noqa: S102
+        exec(compile(generate(number, wider).source, name, "exec"), vars(module))  # noqa: S102
     finally:
         del sys.modules[name]
         vars(module).clear()
 
 
 def _given(i: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1000 + i % 4))
+    generator = torch.Generator("cpu").manual_seed(1000 + i % 4)
+    return torch.randn(*shape, generator=generator, device="cpu").to(torch.get_default_device())

@@ -10,6 +10,8 @@ KINDS = {
     "programs": "tests.programs.generated",
     "modules": "tests.programs.modules",
     "zoo": "tests.programs.zoo",
+    "forks": "tests.programs.forks",
+    "gpu": "tests.programs.on_gpu",
 }
 
 

@@ -1,7 +1,7 @@
 """The process of many programs: `python -m tests.programs.running FILE KIND NUMBER...`.
 
 For each program it writes a line of JSON to FILE: everything that it said, printed and raised.
-A program that takes longer than PATIENCE_S ends the process; who started it goes on with the next.
+A program that takes longer than PATIENCE_S ends the process; the caller goes on with the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch._dynamo
 from tests.programs.kinds import Kind, load
@@ -40,7 +39,7 @@ def run(kind: Kind, number: int, folder: Path) -> dict[str, Any]:
         with contextlib.redirect_stdout(printed):
             kind.run(number, lambda *values: said.append(" ".join(map(seen, values))), folder)
     except BaseException as error:  # a program may raise what it likes
-        raised = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+        raised = f"{type(error).__name__}: {_text(error).strip().splitlines()[:1]}"
         said.append(_where(error))
     took_s = time.monotonic() - begin
     gc.collect()
@@ -54,10 +53,21 @@ def run(kind: Kind, number: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def _text(error: BaseException) -> str:
+    """What it says, but for one known difference.
+
+    An operator that a device lacks lists all keys that PyTorch has kernels for: ours among them.
+    """
+    return str(error).replace("TESTING_ONLY_GenericMode, ", "")
+
+
 def _as_at_the_start() -> None:
     torch.manual_seed(0)
     random.seed(0)
-    np.random.seed(0)
+    with contextlib.suppress(ImportError):  # the plugin does without, and so may a program
+        import numpy as np  # noqa: PLC0415
+
+        np.random.seed(0)
     torch._dynamo.reset()
 
 

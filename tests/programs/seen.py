@@ -5,6 +5,7 @@ Any tensor has one: of a kind that cannot be read, what is known of it.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import re
 from collections.abc import Mapping
@@ -57,6 +58,6 @@ def _numbers(value: torch.Tensor) -> str:
         shape = "x".join(map(str, value.shape))
         if value.is_meta or not value.numel():
             return f"{shape} of {value.device}"
-        flat = value.resolve_conj().resolve_neg().clone().contiguous().reshape(-1)
-        data = flat.view(torch.uint8).numpy().tobytes()
+        flat = value.resolve_conj().resolve_neg().clone().contiguous().reshape(-1).cpu()
+        data = ctypes.string_at(flat.data_ptr(), flat.nbytes)  # NumPy may be missing
     return f"{shape} {hashlib.blake2b(data, digest_size=6).hexdigest()}"

@@ -10,34 +10,22 @@ from tests.programs import modes
 from tests.programs.comparing import difference
 from tests.programs.kinds import load
 
-PROGRAMS = 110
-"""Numbers from 0; `python -m tests.programs --count 10000` runs as many as one likes."""
-TOLD = frozenset(
-    {
-        "counted_functions",  # its own TorchFunctionMode
-        "counted_operators",  # its own TorchDispatchMode
-        "profile",  # its own profiler counts operators that are ours
-        "zeros@operator",  # PyTorch cannot show a zero tensor to a dispatch mode
-        "zeros@argument",
-        "faulthandler",  # enabled and disabled when weights stream
-    }
-)
-"""Pieces by which a program can still tell."""
-MODULES = range(0, 114, 4)
+EXCHANGES = (168, 233, 236, 240, 385, 439, 505, 591, 662, 848, 851, 1480, 1570, 2140)
+"""They exchange or resize tensors, or save weights while jobs run."""
+THREADS = (181, 920, 1085, 1237)
+"""Their jobs run in threads that have computed nothing before; one has a tensor without memory."""
+PROGRAMS = (*range(110), *EXCHANGES, *THREADS)
+"""`python -m tests.programs --count 10000` runs as many as one likes."""
+FORKS = (36, 45, 51, 58, 137, 150, 207, 246, 255, 284, 305, 340, 396, 416)
+"""Each way to fork, moment and use at least once; `forks.pairs()` has each two of them together."""
+MODULES = sorted({*range(0, 114, 4), 70, 71})
+"""A quarter of all, and transformers, for which PyTorch chooses kernels by what modes are on."""
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[modes.Agent]:
-    extent_bytes = modes.EXTENT_BYTES["programs"]
-    with modes.Agent(tmp_path_factory.mktemp("agent"), extent_bytes) as agent:
+    with modes.Agent(tmp_path_factory.mktemp("agent"), "programs") as agent:
         yield agent
-
-
-@pytest.fixture(scope="module")
-def programs() -> list[int]:
-    """Programs without the pieces by which they can tell."""
-    kind = load("programs")
-    return [seed for seed in kind.numbers(0, PROGRAMS) if not TOLD & {*kind.tags(seed)}]
 
 
 def faults(
@@ -51,13 +39,23 @@ def faults(
 
 @pytest.mark.slow
 def test_a_program_cannot_tell_that_it_runs_under_tierline(
-    tmp_path: Path, agent: modes.Agent, programs: list[int]
+    tmp_path: Path, agent: modes.Agent
 ) -> None:
+    programs = PROGRAMS
     plain = modes.plain(tmp_path, "programs", programs)
     assert not any("ended" in result for result in plain.values())
     assert faults("programs", plain, modes.observed(tmp_path, "programs", programs)) == {}
     assert faults("programs", plain, agent.managed("programs", programs)) == {}
     assert agent.streamed_bytes > 4 << 20, "it was streaming that they could not tell"
+
+
+@pytest.mark.slow
+def test_forked_children_read_the_weights_and_run_the_model(
+    tmp_path: Path, agent: modes.Agent
+) -> None:
+    plain = modes.plain(tmp_path, "forks", FORKS)
+    assert not any("ended" in result for result in plain.values())
+    assert faults("forks", plain, agent.managed("forks", FORKS)) == {}
 
 
 @pytest.mark.slow

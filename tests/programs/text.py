@@ -98,7 +98,7 @@ def request(i):
 {loop}
 {end}
 """
-_IMPORTS = "import contextlib, copy, gc, io, itertools, os, queue, threading\nimport numpy, torch\n"
+_IMPORTS = "import contextlib, copy, gc, io, itertools, os, queue, threading\nimport torch\n"
 _IMPORTS += "import torch.nn.functional as F\nfrom torch import nn\n"
 
 
@@ -125,4 +125,6 @@ def written(text: Text, seed: int, loop: str) -> str:
         **lines,
     )
     kept = [line for line in body.splitlines() if line.strip()]
-    return f"# seed {seed}: {' '.join(text.tags)}\n{_IMPORTS}" + "\n".join(kept) + "\n"
+    # Where it is missing, the programs run that do without.
+    imports = _IMPORTS + ("import numpy\n" if "numpy." in body else "")
+    return f"# seed {seed}: {' '.join(text.tags)}\n{imports}" + "\n".join(kept) + "\n"

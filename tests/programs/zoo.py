@@ -54,7 +54,7 @@ def names(library: int) -> tuple[str, ...]:
 
         return tuple(sorted(MODEL_MAPPING_NAMES))
     if library == TIMM:
-        import timm  # noqa: PLC0415 - seconds, for who asks
+        import timm  # noqa: PLC0415 - seconds, on demand
 
         found = (timm.list_models(module=family) for family in sorted(timm.list_modules()))
         return tuple(min(models, key=len) for models in found if models)
@@ -119,7 +119,7 @@ def _that_works(model: nn.Module) -> Callable[[], dict[str, Any]]:
 
 
 def _transformers(name: str) -> nn.Module:
-    from transformers import AutoConfig, AutoModel  # noqa: PLC0415 - for who asks
+    from transformers import AutoConfig, AutoModel  # noqa: PLC0415 - on demand
 
     config = AutoConfig.for_model(name)
     shrink(config)

@@ -1,5 +1,5 @@
 /* Injected faults: failing calls, sticky errors, lost devices, slow links, and what must go on
- * beside them. */
+ * during them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

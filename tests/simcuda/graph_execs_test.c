@@ -1,4 +1,4 @@
-/* Executable graphs: changed, updated, set anew, and launched while they go. */
+/* Executable graphs: changed, updated, set again, and launched while they go. */
 #include <string.h>
 
 #include "kit.h"
@@ -88,7 +88,7 @@ static void executables_can_be_changed(void) {
     OK(cuStreamDestroy(stream));
 }
 
-/* A gate of an executable is set anew: to other words and values, not to other operations. */
+/* A gate of an executable is set again: to other words and values, not to other operations. */
 static void gates_can_be_set_anew(void) {
     CUgraph graph;
     CUgraphNode gate;

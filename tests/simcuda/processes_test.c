@@ -1,4 +1,5 @@
-/* Several processes on one device: who holds memory, and what remains of a process that was killed.
+/* Several processes on one device: which of them hold memory, and what remains of a process that
+ * was killed.
  */
 #include <signal.h>
 #include <stdlib.h>

@@ -129,7 +129,7 @@ static void events_order_and_time(void) {
     CUevent end;
     CUevent untimed;
     float milliseconds = -1;
-    CUfunction spin = kit_function("sim_spin"); /* loading it behind a held stream would hang */
+    CUfunction spin = kit_function("sim_spin"); /* loading it while a stream is held would hang */
     flags_clear();
     OK(cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
     OK(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
@@ -165,7 +165,7 @@ static void events_order_and_time(void) {
     OK(cuStreamDestroy(second));
 }
 
-/* An event means the moment of its last record, also for those who began to wait before it. */
+/* An event means the moment of its last record, also for waits that began before it. */
 static void a_wait_is_for_the_record_of_its_moment(void) {
     CUstream held;
     CUstream waiting;
@@ -265,7 +265,7 @@ static void called_back(CUstream stream, CUresult status, void *data) {
     *(CUresult *)data = status;
 }
 
-/* Ending a context frees whoever waits in it. */
+/* Ending a context frees the threads that wait in it. */
 static void a_dying_context_waits_for_nothing(void) {
     CUcontext ctx;
     CUstream stream;

@@ -90,6 +90,7 @@ def total_memory(folder: Path, env: dict[str, str]) -> subprocess.CompletedProce
         pytest.param({"SIMCUDA_BANDWIDTH": "1"}, "no setting 'BANDWIDTH'", id="unknown key"),
         pytest.param({"SIMCUDA_H2D": "fast"}, "'fast' is not a count", id="no number"),
         pytest.param({"SIMCUDA_DEVICES": "99"}, "between 1 and 8", id="out of range"),
+        pytest.param({"SIMCUDA_GRANULARITY": "96Ki"}, "no power of two", id="odd granularity"),
         pytest.param({"SIMCUDA_CONFIG": "/nonexistent"}, "cannot read", id="missing file"),
         pytest.param({"SIMCUDA_FAULTS": "call cuNo 1 UNKNOWN"}, "the fault", id="unknown call"),
         pytest.param({"SIMCUDA_FAULTS": "hold cuNo 1 /x"}, "the fault", id="unknown held call"),

@@ -14,7 +14,7 @@ import numpy as np
 from tests.simulation.device import Releases, Result, SimTask, simulate
 from tests.simulation.engines import Machine, run_job
 
-from tierline_api.realtime import Criticality
+from tierline_api.objects.realtime import Criticality
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 

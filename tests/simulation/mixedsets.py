@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tierline_api.layout import LayerShape, lay_out
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
@@ -17,9 +17,9 @@ POLICIES = (SwapPolicy.AUTO, SwapPolicy.AUTO, *SwapPolicy)
 CRITICALITIES = (Criticality.HARD,) * 3 + (Criticality.BEST_EFFORT,)
 
 
-def mixed_set(rng: np.random.Generator) -> list[TaskDemand]:
-    """Two to five tasks of one or two arenas; some layers empty, some pinned."""
-    return [_task(rng, number) for number in range(int(rng.integers(2, 6)))]
+def mixed_set(rng: np.random.Generator, *, most_arenas: int = 2) -> list[TaskDemand]:
+    """Two to five tasks of one or more arenas; some layers empty, some pinned."""
+    return [_task(rng, number, most_arenas) for number in range(int(rng.integers(2, 6)))]
 
 
 def mixed_device(rng: np.random.Generator, tasks: Sequence[TaskDemand]) -> DeviceCapacity:
@@ -38,9 +38,9 @@ def mixed_device(rng: np.random.Generator, tasks: Sequence[TaskDemand]) -> Devic
     )
 
 
-def _task(rng: np.random.Generator, number: int) -> TaskDemand:
+def _task(rng: np.random.Generator, number: int, most_arenas: int) -> TaskDemand:
     shapes = []
-    for arena in range(int(rng.integers(1, 3))):
+    for arena in range(int(rng.integers(1, most_arenas + 1))):
         if rng.random() < 0.2:
             shapes.append(LayerShape(int(rng.integers(1, 2 * EXTENT_BYTES)), True, arena))
         for _ in range(int(rng.integers(1, 10))):

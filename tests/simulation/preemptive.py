@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.simulation.device import Machine, Noise, Policy, Seen, simulate
-from tierline_operator.simulation.from_plans import machine_of, models_of
+from tierline_operator.simulation.from_plans import machine_of, models_of, starting_of
 from tierline_operator.simulation.job import TaskModel
 from tierline_operator.simulation.releases import Arrivals, Pattern
 
@@ -74,13 +74,14 @@ def attack(
     random_runs: int = 2,
 ) -> Attacked:
     """Every pattern: durations in full, shortened by job-wide and by layer-wise draws."""
-    models = models_of(demands, plans, device)
+    models = [*models_of(demands, plans, device), *starting_of(demands, plans, device)]
     machine = machine_of(plans, device, scheduling)
     total = Attacked()
     for number, pattern in enumerate(_patterns(models, critical_s, rng, horizon_s, random_runs)):
         total.add(play(models, machine, pattern, draw=rng))
         if number % 2:
             total.add(play(models, machine, pattern, noise=shortened(rng), draw=rng))
+    total.worst_response_s = total.worst_response_s[: len(demands)]
     return total
 
 

@@ -1,4 +1,4 @@
-"""Random task sets as in the realtime theory notes: model families, UUniFast, rounded periods.
+"""Random task sets as in docs/design/theory.md: model families, UUniFast, rounded periods.
 
 Four families: small CNNs (a quarter of them with most bytes in the last layers), transformers and
 detectors, diffusion and speech models, and large language models. Compute shares by UUniFast
@@ -45,7 +45,7 @@ FAMILIES = (
 def random_set(
     rng: np.random.Generator, load: float, *, least: int = 5, most: int = 10
 ) -> list[TaskDemand]:
-    """`least`..`most` tasks whose compute times make up `load` of the device."""
+    """`least`..`most` tasks with compute times that make up `load` of the device."""
     while True:
         drawn = _draw(rng, load, int(rng.integers(least, most + 1)))
         if drawn is not None:
@@ -53,7 +53,7 @@ def random_set(
 
 
 def device_for(tasks: list[TaskDemand], memory_ratio: float) -> DeviceCapacity:
-    """A device whose fast memory is the sum of weights and the largest workspace over the ratio."""
+    """A device with (weights + the largest workspace) / ratio of fast memory."""
     weights = sum(task.layout.weight_bytes for task in tasks)
     need = weights + max(task.workspace_bytes for task in tasks)
     tier = TierCapacity(1 << 45, LINK)
@@ -66,13 +66,13 @@ def _draw(rng: np.random.Generator, load: float, count: int) -> list[TaskDemand]
     models = []
     for kind, share in zip(kinds, shares, strict=True):
         family = FAMILIES[int(kind)]
-        compute_s = _log_uniform(rng, family.compute_ms) / 1e3
+        compute_s = log_uniform(rng, family.compute_ms) / 1e3
         period_s = compute_s / max(share, 1e-6)
         if period_s > 12 or period_s < compute_s * 1.05:
             return None
         rounded = PERIODS_S[np.argmin(np.abs(np.log(PERIODS_S / period_s)))]
-        weights = _log_uniform(rng, family.weights_mb) * 1e6
-        workspace = _log_uniform(rng, family.workspace_mb) * 1e6
+        weights = log_uniform(rng, family.weights_mb) * 1e6
+        workspace = log_uniform(rng, family.workspace_mb) * 1e6
         models.append((int(kind), compute_s, float(rounded), weights, int(workspace)))
     scale = load / sum(model[1] / model[2] for model in models)
     tasks = []
@@ -81,7 +81,7 @@ def _draw(rng: np.random.Generator, load: float, count: int) -> list[TaskDemand]
         deadline_s = min(max(scaled * 1.001, period_s * rng.uniform(0.6, 1.0)), period_s)
         if scaled > deadline_s:
             return None
-        compute, sizes = _layers(rng, kind, scaled, weights)
+        compute, sizes = layers(rng, kind, scaled, weights)
         shapes = [LayerShape(int(size) // 64 * 64) for size in sizes]
         tasks.append(
             TaskDemand(
@@ -107,11 +107,11 @@ def uunifast(rng: np.random.Generator, load: float, count: int) -> list[float]:
     return [*shares, left]
 
 
-def _log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
+def log_uniform(rng: np.random.Generator, bounds: tuple[float, float]) -> float:
     return float(np.exp(rng.uniform(np.log(bounds[0]), np.log(bounds[1]))))
 
 
-def _layers(
+def layers(
     rng: np.random.Generator, kind: int, compute_s: float, weights: float
 ) -> tuple[Floats, Floats]:
     """Compute times and bytes per layer, with the shape of the family."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import yaml
 
-from tierline_api.base import API_GROUP, API_VERSION
-from tierline_api.optin import TASK
+from tierline_api.objects.optin import TASK
+from tierline_api.schema.base import API_GROUP, API_VERSION
 from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_FAILED, CommandError
 
 if TYPE_CHECKING:
@@ -28,11 +28,15 @@ _UNREADABLE: Final = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError),
     yaml.YAMLError,
 )
-"""What the client raises, beside its own, of a kubeconfig that is none."""
+"""What the client raises, in addition to its own errors, for a kubeconfig that is none."""
 
 
 class NotThere(CommandError):  # noqa: N818 - a state, not a mistake
     """The one object that was asked for does not exist."""
+
+
+class NotAllowed(CommandError):  # noqa: N818 - a state, not a mistake
+    """RBAC does not let the user see it."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Scope:
     everywhere: bool = False
     context: str | None = None
     kubeconfig: str | None = None
+    user: str | None = None
+    """The user to ask as; None is as the kubeconfig says."""
+    groups: tuple[str, ...] = ()
 
 
 @dataclass
@@ -104,6 +111,26 @@ class Cluster:
         found = self._ask(f"list pods{_in(namespace)}", call, *where, label_selector=selector)
         return [self._connected().sanitize_for_serialization(pod) for pod in found.items]
 
+    def warnings(self, namespace: str) -> list[Json]:
+        """The Warning events of a namespace (empty: of all); None if the user may not read them.
+
+        Raises CommandError.
+        """
+        from kubernetes.client import CoreV1Api  # noqa: PLC0415
+
+        core = CoreV1Api(self._connected())
+        call, where = (
+            (core.list_namespaced_event, [namespace])
+            if namespace
+            else (core.list_event_for_all_namespaces, [])
+        )
+        selector = "type=Warning"
+        try:
+            found = self._ask(f"list events{_in(namespace)}", call, *where, field_selector=selector)
+        except NotAllowed:
+            return []
+        return [self._connected().sanitize_for_serialization(event) for event in found.items]
+
     def pod(self, name: str) -> Json:
         """A pod of the namespace. Raises NotThere, CommandError."""
         from kubernetes.client import CoreV1Api  # noqa: PLC0415
@@ -161,7 +188,27 @@ class Cluster:
                 )
             except (config.ConfigException, *_UNREADABLE) as error:
                 raise _no_cluster(error) from error
+            for name, value in self.impersonation():
+                self._client.set_default_header(name, value)
         return self._client
+
+    def impersonation(self) -> Iterator[tuple[str, str]]:
+        """The headers by which kubectl asks as somebody else; the client knows nothing of it."""
+        from kubernetes.config import kube_config  # noqa: PLC0415
+
+        user, groups = self.scope.user, self.scope.groups
+        if user is None:
+            path = self.scope.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
+            users = kube_config.KubeConfigMerger(path).config.value.get("users") or ()
+            named = (one["user"].value for one in users if one["name"] == self._context.get("user"))
+            chosen = next(named, None) or {}
+            user, groups = chosen.get("as"), tuple(chosen.get("as-groups") or ())
+        if user is None:
+            return
+        yield "Impersonate-User", user
+        for index, group in enumerate(groups):
+            # One header for each group, and the client keeps one of each name as it is written.
+            yield _written(index, "impersonate-group"), group
 
     def _ask(self, what: str, call: Callable[..., Any], *where: str, **how: Any) -> Any:
         from kubernetes.client import ApiException  # noqa: PLC0415
@@ -188,13 +235,20 @@ class Cluster:
         if status == 404:
             return NotThere(f"cannot {what}: there is none", EXIT_BAD_INPUT)
         if status == 403:
-            return CommandError(
+            return NotAllowed(
                 f"cannot {what}: you may not; ask for the ClusterRole tierline-view"
                 f"{'' if self.scope.everywhere else ' in the namespace'}"
             )
         if status == 401:
             return CommandError(f"cannot {what}: the cluster does not know you; log in again")
         return CommandError(f"cannot {what}: {status} {said[:300]}", EXIT_FAILED)
+
+
+def _written(number: int, name: str) -> str:
+    """A name in one of its spellings in small and capital letters, which all mean the same."""
+    return "".join(
+        letter.upper() if number >> index & 1 else letter for index, letter in enumerate(name)
+    )
 
 
 def _in(namespace: str) -> str:

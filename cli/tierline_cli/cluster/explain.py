@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from tierline_api.quantities import format_quantity
+from tierline_api.schema.quantities import format_quantity
 from tierline_cli.cluster.access import Cluster
 from tierline_cli.cluster.options import (
     cluster_options,
@@ -16,7 +16,7 @@ from tierline_cli.cluster.options import (
     scope_of,
 )
 from tierline_cli.cluster.views import PlanView, PodView, TaskView, pod_view, task_view
-from tierline_cli.live import shown_time
+from tierline_cli.reporting.live import shown_time
 
 
 @click.command(name="explain")

@@ -32,10 +32,29 @@ def cluster_options(command: Command) -> Command:
             click.option("-A", "--all-namespaces", "everywhere", is_flag=True),
             click.option("--context", help="Context of the kubeconfig; else the current one."),
             click.option("--kubeconfig", type=click.Path(), help="File; else KUBECONFIG."),
+            click.option(
+                *("--as", "user"),
+                expose_value=False,
+                callback=_keep,
+                help="Ask as this user; else as the kubeconfig says.",
+            ),
+            click.option(
+                *("--as-group", "groups"),
+                multiple=True,
+                expose_value=False,
+                callback=_keep,
+                help="And as a member of this group; may be given several times.",
+            ),
         )
     ):
         command = option(command)
     return command
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Keep what only `scope_of` needs out of each command's signature."""
+    context.meta[f"{__name__}.{parameter.name}"] = value
+    return value
 
 
 def scope_of(
@@ -57,7 +76,11 @@ def scope_of(
         raise CommandError(
             f"a name such as {name} is of one namespace; write -n instead of -A", EXIT_BAD_INPUT
         )
-    return Scope(namespace, everywhere, context, kubeconfig)
+    kept = click.get_current_context().meta
+    user, groups = kept.get(f"{__name__}.user"), kept.get(f"{__name__}.groups", ())
+    if groups and not user:
+        raise CommandError("--as-group needs --as; name the user as well", EXIT_BAD_INPUT)
+    return Scope(namespace, everywhere, context, kubeconfig, user, tuple(groups))
 
 
 def complete_task(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:

@@ -12,8 +12,9 @@ from typing import NoReturn
 import click
 from click.shell_completion import ShellComplete
 
-from tierline_cli.cluster import explain, top, why_pending
+from tierline_cli.cluster import check, explain, top, why_pending
 from tierline_cli.errors import run
+from tierline_cli.output import tell_of_output
 
 _NO_FILES = ":4"
 
@@ -21,20 +22,22 @@ _NO_FILES = ":4"
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tierline")
 def group() -> None:
-    """Show what happens to MemTasks on a cluster; reads with your kubeconfig, changes nothing."""
+    """Show what happens to MemTasks on a cluster, with your rights; only check makes anything."""
 
 
-for command in (top.command, explain.command, why_pending.command):
+for command in (top.command, explain.command, why_pending.command, check.command):
     group.add_command(command)
 
 
 def main() -> NoReturn:
     """Run the plugin."""
+    tell_of_output()
     run(group, "kubectl tierline")
 
 
 def complete() -> None:
     """Print how the words of the command line may go on."""
+    tell_of_output()
     *words, incomplete = sys.argv[1:] or [""]
     for item in ShellComplete(group, {}, "kubectl tierline", "").get_completions(words, incomplete):
         if item.type == "plain":

@@ -15,7 +15,7 @@ from tierline_cli.cluster.access import Cluster
 from tierline_cli.cluster.options import cluster_options, output_option, print_json, scope_of
 from tierline_cli.cluster.views import NodeView, TaskView, node_view, task_view
 from tierline_cli.errors import CommandError
-from tierline_cli.live import shown_size, shown_time
+from tierline_cli.reporting.live import shown_size, shown_time
 
 _PLAIN = {"box": None, "header_style": "bold", "padding": (0, 2, 0, 0)}
 

@@ -1,7 +1,7 @@
 """MemTasks and MemNodes as the plugin shows them: read leniently, as another release wrote them.
 
-Pure. A field that is missing, or that this release cannot read, is None and shows as `-`: whoever
-looks at a cluster with an older plugin still sees the rest.
+Pure. A field that is missing, or that this release cannot read, is None and shows as `-`: a user
+who looks at a cluster with an older plugin still sees the rest.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tierline_api.conditions import ConditionType, Reason
-from tierline_api.memtask_status import Phase
-from tierline_api.optin import GATE, TASK
-from tierline_api.quantities import QuantityError, parse_duration
+from tierline_api.objects.conditions import ConditionType, Reason
+from tierline_api.objects.memtask_status import Phase
+from tierline_api.objects.optin import DRIVER, GATE, TASK
+from tierline_api.schema.quantities import QuantityError, parse_duration
 
 Json = Mapping[str, Any]
 UNSEEN: Final = "Unseen"
@@ -71,6 +71,8 @@ class TaskView:
     tier_bytes: dict[str, int]
     plan: PlanView | None
     conditions: tuple[ConditionView, ...]
+    owners: tuple[str, ...] = ()
+    """Names of what brought it along, if it was not applied by itself."""
 
     @property
     def waits(self) -> bool:
@@ -79,6 +81,12 @@ class TaskView:
         if admitted is None or admitted.status != "True":
             return True
         return admitted.reason == Reason.CHANGE_REFUSED
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is admitted, and its pods do not all run."""
+        ready = self.condition(ConditionType.READY)
+        return not self.waits and (ready is None or ready.status != "True") and self.replicas > 0
 
     def condition(self, kind: ConditionType) -> ConditionView | None:
         """The condition of a type, if anything was said of it."""
@@ -126,6 +134,7 @@ def task_view(found: Json) -> TaskView:
         tier_bytes={t["tier"]: t["bytes"] for t in status.get("tiers") or ()},
         plan=_plan(status.get("plan")),
         conditions=conditions,
+        owners=tuple(str(one.get("name")) for one in metadata.get("ownerReferences") or ()),
     )
 
 
@@ -190,6 +199,14 @@ class PodView:
     task: str
     phase: str
     gated: bool
+    ready: bool = False
+    waits: str = ""
+    """What kube-scheduler or the kubelet says of why it does not run."""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase in {"Succeeded", "Failed"}
 
 
 def pod_view(found: Json) -> PodView:
@@ -197,8 +214,69 @@ def pod_view(found: Json) -> PodView:
     metadata, spec = found["metadata"], found.get("spec") or {}
     task = (metadata.get("annotations") or {}).get(TASK) or (metadata.get("labels") or {}).get(TASK)
     gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
-    phase = str((found.get("status") or {}).get("phase") or "Pending")
-    return PodView(metadata["name"], str(task or ""), phase, GATE in gates)
+    status = found.get("status") or {}
+    conditions = {c["type"]: c for c in status.get("conditions") or ()}
+    return PodView(
+        name=metadata["name"],
+        task=str(task or ""),
+        phase=str(status.get("phase") or "Pending"),
+        gated=GATE in gates,
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        waits=_pod_waits(status, conditions),
+    )
+
+
+def _pod_waits(status: Json, conditions: Mapping[str, Json]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("reason") == "Unschedulable":
+        return f"kube-scheduler: {scheduled.get('message', '')}"
+    all_ = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    waiting = ((one.get("state") or {}).get("waiting") or {} for one in all_)
+    return next(
+        (
+            ": ".join(filter(None, (w["reason"], w.get("message"))))
+            for w in waiting
+            if w.get("reason") not in {None, "ContainerCreating", "PodInitializing"}
+        ),
+        "",
+    )
+
+
+@dataclass(frozen=True)
+class EventView:
+    """A warning about an object."""
+
+    namespace: str
+    kind: str
+    name: str
+    reason: str
+    message: str
+    at: str
+    """When it was given last; texts that sort as they are."""
+    ours: bool
+    """Whether Tierline gave it."""
+
+    def is_of(self, owner: str) -> bool:
+        """Whether it is about an object, or a ReplicaSet that it made."""
+        return self.name == owner or (
+            self.kind == "ReplicaSet" and self.name.rpartition("-")[0] == owner
+        )
+
+
+def event_view(found: Json) -> EventView:
+    """Read an event as the API server has it."""
+    about = found.get("involvedObject") or {}
+    series = found.get("series") or {}
+    times = (series.get("lastObservedTime"), found.get("lastTimestamp"), found.get("eventTime"))
+    return EventView(
+        namespace=str(about.get("namespace") or ""),
+        kind=str(about.get("kind") or ""),
+        name=str(about.get("name") or ""),
+        reason=str(found.get("reason") or ""),
+        message=str(found.get("message") or ""),
+        ours=str(found.get("reportingComponent") or "").startswith(f"{DRIVER}/"),
+        at=next((str(at) for at in times if at), ""),
+    )
 
 
 def _message(conditions: tuple[ConditionView, ...], reason: str) -> str:

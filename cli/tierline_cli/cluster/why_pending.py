@@ -1,13 +1,18 @@
-"""`kubectl tierline why-pending`: why tasks and their pods wait, and what would let them start."""
+"""`kubectl tierline why-pending`: why tasks and their pods wait, and what would let them start.
+
+From the MemTask to the end: one that is admitted may still have no pod (a quota), or pods that
+kube-scheduler or a kubelet does not let run; what these say stands in the pods and their events.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import click
 
-from tierline_api.conditions import Reason
+from tierline_api.objects.conditions import ConditionType, Reason
 from tierline_cli.cluster.access import Cluster, NotThere
 from tierline_cli.cluster.options import (
     cluster_options,
@@ -16,7 +21,15 @@ from tierline_cli.cluster.options import (
     print_json,
     scope_of,
 )
-from tierline_cli.cluster.views import UNSEEN, PodView, TaskView, pod_view, task_view
+from tierline_cli.cluster.views import (
+    UNSEEN,
+    EventView,
+    PodView,
+    TaskView,
+    event_view,
+    pod_view,
+    task_view,
+)
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 
 ADVICE: Final = {
@@ -36,6 +49,9 @@ ADVICE: Final = {
     Reason.TIER_INSUFFICIENT: "name further tiers in spec.swap.tiers, or enlarge the tier",
     Reason.RING_TOO_SMALL: "raise spec.memory.budget: one layer needs more than that at once",
     Reason.NO_MATCHING_DEVICE: "change spec.device, or add a node that has such a device",
+    Reason.NOT_SCHEDULABLE: "let its pods go to a node with such a device (nodeSelector, affinity, "
+    "tolerations), or mend the node as the message says",
+    Reason.NO_PODS: "start a pod of it, or see why none is made (kubectl get events)",
     Reason.NO_LONGER_HOLDS: "mend what became slower, or delete the pod to have it placed "
     "elsewhere",
     Reason.CHANGE_REFUSED: "it runs on as before; undo the change or make room for it",
@@ -61,12 +77,34 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Stuck:
+    """What keeps a pod of an admitted task from running."""
+
+    pod: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A task that is admitted, and does not run."""
+
+    namespace: str
+    task: str
+    node: str | None
+    message: str
+    why: str
+    """Why no pod is there; empty if some are."""
+    pods: tuple[Stuck, ...]
+
+
+@dataclass(frozen=True)
 class Orphan:
     """A pod whose task is not there."""
 
     namespace: str
     pod: str
     task: str
+    why: str
 
 
 @click.command(name="why-pending")
@@ -84,24 +122,29 @@ def command(
     """Say why MemTasks are not admitted, and what would help; of all, or of a task or pod NAME."""
     with Cluster(scope_of(namespace, everywhere, context, kubeconfig, name=name)) as cluster:
         tasks, pods = _read(cluster, name)
+        where = "" if name is None and cluster.scope.everywhere else cluster.namespace
+        events = sorted(map(event_view, cluster.warnings(where)), key=lambda one: one.at)
     waiting = [_waiting(t, pods) for t in tasks if t.waits]
     known = {(task.namespace, task.name) for task in tasks}
     orphans = [
-        Orphan(where, pod.name, pod.task)
+        Orphan(where, pod.name, pod.task, _last(events, where, pod.name))
         for where, pod in pods
         if pod.gated and (where, pod.task) not in known
     ]
+    standing = [_standing(task, pods, events) for task in tasks if task.stands]
     if output == "json":
-        print_json({"waiting": waiting, "pods_without_task": orphans})
+        found = {"waiting": waiting, "not_running": standing, "pods_without_task": orphans}
+        print_json(found)
         return
     for one in waiting:
         _show(one)
     for orphan in orphans:
-        click.echo(
-            f"Pod {orphan.namespace}/{orphan.pod} waits: there is no MemTask {orphan.task}\n"
-            "  what helps: create it, or correct the pod's annotation tierline.io/task"
-        )
-    if not waiting and not orphans:
+        _show_orphan(orphan)
+    for one_more in standing:
+        _show_standing(one_more)
+    if standing:
+        click.echo(f"admitted, but not running: {len(standing)}")
+    if not waiting and not orphans and not standing:
         _show_none(cluster, tasks, name)
 
 
@@ -160,6 +203,59 @@ def _waiting(task: TaskView, pods: list[tuple[str, PodView]]) -> Waiting:
         advice=ADVICE.get(task.reason, "see kubectl describe memtask"),
         gated_pods=tuple(gated),
     )
+
+
+def _standing(
+    task: TaskView, pods: list[tuple[str, PodView]], events: Sequence[EventView]
+) -> Standing:
+    mine = [
+        p for where, p in pods if where == task.namespace and p.task == task.name and not p.over
+    ]
+    ready = task.condition(ConditionType.READY)
+    stuck = [
+        Stuck(pod.name, pod.waits or _last(events, task.namespace, pod.name) or "is starting")
+        for pod in mine
+        if not pod.ready
+    ]
+    makers = (task.name, *task.owners)
+    about = [
+        event.message
+        for event in events
+        if event.namespace == task.namespace and any(event.is_of(maker) for maker in makers)
+    ]
+    return Standing(
+        namespace=task.namespace,
+        task=task.name,
+        node=task.node,
+        message=ready.message if ready else "",
+        why="" if mine else next(reversed(about), "no pod of it was made"),
+        pods=tuple(stuck),
+    )
+
+
+def _last(events: Sequence[EventView], namespace: str, pod: str) -> str:
+    """The last warning about a pod, Tierline's before others'; empty if there is none."""
+    about = [e for e in events if (e.namespace, e.kind, e.name) == (namespace, "Pod", pod)]
+    told = [event for event in about if event.ours] or about
+    return f"{told[-1].reason}: {told[-1].message}" if told else ""
+
+
+def _show_orphan(orphan: Orphan) -> None:
+    click.echo(f"Pod {orphan.namespace}/{orphan.pod} waits: there is no MemTask {orphan.task}")
+    if orphan.why:
+        click.echo(f"  why:        {orphan.why}")
+    click.echo("  what helps: create it, or correct the pod's annotations tierline.io/…")
+
+
+def _show_standing(one: Standing) -> None:
+    where = f" on {one.node}" if one.node else ""
+    click.echo(f"MemTask {one.namespace}/{one.task}: admitted{where}, but not running")
+    if one.message:
+        click.echo(f"  ready:      {one.message}")
+    if one.why:
+        click.echo(f"  why:        {one.why}")
+    for stuck in one.pods:
+        click.echo(f"  pod {stuck.pod}: {stuck.why}")
 
 
 def _show(one: Waiting) -> None:

@@ -3,20 +3,25 @@
 RBAC can allow an agent MemNodes, ResourceSlices and the status of claims, but only all of them. The
 token of the agent's pod says on which node the pod runs (the API server puts that in), so that a
 rule can hold the two against each other. A token that names no node writes nothing.
+
+A MemProfile says which node's agent made it, and is of a device of that node (its MemNode is the
+policy's parameter); an event says so, too, and comes from no other controller.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from ..base import API_GROUP, API_VERSION
-from ..optin import DRIVER
-from .policies import bound, named, requests
-from .view import Manifest
+from tierline_api.objects.optin import DRIVER, NODE_LABEL
+from tierline_api.objects.pod import Manifest
+from tierline_api.pods.policies import bound, named, requests
+from tierline_api.schema.base import API_GROUP, API_VERSION
 
 SERVICE_ACCOUNT: Final = "tierline-agent"
 """The agents' service account, in whatever namespace Tierline is installed."""
 _NODE: Final = "authentication.kubernetes.io/node-name"
 _BEFORE_AND_AFTER: Final = "[object, oldObject].filter(o, o != null)"
+_LONGEST_INSTANCE: Final = 128
+"""Bytes of an event's reporting instance, as the API server has them."""
 _VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
 _NAMED: Final = ("variables.node != ''", "the agent's token names no node; use its pod's own")
 _RULES: Final = {
@@ -39,8 +44,33 @@ _RULES: Final = {
         f" r.driver == '{DRIVER}' && r.pool == variables.node))",
         f"an agent writes the status of claims that have a device of {DRIVER} on its own node only",
     ),
+    "events": (
+        ("events.k8s.io", "v1", ("events",)),
+        f"{_BEFORE_AND_AFTER}.all(o, o.?reportingController.orValue('') == '{DRIVER}/agent'"
+        " && o.?reportingInstance.orValue('') == variables.node.substring(0,"
+        f" size(variables.node) < {_LONGEST_INSTANCE} ? size(variables.node)"
+        f" : {_LONGEST_INSTANCE})"
+        " && o.regarding.kind in ['ResourceClaim', 'Pod'])",
+        "an agent writes events of its own node about claims and pods only",
+    ),
+    "profiles": (
+        (API_GROUP, _VERSION, ("memprofiles",)),
+        f"{_BEFORE_AND_AFTER}.all(o,"
+        f" o.metadata.?annotations[?'{NODE_LABEL}'].orValue('') == variables.node)",
+        "an agent writes MemProfiles that name its own node only",
+    ),
+    "devices": (
+        (API_GROUP, _VERSION, ("memprofiles",)),
+        f"params.metadata.name != variables.node || {_BEFORE_AND_AFTER}.all(o,"
+        " params.?status.?devices.orValue([])"
+        ".exists(d, d.kind == o.spec.device.kind && d.product == o.spec.device.product))",
+        "an agent writes MemProfiles of a device of its own node only",
+    ),
 }
 """What an agent writes: the resources, an expression that is true of its own, and what to say."""
+_PARAMETERS: Final = {"devices": {"apiVersion": API_VERSION, "kind": "MemNode"}}
+"""What a rule looks at in addition: each object of a kind. Where there is none the rule must allow:
+the API server looks for them before it asks whether the request is an agent's."""
 
 
 def manifests() -> Iterator[Manifest]:
@@ -48,7 +78,7 @@ def manifests() -> Iterator[Manifest]:
     account = f"^system:serviceaccount:[^:]+:{SERVICE_ACCOUNT}$"
     for what, (resources, expression, message) in _RULES.items():
         name = f"tierline-agents-{what}"
-        spec = {
+        spec: dict[str, Any] = {
             "failurePolicy": "Fail",
             "matchConstraints": requests((resources,), ("CREATE", "UPDATE", "DELETE")),
             "matchConditions": [
@@ -65,5 +95,9 @@ def manifests() -> Iterator[Manifest]:
                 for rule, sentence in (_NAMED, (expression, message))
             ],
         }
+        binding = bound(name, "Deny")
+        if what in _PARAMETERS:
+            spec["paramKind"] = _PARAMETERS[what]
+            binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Allow"}
         yield named("ValidatingAdmissionPolicy", name, spec)
-        yield bound(name, "Deny")
+        yield binding

@@ -10,8 +10,17 @@ configuration would also sort environment variables, whose order matters to `$(N
 
 from typing import Final, Protocol
 
-from ..optin import GATE, POD_CLAIM, TASK
-from .view import LIBRARY, LISTS, PRELOAD, Manifest, Pod, is_preload, items, mapping
+from tierline_api.objects.optin import GATE, POD_CLAIM, TASK
+from tierline_api.objects.pod import (
+    LIBRARY,
+    LISTS,
+    PRELOAD,
+    Manifest,
+    Pod,
+    is_preload,
+    items,
+    mapping,
+)
 
 
 class Change(Protocol):

@@ -7,16 +7,23 @@ python -m tierline_api.pods.generate --check charts/tierline/files/
 import sys
 from collections.abc import Iterator
 
-from ..generated import as_yaml, write_or_check
-from . import agents, notes, policies
+from tierline_api.generated import as_yaml, write_or_check
+from tierline_api.pods import agents, notes, operators, policies, root, staying
 
 _MODULE = "tierline_api.pods.generate"
 
 
 def files() -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each file that is generated."""
-    documents = [*policies.manifests(), *agents.manifests(), *notes.manifests()]
+    documents = [
+        *policies.manifests(),
+        *agents.manifests(),
+        *operators.manifests(),
+        *notes.manifests(),
+        *staying.manifests(),
+    ]
     yield "admission.yaml", as_yaml(_MODULE, "charts/tierline/files", documents)
+    yield "root-pods.yaml", as_yaml(_MODULE, "charts/tierline/files", [*root.manifests()])
 
 
 def main(arguments: list[str] | None = None) -> int:

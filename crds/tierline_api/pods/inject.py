@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Final
 
-from .changes import CHANGES
-from .refusals import first, warnings
-from .view import Manifest, Pod, items, mapping
+from tierline_api.objects.pod import Manifest, Pod, items, mapping
+from tierline_api.pods.changes import CHANGES
+from tierline_api.pods.refusals import first, warnings
 
 TEMPLATES: Final = {
     "DaemonSet": ("spec", "template"),

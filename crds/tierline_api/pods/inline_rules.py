@@ -15,9 +15,9 @@ from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 
-from ..base import ApiModel, Rule
-from ..memtask import MemTaskSpec
-from ..optin import INLINE
+from tierline_api.objects.memtask import MemTaskSpec
+from tierline_api.objects.optin import INLINE
+from tierline_api.schema.base import ApiModel, Rule
 
 LISTS: Final = frozenset({("swap", "tiers")})
 """Fields that are lists; in an annotation their items are separated by commas."""

@@ -1,4 +1,4 @@
-"""The policy by which only whoever may allocate claims notes what they were granted.
+"""The policy by which only users that may allocate claims note what the claims were granted.
 
 A pod's owner may edit its claim, as a claim is an ordinary object of the namespace. The notes in it
 are what the node's agent gives the pod memory and leases by, so they are the operator's alone; and
@@ -9,9 +9,9 @@ somebody notes before the allocation does no harm: the operator writes its own f
 from collections.abc import Iterator
 from typing import Final
 
-from ..optin import NODE_LABEL, ORDER, PLAN, STANDING, TASK, TERMS
-from .policies import bound, named, requests
-from .view import Manifest
+from tierline_api.objects.optin import NODE_LABEL, ORDER, PLAN, STANDING, TASK, TERMS
+from tierline_api.objects.pod import Manifest
+from tierline_api.pods.policies import bound, named, requests
 
 _CLAIMS: Final = ("resource.k8s.io", "v1", ("resourceclaims",))
 _MAY_ALLOCATE: Final = (

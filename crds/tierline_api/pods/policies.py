@@ -7,11 +7,11 @@ what carries an annotation of tierline.io; everything else passes at the cost of
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ..optin import DRIVER, TASK
-from .changes import CHANGES
-from .inject import TEMPLATES
-from .refusals import REFUSALS, WARNINGS, is_name
-from .view import ANNOTATIONS_CEL, MEANT_CEL, Manifest
+from tierline_api.objects.optin import DRIVER, TASK
+from tierline_api.objects.pod import ANNOTATIONS_CEL, MEANT_CEL, Manifest
+from tierline_api.pods.changes import CHANGES
+from tierline_api.pods.inject import TEMPLATES
+from tierline_api.pods.refusals import REFUSALS, WARNINGS, is_name
 
 API: Final = "admissionregistration.k8s.io/v1"
 _WORKLOADS: Final = (
@@ -142,19 +142,30 @@ def _validating(
 
 
 def _fixed_task() -> Iterator[Manifest]:
-    """Yield the policy by which a pod keeps the task that it was made with."""
+    """Yield the policy by which a pod keeps the task that it was made with.
+
+    The label says it to the operator: a pod without it would run unseen.
+    """
     name = "tierline-pod-task"
-    old, new = (f"{_annotations(of)}[?'{TASK}']" for of in ("oldObject", "object"))
+    old, new = (f"{_annotations(of)}[?'{TASK}'].orValue('')" for of in ("oldObject", "object"))
+    label = "{}.metadata.?labels[?'" + TASK + "'].orValue('')"
+    before, now = label.format("oldObject"), label.format("object")
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests((("", "v1", ("pods",)),), ("UPDATE",)),
         "validations": [
             {
-                "expression": f"{old}.orValue('') == {new}.orValue('')",
+                "expression": f"{old} == {new}",
                 "message": f"the annotation {TASK} is read when a pod is made; change the template"
                 " of its Deployment, or delete the pod and make it anew",
                 "reason": "Invalid",
-            }
+            },
+            {
+                "expression": f"{old} == '' || {before} == '' || {before} == {now}",
+                "message": f"by the label {TASK} Tierline's operator sees the pod; leave it as it"
+                " is while the pod runs, or delete the pod",
+                "reason": "Invalid",
+            },
         ],
     }
     yield named("ValidatingAdmissionPolicy", name, spec)

@@ -9,11 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from ..fields import LABEL_PATTERN
-from ..optin import INLINE, INLINE_NEEDED, POD_CLAIM, TASK
-from .inline_rules import InlineRule, inline_rules
-from .values import VALUES, Kind
-from .view import (
+from tierline_api.objects.optin import INLINE, INLINE_NEEDED, POD_CLAIM, TASK
+from tierline_api.objects.pod import (
     ALL_CONTAINERS_CEL,
     CONTAINERS,
     FOLDER,
@@ -23,6 +20,9 @@ from .view import (
     items,
     mapping,
 )
+from tierline_api.pods.inline_rules import InlineRule, inline_rules
+from tierline_api.pods.values import VALUES, Kind
+from tierline_api.schema.fields import LABEL_PATTERN
 
 KNOWN: Final = (TASK, CONTAINERS, *INLINE)
 """All annotations of pods that start with `tierline.io/`."""

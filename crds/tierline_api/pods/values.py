@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ..device import DeviceKind
-from ..fields import SUBDOMAIN_PATTERN, as_bytes, is_bytes, is_duration
-from ..optin import INLINE
-from ..plan import Tier
-from ..quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
-from ..realtime import Criticality
-from ..swap import OverBudget, SwapPolicy
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.optin import INLINE
+from tierline_api.objects.plan import Tier
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import OverBudget, SwapPolicy
+from tierline_api.schema.fields import SUBDOMAIN_PATTERN, as_bytes, is_bytes, is_duration
+from tierline_api.schema.quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def main() -> int:
         check_table(table, header)
         check_libraries(table, include)
         outputs = {
-            HERE / "src/hooks.h": c_header(table, header),
-            HERE / "src/hooks.c": c_source(table, header),
+            HERE / "src/driver/hooks.h": c_header(table, header),
+            HERE / "src/entry/hooks.c": c_source(table, header),
             ROOT / "docs/hooks.md": markdown(table, header),
         }
     except (TableError, HeaderError) as error:

@@ -1,4 +1,4 @@
-"""The C codec: include/tierline/protocol.h and src/protocol.c."""
+"""The C codec: include/tierline/protocol.h and src/wire/protocol.c."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def c_cases(messages: Iterable[Layout], body: Callable[[Layout], str]) -> str:
 
 
 def c_source(spec: Spec) -> str:
-    """src/protocol.c."""
+    """src/wire/protocol.c."""
     messages = spec.messages
 
     def decode(m: Layout) -> str:

@@ -1,4 +1,4 @@
-"""The Python codec: tierline_agent/protocol.py."""
+"""The Python codec: tierline_agent/transport/protocol.py."""
 
 from __future__ import annotations
 
@@ -211,6 +211,12 @@ def py_parse(spec: Spec, layout: Layout) -> list[str]:
             value = f'struct.unpack_from(f"<{{{count}}}I", payload, cls._FIXED.size)'
         elif of == "digest":
             value = "tuple(item for (item,) in cls._ITEM.iter_unpack(payload[cls._FIXED.size :]))"
+        elif not py_checks(spec, spec.records[of]) and all(
+            field.is_integer and py_value(spec.records[of], field) == field.name
+            for field in spec.records[of].fields
+        ):
+            # Whole numbers only: a message has thousands of them, and one turn parses it.
+            value = f"tuple(starmap({of}, cls._ITEM.iter_unpack(payload[cls._FIXED.size :])))"
         else:
             size = spec.records[of].size
             value = (
@@ -229,7 +235,7 @@ def py_parse(spec: Spec, layout: Layout) -> list[str]:
 
 
 def py_source(spec: Spec) -> str:
-    """tierline_agent/protocol.py."""
+    """tierline_agent/transport/protocol.py."""
     raw = spec.raw
     out = [
         template(

@@ -1,7 +1,7 @@
 """Backups of workspaces: host memory that keeps what a task has in extents while others use them.
 
 A backup is a memfd, so that its client can keep it when the agent ends and offer it to the next
-one. Behind the content lies a page with one word: whether the content is here, or in the extents.
+one. After the content lies a page with one word: whether the content is here, or in the extents.
 It is set after the last copy into the backup, and cleared before the client's next job is granted;
 so at any moment, also when the agent is killed, it names a place where the content is whole.
 

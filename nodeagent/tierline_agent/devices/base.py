@@ -13,7 +13,7 @@ The shape serves the host and a GPU alike:
 * `Words` are one arena's two flag words. On the host both sides use futexes, on a GPU stream memory
   operations.
 * a *stream* brings the streamed extents of a job through the ring (`StreamOrder`). On the host the
-  tiers' links write into the ring (`streaming`), on a GPU the device's own copy engine does.
+  tiers' links write into the ring (`host_stream`), on a GPU the device's own copy engine does.
 
 Invariant: an extent's memory stays mapped in the agent from `create_extent` or `adopt_extent`
 until `destroy_extent`; no mapping is edited while a job runs.
@@ -27,11 +27,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tierline_agent.errors import StreamFailed
-from tierline_agent.sources import Source
 from tierline_agent.tiers import MappedMedium
+from tierline_agent.tiers.sources import Source
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,17 @@ class Extent(Protocol):
         """Whether a client offered it and nothing proves that an earlier agent made it.
 
         Such memory serves only the trust domain that offered it, and is never used again once it
-        is given up: nobody knows who else has it.
+        is given up: nobody knows which other processes have it.
         """
+        ...
+
+    @property
+    def writable(self) -> bool:
+        """Whether the agent can write to it; not what an earlier one had lent only for reading."""
+        ...
+
+    def fits(self, *, sealed: bool) -> bool:
+        """Whether it can be lent again, so that nobody but the agent can write, or not so."""
         ...
 
     @property
@@ -86,6 +95,18 @@ class Words(Protocol):
         """Set both words before a job is granted: so many extents are in place, none consumed."""
         ...
 
+    def ask(self) -> None:
+        """Ask for the device at the job's next gate, and wake the client if it waits for data."""
+        ...
+
+    def ask_no_more(self) -> None:
+        """Withdraw that; the client may have seen it already."""
+        ...
+
+    def restart(self, published: int, consumed: int) -> None:
+        """Set both words, before a job goes on that gave the device away; asks for nothing."""
+        ...
+
     def interrupt(self) -> None:
         """End every wait for the client: the job is over, its words mean nothing any more."""
         ...
@@ -96,23 +117,6 @@ class Words(Protocol):
 
     def close(self) -> None:
         """Give the page back."""
-        ...
-
-
-@runtime_checkable
-class YieldWords(Words, Protocol):
-    """Flag words by which a job can be asked to give the device away at its next gate."""
-
-    def ask(self) -> None:
-        """Ask, and wake the client if it waits for data."""
-        ...
-
-    def ask_no_more(self) -> None:
-        """Withdraw that; the client may have seen it already."""
-        ...
-
-    def restart(self, published: int, consumed: int) -> None:
-        """Set both words, before a job goes on that gave the device away; asks for nothing."""
         ...
 
 
@@ -235,7 +239,7 @@ class Stream(Protocol):
 
     @property
     def follower(self) -> Stream | None:
-        """The stream ahead that it has begun by itself behind it (`StreamOrder.behind`)."""
+        """The stream ahead that it has begun itself, to follow it (`StreamOrder.behind`)."""
         ...
 
     def stay(self) -> None:
@@ -254,7 +258,7 @@ class Ahead(Enum):
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """What a stream is to bring where, and whom it tells; the first two in the event loop."""
+    """What a stream is to bring where, and what it calls; the first two in the event loop."""
 
     sources: Sequence[Source]
     ring: Sequence[Extent]
@@ -272,8 +276,8 @@ class StreamOrder:
     """What may be copied ahead as soon as all of this has arrived, without asking the event loop:
     its link would stand still meanwhile. A device may leave that to `Device.open_stream`."""
     yields: bool = False
-    """Its job may give the device away: then who comes waits for what is under way, for which its
-    plan has `policy.transfers.IN_FLIGHT` extents (P3)."""
+    """Its job may give the device away: then the job that gets it waits for what is under way, for
+    which its plan has `policy.transfers.IN_FLIGHT` extents (P3)."""
     measures: bool = False
     """The time of each copy is wanted; else that of some is enough."""
 
@@ -298,7 +302,7 @@ class Device(Protocol):
 
     @property
     def context_bytes(self) -> int:
-        """Device memory that each process on it costs beside what it allocates; 0 on the host."""
+        """Device memory that each process costs in addition to what it allocates; 0 on the host."""
         ...
 
     @property
@@ -318,6 +322,11 @@ class Device(Protocol):
 
         Its streams have ended, its extents and words were given up. Raises OSError: not yet.
         """
+        ...
+
+    @property
+    def makes_at_once(self) -> bool:
+        """Whether making memory waits for nothing; else it may wait for all jobs of the device."""
         ...
 
     @property
@@ -358,8 +367,11 @@ class Device(Protocol):
         """Unmap and close; the memory is free when the last client that maps it is gone."""
         ...
 
-    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
-        """Return a descriptor that the caller owns; a GPU's are always writable."""
+    def export_extent(self, extent: Extent, *, writable: bool = False, sealed: bool = False) -> int:
+        """Return a descriptor that the caller owns; a GPU's are always writable.
+
+        `sealed`: only this agent can write to it from now on, whatever process opens it again.
+        """
         ...
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:

@@ -1,6 +1,6 @@
 """The host as a device: extents are memfds, and a link reads straight into them.
 
-There is no copy beside the tier's own: `fill` hands the extent's mapping to the read. Huge pages
+There is no copy but the tier's own: `fill` hands the extent's mapping to the read. Huge pages
 come with the first full content, in the thread of the link that brings it: collapsing takes some
 milliseconds, which the event loop does not have.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from tierline_agent.devices.backup import BackupMemory, HostBackup
 from tierline_agent.devices.base import Extent, StreamOrder
+from tierline_agent.devices.host_stream import Stream, StreamRunner
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.devices.staging import HostStaging
-from tierline_agent.protocol import YIELD_BIT
-from tierline_agent.sources import Source
-from tierline_agent.streaming import Stream, StreamRunner
 from tierline_agent.tiers import MappedMedium
+from tierline_agent.tiers.sources import Source
+from tierline_agent.transport.protocol import YIELD_BIT
 from tierline_client import words
 from tierline_client.library import load as load_library
 
@@ -113,6 +113,7 @@ class CpuDevice:
 
     kind = "cpu"
     uuid = ""
+    makes_at_once = True
     copies_itself = False
     lost = False
     context_bytes = 0
@@ -141,15 +142,15 @@ class CpuDevice:
 
     def adopt_extent(self, descriptor: int) -> Extent:
         """Take back an extent from a client's read-only descriptor."""
-        return SharedMemory.adopt(descriptor, self.extent_bytes, "an extent")
+        return SharedMemory.adopt(descriptor, self.extent_bytes, "an extent", to_read=True)
 
     def destroy_extent(self, extent: Extent) -> None:
         """Unmap and close it."""
         _memory(extent).close()
 
-    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
+    def export_extent(self, extent: Extent, *, writable: bool = False, sealed: bool = False) -> int:
         """Return a descriptor."""
-        return _memory(extent).export(writable=writable)
+        return _memory(extent).export(writable=writable, sealed=sealed)
 
     def fill(self, extent: Extent, read: Callable[[memoryview], int]) -> int:
         """Let `read` write into the extent itself; the first time, put huge pages under it."""

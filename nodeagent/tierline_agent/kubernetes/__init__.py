@@ -7,7 +7,7 @@ own, so that an answer of the API server never stands before a lease.
 The truth about what is granted is the API server's: claims with this node's label, allocated by the
 operator. What lies on disk and what is registered with the agent is made from them, piece by piece
 in an order in which every state between two pieces is one that the next start understands
-(`placing`). Nothing is written down beside that, so there is nothing to disagree with.
+(`placing`). Nothing else is written down, so there is nothing to disagree with.
 
     grants      what a claim grants                      pure
     description the description of a claim for containerd pure

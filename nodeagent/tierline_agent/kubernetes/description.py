@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tierline_agent.kubernetes.grants import Grant, Standing
-from tierline_agent.server import SOCKET_NAME
-from tierline_api.device import DeviceKind
-from tierline_api.optin import DRIVER
-from tierline_api.pods.view import FOLDER, LIBRARY
+from tierline_agent.sessions.server import SOCKET_NAME
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.optin import DRIVER
+from tierline_api.objects.pod import FOLDER, LIBRARY
 
 KIND: Final = f"{DRIVER}/claim"
 PYTHON: Final = "python"
@@ -73,6 +73,7 @@ def describe(
     nodes: Sequence[str] = (),
     *,
     learned: bool = False,
+    reconnect_s: float,
 ) -> dict[str, Any]:
     """The description of a granted claim whose pod has `folder`.
 
@@ -83,6 +84,7 @@ def describe(
         boot: of the machine.
         nodes: device nodes that the pod gets.
         learned: whether this very pod was measured, and what it wrote is in its folder.
+        reconnect_s: for how long its program waits for an agent that is away, in seconds.
     """
     mounts = [
         _mount(folder, FOLDER, _READ_ONLY),
@@ -90,10 +92,9 @@ def describe(
     ]
     if grant.standing is Standing.PROFILING:
         mounts.append(_mount(folder / MEASURED, f"{FOLDER}/{MEASURED}", _WRITABLE))
+    variables = environment(grant, learned=learned) | {"TIERLINE_RECONNECT_S": f"{reconnect_s:g}"}
     edits: dict[str, Any] = {
-        "env": [
-            f"{name}={value}" for name, value in sorted(environment(grant, learned=learned).items())
-        ],
+        "env": [f"{name}={value}" for name, value in sorted(variables.items())],
         "mounts": mounts,
     }
     if nodes:

@@ -23,7 +23,7 @@ import grpc.aio
 from tierline_agent.errors import AgentError, ConfigError
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_pb2
-from tierline_api.optin import DRIVER
+from tierline_api.objects.optin import DRIVER
 from tierline_kube.errors import KubeError
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class ClaimName:
 
 
 class Answers(Protocol):
-    """Who does what the kubelet asks for. Failures are AgentError, KubeError or OSError."""
+    """Does what the kubelet asks for. Failures are AgentError, KubeError or OSError."""
 
     async def prepare(self, claim: ClaimName) -> tuple[Grant, tuple[str, ...]]:
         """Prepare a claim; returns what it grants, and the CDI devices that its pod gets."""
@@ -75,7 +75,7 @@ class Driver:
         self._ending = asyncio.Event()
 
     async def start(self) -> None:
-        """Listen, anew if an earlier start failed on its way. Raises ConfigError, OSError."""
+        """Listen, again if an earlier start failed on its way. Raises ConfigError, OSError."""
         await self._close(None)
         await self._listen(
             self._endpoint,

@@ -33,7 +33,7 @@ from tierline_agent.kubernetes.description import (
     file_name,
     remembered,
 )
-from tierline_api.optin import DRIVER
+from tierline_api.objects.optin import DRIVER
 
 _log = logging.getLogger(__name__)
 _LIBRARY: Final = "libtierline.so"
@@ -119,7 +119,7 @@ class PodFolders:
         (self.path(uid) / UNMEASURED).touch()
 
     def tell_planned(self, uid: str) -> None:
-        """Tell the program of a pod that is or was measured to start anew, by its plan."""
+        """Tell the program of a pod that is or was measured to start again, by its plan."""
         if (self.path(uid) / MEASURED).is_dir():
             (self.path(uid) / PLANNED).touch()
 

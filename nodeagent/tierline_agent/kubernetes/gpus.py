@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import yaml
 
-from tierline_api.device import DeviceKind
-from tierline_api.memnode import Device
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memnode import Device
 
 _log = logging.getLogger(__name__)
 NVIDIA: Final = "nvidia.com/gpu"

@@ -17,17 +17,17 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tierline_agent.errors import AgentError
-from tierline_agent.tasks import Preemption, Registration
-from tierline_api.memtask_status import Observed
-from tierline_api.optin import DRIVER, PLAN, STANDING, TASK, TERMS
-from tierline_api.plan import Plan
-from tierline_api.realtime import Criticality
-from tierline_api.terms import Terms
+from tierline_agent.registry import Preemption, Registration
+from tierline_api.objects.memtask_status import Observed
+from tierline_api.objects.optin import DRIVER, PLAN, STANDING, TASK, TERMS
+from tierline_api.objects.plan import Plan
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.terms import Terms
 from tierline_kube.resource import Json
 
 
 class Standing(StrEnum):
-    """How a claim stands; see `tierline_api.optin.STANDING`."""
+    """How a claim stands; see `tierline_api.objects.optin.STANDING`."""
 
     PLANNED = "Planned"
     PROFILING = "Profiling"
@@ -62,7 +62,7 @@ class Grant:
     standing: Standing
     terms: Terms
     plan: Plan | None
-    """None while it is measured alone; beside others it has one for its limit."""
+    """None while it is measured alone; next to others it has one for its limit."""
     observed: Observed | None
     """What was reported of it last."""
 
@@ -94,7 +94,7 @@ class Grant:
 
     @property
     def measured_beside(self) -> bool:
-        """Whether it is measured beside tasks with plans, job by job."""
+        """Whether it is measured next to tasks with plans, job by job."""
         return self.standing is Standing.PROFILING and self.plan is not None
 
     @property

@@ -4,8 +4,9 @@ A pod can write what takes most of a second to parse, in one call that keeps the
 itself. In the agent no job of the node would get its lease meanwhile, so the agent runs this module
 as a program, gives it the line and what is measured, and loads only what it makes of them.
 
-Started anew and not forked: nothing of the agent's memory is in this process, and it has no file of
-the agent's. Light to import: without the API server's client, which takes seconds to load.
+Started as a new program and not forked: nothing of the agent's memory is in this process, and it
+has no file of the agent's. Light to import: without the API server's client, which takes seconds to
+load.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from tierline_api.memprofile import MemProfile, ProfiledDevice
-from tierline_api.metadata import ObjectMeta
-from tierline_api.observed import ObservedProfile
+from tierline_api.objects.memprofile import MemProfile, ProfiledDevice
+from tierline_api.objects.observed import ObservedProfile
+from tierline_api.schema.metadata import ObjectMeta
 
 UNUSABLE: Final = 3
 """Exit status: the line is no profile; what was printed says why."""
@@ -39,7 +40,6 @@ class Subject:
     name: str
     kind: str
     product: str
-    extent_bytes: int | None
 
     def written(self) -> str:
         """As the argument of the program."""
@@ -55,7 +55,6 @@ def profile_of(line: str, subject: Subject) -> MemProfile:
     return ObservedProfile.of_line(line).memprofile(
         ObjectMeta(name=subject.name, namespace=subject.namespace),
         ProfiledDevice.model_validate({"kind": subject.kind, "product": subject.product}),
-        subject.extent_bytes,
     )
 
 

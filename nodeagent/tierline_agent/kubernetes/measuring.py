@@ -1,8 +1,8 @@
 """Profiles of tasks that run alone to be measured: what the pod wrote becomes its MemProfile.
 
-The pod writes lines of JSON into a folder of its own (`tierline_torch.observe`); they are no more
-than its word, about itself: a profile that is wrong makes a plan that its own jobs do not keep.
-What is read is bounded, must be a plain file, and must be what the API takes. The agent's own
+The pod writes lines of JSON into a folder of its own (`tierline_torch.backends.observed`); they are
+no more than its word, about itself: a profile that is wrong makes a plan that its own jobs do not
+keep. What is read is bounded, must be a plain file, and must be what the API takes. The agent's own
 process only looks for the line of the profile, once in each state of the file; another one parses
 it (`judging`).
 
@@ -29,9 +29,10 @@ from tierline_agent.kubernetes.description import MEASURED, PROFILE
 from tierline_agent.kubernetes.folders import PodFolders
 from tierline_agent.kubernetes.grants import Grant, Standing
 from tierline_agent.kubernetes.judging import Subject
-from tierline_api.memnode import Device
-from tierline_api.memprofile import MAX_LAYERS
-from tierline_api.observed import PROFILE_LINE
+from tierline_api.objects.memnode import Device
+from tierline_api.objects.memprofile import MAX_LAYERS
+from tierline_api.objects.observed import PROFILE_LINE
+from tierline_api.objects.optin import NODE_LABEL
 from tierline_kube.client import Kube
 from tierline_kube.errors import Conflict, KubeError
 from tierline_kube.resource import MEMPROFILE, Json
@@ -112,7 +113,7 @@ class Measuring:
     async def _bound(self, grant: Grant, pod: _Pod, *, measured: bool) -> None:
         """Take back the node's disk from a pod that fills it, also after it was measured.
 
-        Its container can write until it starts anew.
+        Its container can write until it starts again.
 
         Raises:
             Unusable: it wrote too much.
@@ -160,7 +161,6 @@ class Measuring:
             name=grant.terms.profile or grant.task,
             kind=device.kind.value,
             product=device.product,
-            extent_bytes=device.extent_bytes,
         )
         try:
             line = _line_of(content)
@@ -171,6 +171,8 @@ class Measuring:
         except NotJudged as error:
             raise NotJudged(f"{who} wrote a profile that cannot be judged: {error}") from error
         pod.stamp = stamp
+        if found is not None:  # a policy holds it against the node of the agent's token
+            found["metadata"]["annotations"] = {NODE_LABEL: grant.pool}
         return found
 
     def _give_up(self, grant: Grant, pod: _Pod) -> None:

@@ -1,8 +1,8 @@
 """The objects that the agent writes about its node and its claims: pure builders.
 
-A MemNode is what `reporting.describe_node` says; here it becomes two writes, because status is
-written apart. A ResourceSlice shows users and schedulers the node's devices; what is free on them
-is the operator's knowledge alone, so its capacities are those of the whole device.
+A MemNode is what `reporting.snapshot.describe_node` says; here it becomes two writes, because
+status is written apart. A ResourceSlice shows users and schedulers the node's devices; what is free
+on them is the operator's knowledge alone, so its capacities are those of the whole device.
 """
 
 from __future__ import annotations
@@ -12,10 +12,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from tierline_agent.kubernetes.grants import Grant
-from tierline_api.conditions import Condition, ConditionStatus, ConditionType, Reason, updated
-from tierline_api.memnode import Device, Health, MemNode
-from tierline_api.memtask_status import Observed
-from tierline_api.optin import DRIVER, FAST_MEMORY
+from tierline_api.objects.conditions import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    updated,
+)
+from tierline_api.objects.memnode import Device, Health, MemNode
+from tierline_api.objects.memtask_status import Observed
+from tierline_api.objects.optin import DRIVER, FAST_MEMORY
 from tierline_kube.resource import NODE, POD, Json
 
 _LONGEST_ATTRIBUTE: Final = 64

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from tierline_api.memtask_status import Observed
+from tierline_api.objects.memtask_status import Observed
 
 _WINDOW: Final = 1024
 """So many jobs give the percentiles, and the time of over-runs."""

@@ -24,8 +24,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
+from tierline_agent.admin.client import Agent, AgentRefused
 from tierline_agent.errors import AgentError
-from tierline_agent.kubernetes.agent import Agent, AgentRefused
 from tierline_agent.kubernetes.description import Version, describe, device_id
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
@@ -53,6 +53,8 @@ class Placing:
         descriptions: Descriptions,
         boot: str,
         opener: Opener = lambda _grant: Access(),
+        *,
+        reconnect_s: float,
     ) -> None:
         self._agent = agent
         self._library = library
@@ -61,6 +63,7 @@ class Placing:
         self._descriptions = descriptions
         self._boot = boot
         self._opener = opener
+        self._reconnect_s = reconnect_s
         self._made: dict[str, Grant] = {}
         """By claim: what was made of it by this process, completely."""
         self._behind: dict[str, Grant] = {}
@@ -149,7 +152,11 @@ class Placing:
         complete = await self._register(grant, registered)
         access = self._opener(grant)
         learned = self._folders.has_measured(grant.uid)
-        description = describe(grant, folder, version, self._boot, access.nodes, learned=learned)
+        description = describe(
+            *(grant, folder, version, self._boot, access.nodes),
+            learned=learned,
+            reconnect_s=self._reconnect_s,
+        )
         self._descriptions.write(grant.uid, description)
         if grant.planned:
             self._folders.tell_planned(grant.uid)  # not before what it is to start with is there
@@ -185,7 +192,7 @@ class Placing:
         return True
 
     def _held_up(self) -> str:
-        """Who still has memory by an earlier plan, as the end of a sentence."""
+        """Which pods still have memory by an earlier plan, as the end of a sentence."""
         if not self._behind:
             return ""
         who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))

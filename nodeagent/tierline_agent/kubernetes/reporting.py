@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tierline_agent.admin.client import Agent
 from tierline_agent.kubernetes import objects
-from tierline_agent.kubernetes.agent import Agent
 from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.observing import Observation
-from tierline_api.conditions import Condition
-from tierline_api.memnode import Device, Health, MemNode
-from tierline_api.quantities import QuantityError, parse_quantity
+from tierline_api.objects.conditions import Condition
+from tierline_api.objects.memnode import Device, Health, MemNode
+from tierline_api.schema.quantities import QuantityError, parse_quantity
 from tierline_kube.client import Kube
 from tierline_kube.errors import NotFound, Refused
 from tierline_kube.resource import CLAIM, MEMNODE, NODE, SLICE, Json

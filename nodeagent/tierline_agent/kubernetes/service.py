@@ -15,10 +15,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from tierline_agent.admin.client import Agent
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
-from tierline_agent.kubernetes import gpus
-from tierline_agent.kubernetes.agent import Agent
+from tierline_agent.kubernetes import gpus, pulse
 from tierline_agent.kubernetes.driver import ClaimName, Driver
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
@@ -26,15 +26,18 @@ from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.objects import pod_of
 from tierline_agent.kubernetes.placing import Placing
+from tierline_agent.kubernetes.pulse import Pulse
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
 from tierline_agent.kubernetes.thread import CLAIMS, KUBELET, Objection
-from tierline_agent.state import boot_id
-from tierline_api.device import DeviceKind
-from tierline_api.optin import DRIVER, NODE_LABEL
+from tierline_agent.processes.lives import Lives
+from tierline_agent.processes.state import boot_id
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.conditions import Reason
+from tierline_api.objects.optin import DRIVER, NODE_LABEL
 from tierline_kube.client import BOOKMARK, Kube
 from tierline_kube.errors import KubeError, NotFound
 from tierline_kube.events import Reporter, event
-from tierline_kube.resource import CLAIM, EVENT, Json
+from tierline_kube.resource import CLAIM, EVENT, MEMNODE, Json
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S: Final = 0.5
@@ -50,18 +53,25 @@ class Service:
     """What is done. See `driver.Answers`."""
 
     def __init__(
-        self, config: AgentConfig, settings: KubernetesSettings, node: str, object_to: Objection
+        self,
+        config: AgentConfig,
+        settings: KubernetesSettings,
+        node: str,
+        lives: Lives,
+        object_to: Objection,
     ) -> None:
         self._settings = settings
         self._node = node
         self._object_to = object_to
         self._kube = Kube(MANAGER)
+        self._pulse_kube = Kube(pulse.MANAGER)
         self._own_claims = CLAIM.selected(f"{NODE_LABEL}={node}")
         socket = Path(config.run_dir) / "admin.sock"
         self._agent = Agent(socket, config.limits.admin_line_bytes)
         period_s = settings.report_period_s
         self._node_report = NodeReport(self._kube, self._agent, node, period_s)
         self._claim_reports = ClaimReports(self._kube, self._agent, period_s)
+        self._pulse = Pulse(self._pulse_kube, self._agent, node, settings.registry_dir, lives)
         self._folders = PodFolders(Path(settings.pods_dir))
         self._measuring = Measuring(self._kube, self._folders)
         self._claims: dict[str, Json] = {}
@@ -69,13 +79,13 @@ class Service:
         self._changed = asyncio.Event()
         self._slices_unsure = False
         self._told: set[tuple[str, str]] = set()
-        self._kills = 0
+        self._interventions = 0
         """Number of the next program that was ended by the agent to tell of."""
         self._placing: Placing | None = None
 
     async def run(self, ending: asyncio.Event) -> None:
         """Work until `ending` is set. Raises NoCluster."""
-        async with self._kube:
+        async with self._kube, self._pulse_kube:
             driver = Driver(
                 self,
                 self._node,
@@ -85,6 +95,7 @@ class Service:
             parts = [
                 asyncio.create_task(self._again("serve the kubelet", self._serve, driver)),
                 asyncio.create_task(self._again("watch claims", self._watch)),
+                asyncio.create_task(self._again("give signs of life", self._beat)),
             ]
             await ending.wait()
             for part in parts:
@@ -147,6 +158,16 @@ class Service:
                 found[uid] = None
         return found
 
+    async def _beat(self) -> None:
+        """Give signs of life; where no pod can start, tell so once."""
+        while True:
+            node = await self._pulse.beat()
+            if node is not None:
+                reason = Reason.KUBELET_NOT_REGISTERED
+                about = MEMNODE.reference(node["metadata"])
+                await self._warn(about, "Register", reason, self._pulse.state()[2])
+            await self._pulse.pause()
+
     # -- the steady work
 
     async def _serve(self, driver: Driver) -> None:
@@ -168,7 +189,7 @@ class Service:
             await self._attempt("report on the node", report)
             grants = self._grants()
             await self._attempt("report on claims", self._claim_reports.write(grants))
-            await self._attempt("tell whose programs were ended", self._tell_kills())
+            await self._attempt("tell whose programs were ended", self._tell_interventions())
             profiles = self._measuring.look(grants.values(), self._node_report.devices)
             await self._attempt("write what was measured", profiles)
             await self._pause(measuring=self._measuring.awaits(grants.values()))
@@ -204,6 +225,7 @@ class Service:
             Descriptions(Path(settings.cdi_dir)),
             boot_id(),
             self._open,
+            reconnect_s=settings.reconnect_s,
         )
 
     def _open(self, grant: Grant) -> Access:
@@ -243,6 +265,7 @@ class Service:
 
     async def registered(self, error: str) -> None:
         """The kubelet knows the driver, and may have removed its slices before."""
+        self._pulse.registered(error)
         if error:
             _log.error("the kubelet refuses the driver: %s", error)
             self._object_to(KUBELET, f"it refuses the driver: {error}")
@@ -269,15 +292,15 @@ class Service:
         self._told.add((metadata["uid"], note))
         await self._warn(CLAIM.reference(metadata), "Prepare", reason, note)
 
-    async def _tell_kills(self) -> None:
-        """Write an event about the pod of each program that the agent has ended since the last."""
-        answer = await self._agent.ask("kills", since=self._kills)
-        self._kills = answer["cursor"]
-        for kill in answer["kills"]:
-            claim = self._claims.get(kill["task"])
+    async def _tell_interventions(self) -> None:
+        """Write an event about the pod of each program whose job was revoked, or that was ended."""
+        answer = await self._agent.ask("interventions", since=self._interventions)
+        self._interventions = answer["cursor"]
+        for one in answer["interventions"]:
+            claim = self._claims.get(one["task"])
             pod = pod_of(claim["metadata"]) if claim is not None else None
             if pod is not None:
-                await self._warn(pod, "Kill", kill["reason"], kill["sentence"])
+                await self._warn(pod, one["action"], one["reason"], one["sentence"])
 
     async def _warn(self, about: Json, action: str, reason: str, note: str) -> None:
         """Write an event; a failure is only logged: no event is part of the truth."""

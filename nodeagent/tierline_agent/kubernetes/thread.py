@@ -15,6 +15,7 @@ from typing import Final
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
+from tierline_agent.processes.lives import Lives
 from tierline_kube.errors import KubeError
 
 _log = logging.getLogger(__name__)
@@ -38,11 +39,17 @@ class KubernetesThread:
     """The thread."""
 
     def __init__(
-        self, config: AgentConfig, settings: KubernetesSettings, node: str, object_to: Objection
+        self,
+        config: AgentConfig,
+        settings: KubernetesSettings,
+        node: str,
+        lives: Lives,
+        object_to: Objection,
     ) -> None:
         self._config = config
         self._settings = settings
         self._node = node
+        self._lives = lives
         self._object_to = object_to
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
@@ -65,7 +72,9 @@ class KubernetesThread:
         try:
             from tierline_agent.kubernetes.service import Service  # noqa: PLC0415
 
-            service = Service(self._config, self._settings, self._node, self._object_to)
+            service = Service(
+                self._config, self._settings, self._node, self._lives, self._object_to
+            )
             self._loop.run_until_complete(service.run(self._ending))
         except (AgentError, KubeError) as error:
             _log.error("the Kubernetes part ended: %s", error)

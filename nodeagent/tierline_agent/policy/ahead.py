@@ -3,16 +3,16 @@
 When a job's stream is complete, its ring empties while its last layers run, and stays empty until
 the next job. If that is the same task's, it begins with the same extents: so they are copied in
 advance, each as soon as the slot where it belongs is free. They are for latency only and earn no
-admission credit. So that no proof is touched by them (rule P4 of the realtime theory notes),
+admission credit. So that no proof is touched by them (P4 in docs/design/theory.md),
 
 * they begin only while nobody else has the device, wants it, or has parked a job on it,
 * no more extents are on their way at a time than a link may have in flight (`transfers.IN_FLIGHT`):
-  whoever comes waits for no more than that, which is in its plan (P3); they may be any of those
+  the next job waits for no more than that, which is in its plan (P3); they may be any of those
   whose slots are free, but each counts only when those before it are there,
 * they end as soon as anybody else asks for the device.
 
-What has arrived stays good until another arena's job takes the ring of the domain, whoever else had
-the device meanwhile. A job that is parked loses it: its own slots are all that counts then.
+What has arrived stays good until another arena's job takes the ring of the domain, whatever else
+had the device meanwhile. A job that is parked loses it: its own slots are all that counts then.
 
 Nothing here knows devices, clocks or clients.
 
@@ -49,8 +49,8 @@ class Situation:
     blocked: bool
     """Nobody would be given the device at the moment."""
     others_hold: bool
-    """A job has it whose arena is another one, or whose stream begins anew; not what the client
-    that is copied for does beside its jobs."""
+    """A job has it whose arena is another one, or whose stream begins again; not what the client
+    that is copied for does outside its jobs."""
 
 
 def may_go_ahead(now: Situation) -> bool:

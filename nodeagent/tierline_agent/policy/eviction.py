@@ -1,4 +1,4 @@
-"""Where extents for a request come from: reused, made anew, or made in place of others.
+"""Where extents for a request come from: reused, newly made, or made in place of others.
 
 Idle extents keep the bytes of the trust domain that used them last, so they are *reused* only
 inside that domain. Another domain's idle extents are *destroyed* (their memory goes back to the

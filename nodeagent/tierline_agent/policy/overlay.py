@@ -1,4 +1,4 @@
-"""Whose content lies in the workspace that the tasks of one trust domain share. Pure.
+"""Which task's content lies in the workspace that the tasks of one trust domain share. Pure.
 
 Jobs on a device are exclusive, so one set of extents serves the workspaces of all tasks of a
 domain. A task whose workspace is preserved has its content either in the extents, or in a backup
@@ -46,6 +46,10 @@ class Overlay:
         """The largest workspace."""
         return max((tenant.size_bytes for tenant in self._tenants.values()), default=0)
 
+    def __contains__(self, token: int) -> bool:
+        """Whether this task shares the extents."""
+        return token in self._tenants
+
     def join(self, token: int, size_bytes: int, *, preserve: bool) -> None:
         """A task shares the extents from now on."""
         self._tenants[token] = _Tenant(size_bytes, preserve)
@@ -53,7 +57,7 @@ class Overlay:
     def rejoin(
         self, token: int, size_bytes: int, reach_bytes: int, *, preserve: bool, saved: bool
     ) -> bool:
-        """A task of before is back, with content that is saved, or in the extents.
+        """A task from before the restart is back, with content that is saved, or in the extents.
 
         False, and nothing is changed, if it says that its content is in the extents, and another
         task has been there since.

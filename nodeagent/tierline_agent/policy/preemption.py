@@ -4,18 +4,25 @@ A job gives the device away where a layer ends or while it waits for data, to an
 (`leases.decide`). What it has computed stays parked in its own memory. The rules for what it has
 streamed are those that admission proved its deadlines with:
 
-* who streams takes the ring of its domain when it gets the device: the job whose extents lie there
-  loses them, and goes on later from the first extent that its next layer reads, with an empty ring
-  (the restart penalty);
+* a job that streams takes the ring of its domain when it gets the device: the job whose extents lie
+  there loses them, and goes on later from the first extent that its next layer reads, with an empty
+  ring (the restart penalty);
 * a fully resident job takes no ring. In `RING_KEEPING` the copies for the interrupted job go on
-  beside it, and nothing is streamed again; in `LAYER_PREEMPTIVE` a job loses its ring when it
-  yields, whoever follows;
+  meanwhile, and nothing is streamed again; in `LAYER_PREEMPTIVE` a job loses its ring when it
+  yields, whichever follows;
 * one stream runs at a time. A job whose ring nobody took, but whose stream another domain's
-  displaced, goes on behind what is in place; on a device that copies by itself, whose copies cannot
+  displaced, goes on after what is in place; on a device that copies by itself, whose copies cannot
   be taken back, it has lost its ring, too.
 
-A job may hold the device for its planned time, and once more the penalty for each ring it lost. One
-that takes longer has no claim before its deadline any more: it goes on in what others leave.
+A job may hold the device for its planned time, and for what others were charged when they preempted
+it: a dispatch for each time that it went on, and the penalty for each time that its stream began
+again. One that takes longer has no claim before its deadline any more: it goes on in what others
+leave.
+
+A job without an arena has no gates, also where its task's others do: it keeps the device to its
+end. Admission took it for a layer of its task. So it has its task's rank only as long as it is no
+longer than one: after one that was, the next goes after all others, as jobs of a program that
+starts do (`has_rank`), until one is as short again.
 
 Nothing here knows clocks, streams or clients.
 
@@ -24,12 +31,8 @@ Invariant: of the jobs of one domain at most one has extents in the ring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-YIELD_MINORS: Mapping[str, int] = {"cpu": 2, "cuda": 3}
-"""The minor version of the protocol since which clients give a device away inside a job."""
 
 
 class Scheduling(StrEnum):
@@ -46,21 +49,38 @@ class Terms:
     scheduling: Scheduling
     layer_ns: int
     """When it must stand at a gate after it was asked: its longest layer, and on a GPU what it may
-    wait for before and behind it."""
-    penalty_ns: int
-    """What one preemption makes it do again, at worst."""
+    wait for before and after it."""
     parked_bytes: int
     """Fast memory for what a preempted job has computed so far."""
 
 
-def budget_ns(planned_ns: int, penalty_ns: int, rings_lost: int) -> int:
-    """How long a job may hold the device in all."""
-    return planned_ns + rings_lost * penalty_ns
+@dataclass(frozen=True)
+class Allowance:
+    """How long a job may hold the device, nanoseconds."""
+
+    planned_ns: int
+    """If nothing preempts it."""
+    resume_ns: int
+    """How much longer for each time that it went on: its way back to the device."""
+    penalty_ns: int
+    """How much longer for each time that its stream began again."""
+
+    def budget_ns(self, ways_back: int, restarts: int) -> int:
+        """In all."""
+        return self.planned_ns + ways_back * self.resume_ns + restarts * self.penalty_ns
+
+
+def has_rank(gateless_ns: int, layer_ns: int) -> bool:
+    """Whether a job without gates has its task's rank: if the last one took no longer than a layer.
+
+    `gateless_ns` is how long that had the device, 0 if there was none.
+    """
+    return gateless_ns <= layer_ns
 
 
 @dataclass
 class Rings:
-    """Whose extents lie in the ring of each domain, by keys of jobs."""
+    """Which job's extents lie in the ring of each domain, by keys of jobs."""
 
     _owners: dict[str, int] = field(default_factory=dict)
 

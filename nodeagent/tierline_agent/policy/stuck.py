@@ -16,6 +16,8 @@ _TIMES_WARMUP = 10
 def limit_ns(least_ns: int, planned_ns: int, *, warmup: bool) -> int:
     """How long a job may have the device, nanoseconds.
 
-    `least_ns` is what each may; `planned_ns` is 0 where nothing is planned.
+    `least_ns` is what each may; `planned_ns` is 0 where nothing is planned. A warm-up job of whose
+    kind nothing was measured may take longer than any other.
     """
-    return max(least_ns * (_TIMES_WARMUP if warmup else 1), _TIMES_PLANNED * planned_ns)
+    unknown = warmup and not planned_ns
+    return max(least_ns * (_TIMES_WARMUP if unknown else 1), _TIMES_PLANNED * planned_ns)

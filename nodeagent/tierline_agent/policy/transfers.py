@@ -6,7 +6,7 @@ Loading and filling of resident extents have no deadline and go last. A link run
 
 While a job streams, a transfer without a deadline begins on none of its links for its device, also
 where the stream waits for its client and the link is idle: the pipeline recursion of the planner
-charges what is in flight when a job is dispatched (rule P3 of the realtime theory notes), once, and
+charges what is in flight when a job is dispatched (P3 in docs/design/theory.md), once, and
 has no link busy with anything else later. A load that slipped in each time that a slot is free
 would cost a job one flight for each of its extents.
 

@@ -21,7 +21,7 @@ NEVER = 0
 
 
 def next_device(waiting: Mapping[str, int], last_turn: Mapping[str, int]) -> str:
-    """Whose turn it is, among devices of which something waits (at least one).
+    """Which device has the turn, among those of which something waits (at least one).
 
     `waiting` has the deadline of each one's most urgent transfer, `last_turn` the number of the
     turn that it had last; turns are counted from 1.

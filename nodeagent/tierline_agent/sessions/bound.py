@@ -1,6 +1,6 @@
 """The bound of a job of which nothing is known: it was never measured.
 
-Others were admitted beside jobs that end by then, and nothing else ends this one: its program is
+Others were admitted next to jobs that end by then, and nothing else ends this one: its program is
 killed at once.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tierline_agent.kills import KillReason
+from tierline_agent.processes.interventions import KillReason
 from tierline_agent.sessions.client import Client
 
 
@@ -41,4 +41,6 @@ class Bound:
             "MemProfile"
         )
         client.task.note_once("too-long", sentence)
-        client.node.kills.kill(client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence)
+        client.node.interventions.kill(
+            client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence
+        )

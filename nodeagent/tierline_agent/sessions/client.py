@@ -2,7 +2,7 @@
 
 Invariant: a request that was spawned is answered exactly once, with its reply or an ERROR; the
 number of such requests is bounded, because reading pauses at the bound. One that works on an arena
-is counted there before the next message is read, so that no message behind it finds it idle.
+is counted there before the next message is read, so that no later message finds it idle.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from tierline_agent.arenas import Arena
-from tierline_agent.connection import Connection, Handler
+from tierline_agent.context import Node
 from tierline_agent.devices.base import Staging
 from tierline_agent.errors import ConnectionViolation, QuotaExceeded
-from tierline_agent.identity import Peer, Process
-from tierline_agent.node import Node
-from tierline_agent.policy.preemption import YIELD_MINORS
+from tierline_agent.memory.arenas import Arena
+from tierline_agent.memory.extents import Share
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.protocol import MAX_DESCRIPTORS, DescriptorKind, Fds, Message
-from tierline_agent.recovery import ClientRecord
+from tierline_agent.processes.identity import Peer, Process
+from tierline_agent.registry import Task
+from tierline_agent.scheduling.recovery import ClientRecord
 from tierline_agent.sessions.replies import error_for, internal_error, is_expected
-from tierline_agent.tasks import Task
+from tierline_agent.transport.connection import Connection, Handler
+from tierline_agent.transport.protocol import MAX_DESCRIPTORS, DescriptorKind, Fds, Message
 
 
 class Client:
@@ -39,8 +39,6 @@ class Client:
         self.peer = peer
         self.token = 0
         self.process_name = ""
-        self.minor = 0
-        """Minor version of the protocol that it speaks."""
         self.arenas: dict[int, Arena] = {}
         self.leaving: list[Arena] = []
         """Arenas that it freed, whose extents are not given up yet."""
@@ -48,6 +46,8 @@ class Client:
         """Whether it has a workspace in extents of the agent."""
         self.staging: Staging | None = None
         self.requests: set[asyncio.Task[None]] = set()
+        self.closed: asyncio.Future[None] = node.loop.create_future()
+        """Done when it has left and all is given up."""
         self.deadline_ns = BACKGROUND_NS
         """Deadline of its job in progress, by which its fetches are ordered."""
         self.job_arena: Arena | None = None
@@ -63,12 +63,8 @@ class Client:
             handler,
             node.config.limits.outgoing_bytes,
             self.close_elsewhere,
+            node.in_flight,
         )
-
-    @property
-    def can_yield(self) -> bool:
-        """Whether its jobs can give the device away before they end."""
-        return self.minor >= YIELD_MINORS[self.unit.device.kind]
 
     @property
     def process(self) -> Process:
@@ -79,6 +75,11 @@ class Client:
     def domain(self) -> str:
         """Its trust domain."""
         return self.task.registration.domain
+
+    @property
+    def share(self) -> Share:
+        """What its task may have of resident extents."""
+        return Share(self.task.name, self.domain, len(self.task.plan.resident_extents))
 
     def __str__(self) -> str:
         return f"{self.task.name} (process {self.process.pid})"
@@ -150,9 +151,33 @@ class Client:
                 "one process, register another task for a second one"
             )
         self.task.arena_owner = self
+        self.task.arena_users.add(self)
+
+    def those_before(self) -> list[asyncio.Future[None]]:
+        """Clients that have left and have not given the task's arenas up, until they have."""
+        users = self.task.arena_users
+        return [
+            one.closed
+            for one in users
+            if isinstance(one, Client) and one is not self and one.connection.closed
+        ]
+
+    def follows(self, token: int) -> list[asyncio.Future[None]]:
+        """Connections that this process had before, until they have given all up.
+
+        The one with `token` it has no more, which the agent may not have seen yet. Of others of the
+        task nothing is waited for: they may wait for this one.
+        """
+        users = [one for one in self.task.arena_users if isinstance(one, Client)]
+        own = [one for one in users if one is not self and one.process == self.process]
+        for one in own:
+            if one.token == token:
+                one.connection.close()
+        return [one.closed for one in own if one.connection.closed]
 
     def disown_arenas(self) -> None:
         """Let another client have the task's arenas, if this one had them."""
+        self.task.arena_users.discard(self)
         if self.task.arena_owner is self:
             self.task.arena_owner = None
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tierline_agent.arenas import Arena
-from tierline_agent.work import Execution
+from tierline_agent.memory.arenas import Arena
+from tierline_agent.scheduling.execution import Execution
 
 
 @dataclass
@@ -17,6 +17,10 @@ class Job:
     release_ns: int
     deadline_ns: int
     warmup: bool
+    due_ns: int = 0
+    """When it is due among others (`policy.releases`)."""
+    eligible_ns: int = 0
+    """Its time among them."""
     execution: Execution | None = None
     granted_ns: int | None = None
     revoked: bool = False

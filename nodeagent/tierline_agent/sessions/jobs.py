@@ -1,6 +1,7 @@
 """Jobs: JOB_BEGIN, YIELD, REWIND, JOB_END, ACK.
 
-A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is revoked
+A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is a part of
+another process's job, and none (`nesting`); or it is revoked
 because its weights cannot be streamed or it keeps the device from others beyond its limit
 (`policy.stuck`), and ends by ACK, by JOB_END, or with its connection when neither comes in time.
 Asked by its flag words, a job gives the lease away by YIELD and waits for RESUMED. One that never
@@ -9,11 +10,11 @@ lease where it was left open (`open_jobs`) is told of when it has begun, by JOB_
 JOB_RETURNED.
 
 A program that runs job after job begins the next one as soon as it has ended one. What nobody waits
-for then is done behind that: the device is given away at once, and granted again if its client has
-asked, and the job is counted after that (`settle`). Only JOB_BEGIN overtakes it.
+for then is done after that: the device is given away at once, and granted again if its client has
+asked, and the job is counted last (`settle`). Only JOB_BEGIN overtakes it.
 
-Times come from the client and are clamped to what is possible. Its releases and deadlines order the
-jobs of all: admission believes that a task's are a period apart, and nothing here enforces it.
+Times come from the client and are clamped to what is possible. Its releases and deadlines say what
+is counted as missed; among others a job is served by what admission charged (`policy.releases`).
 
 Invariant: a granted job is counted exactly once: by a record if its client lived to end it, else
 as broken; before the client is told that it ended, if it waits for that, and before anybody else's
@@ -29,14 +30,23 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 
-from tierline_agent.arenas import Arena
-from tierline_agent.devices.base import YieldWords
 from tierline_agent.errors import ConnectionViolation, StreamFailed
-from tierline_agent.kills import KillReason
+from tierline_agent.memory.arenas import Arena
 from tierline_agent.policy import stuck
-from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.leases import Claim, Rank
+from tierline_agent.policy.preemption import Allowance, has_rank
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.protocol import (
+from tierline_agent.processes.interventions import KillReason
+from tierline_agent.scheduling.execution import Execution, Yielding
+from tierline_agent.scheduling.execution import Job as Demand
+from tierline_agent.sessions.bound import Bound
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.nesting import Nesting
+from tierline_agent.sessions.open_jobs import OpenJobs
+from tierline_agent.sessions.records import Records
+from tierline_agent.sessions.workspace import ClientWorkspace
+from tierline_agent.transport.protocol import (
     NO_ARENA,
     Ack,
     Ended,
@@ -54,18 +64,19 @@ from tierline_agent.protocol import (
     Rewound,
     Yield,
 )
-from tierline_agent.sessions.bound import Bound
-from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
-from tierline_agent.sessions.open_jobs import OpenJobs
-from tierline_agent.sessions.records import Records
-from tierline_agent.sessions.workspace import ClientWorkspace
-from tierline_agent.work import Execution, Yielding
-from tierline_agent.work import Job as Demand
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.overheads import OVERHEADS
 
 _log = logging.getLogger(__name__)
 _LATEST_NS = 1 << 62
+_WORD_NS = 100_000_000
+"""A job is not believed to have ended longer than this before its JOB_END is read."""
 _NOT_STREAMED = "its weights could not be streamed"
+
+
+def _part(job: Job) -> int | None:
+    """What a job is of its release: a plan has a task's arenas for one process at a time."""
+    return None if job.arena is None else job.arena.index
 
 
 class Jobs:
@@ -77,6 +88,8 @@ class Jobs:
         self._open_jobs = open_jobs
         self.records = Records(client)
         self._job: Job | None = None
+        self._kept: Claim | None = None
+        """The claim for the release of which the device is kept."""
         self._revoked: int | None = None
         self._why_revoked = _NOT_STREAMED
         self._stuck: Job | None = None
@@ -87,6 +100,7 @@ class Jobs:
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
         self._bound = Bound(client)
+        self._nesting = Nesting(client)
         self._ended_ns = 0
         """When its last job ended."""
         self._release_ns = 0
@@ -109,27 +123,44 @@ class Jobs:
         self._answer_end()
         if client.connection.closed:  # found out by telling it
             return
-        job = self._new(message)
         self._open_jobs.asked()
+        job = self._new(message, self._client.unit.leases.idle_ns)
 
         def granted(now_ns: int) -> None:
             job.granted_ns = now_ns
+            self._nesting.stop()
             self._bound.begin()
             client.reply(sequence, Grant(job.number, now_ns))
             self._open_jobs.granted(job, alone=not self._workspace.lent)
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         client.unit.executor.begin(self._adopt(job, prepare), granted)
+        self._let_go()
+        if self._job is job and job.granted_ns is None:
+            self._nesting.waits(partial(self._nest, sequence, job))
+
+    def _nest(self, sequence: int, job: Job, pid: int) -> None:
+        """A job of another process of the task waits for this one, which is a part of it then."""
+        client = self._client
+        self._leave(job)
+        why = f"a job of process {pid} of its task has the device, and waits for it"
+        client.task.note_once(
+            "nested",
+            f"a job of {client} runs as a part of another one, and is not counted: {why}",
+        )
+        client.reply(sequence, Error(code=ErrorCode.NESTED, reason=why))
 
     def take(self, _sequence: int, message: JobTaken) -> None:
         """A job has begun without asking; it may be over by now."""
-        job, now_ns = self._new(message), time.monotonic_ns()
+        now_ns = time.monotonic_ns()
+        job = self._new(message, now_ns)  # nobody else wanted the device when it was taken
         lease = self._open_jobs.took(message)
         job.granted_ns = min(max(message.taken_ns, self._ended_ns), now_ns)
         self._client.task.counters.uncontended += not job.warmup
-        self._client.unit.executor.took(self._adopt(job), lease)
+        self._client.unit.executor.took(self._adopt(job), lease, job.granted_ns)
+        self._let_go()
 
-    def _new(self, message: JobBegin | JobTaken) -> Job:
+    def _new(self, message: JobBegin | JobTaken, idle_ns: int) -> Job:
         client = self._client
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
@@ -137,13 +168,51 @@ class Jobs:
             raise ConnectionViolation("a deadline lies before its release")
         arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
         self.records.publish()
-        return Job(
+        job = Job(
             number=message.job,
             arena=arena,
             release_ns=message.release_ns,
             deadline_ns=min(message.deadline_ns, _LATEST_NS),
             warmup=JobFlags.WARMUP in message.flags,
         )
+        job.due_ns = job.deadline_ns
+        if not job.warmup:
+            self._serve_in_turn(job, idle_ns)
+        return job
+
+    def _serve_in_turn(self, job: Job, idle_ns: int) -> None:
+        """Say when the job's time among others is, whatever its program says."""
+        client, task = self._client, self._client.task
+        terms = task.registration
+        due = task.releases.begins(
+            now_ns=time.monotonic_ns(),
+            release_ns=job.release_ns,
+            deadline_ns=job.deadline_ns,
+            part=_part(job),
+            period_ns=terms.period_ns,
+            relative_ns=terms.deadline_ns,
+            jitter_ns=round(task.plan.jitter_s * 1e9),
+            calls=task.plan.calls,
+            idle_ns=idle_ns,
+        )
+        if due.too_soon:
+            task.counters.put_off += 1
+            client.node.metrics.of(task.key).put_off.inc()
+            task.note_once(
+                "too-often",
+                f"job {job.number} of {client} is one more than a period of "
+                f"{terms.period_ns / 1e6:g} ms is planned with, and was served after others'; "
+                "give the task the period that it has",
+            )
+        if due.too_urgent:
+            task.note_once(
+                "too-urgent",
+                f"job {job.number} of {client} names a deadline of "
+                f"{(job.deadline_ns - job.release_ns) / 1e6:g} ms and its task has "
+                f"{terms.deadline_ns / 1e6:g} ms, by which it is served; give the task that one",
+            )
+        job.due_ns = min(due.deadline_ns, _LATEST_NS)
+        job.eligible_ns = due.eligible_ns
 
     async def _bring_in(self, sequence: int, job: Job) -> bool:
         try:
@@ -166,6 +235,7 @@ class Jobs:
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
         job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
+        self._adopt_release(job)
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
@@ -179,8 +249,34 @@ class Jobs:
             self._demand(job, prepare), self._stream_failed
         )
         self._client.job_arena = job.arena
-        self._client.deadline_ns = job.deadline_ns
+        self._client.deadline_ns = job.due_ns
         return execution
+
+    def _adopt_release(self, job: Job) -> None:
+        """A job that began with the agent before this one is due when its program says."""
+        job.due_ns = job.deadline_ns
+        if not job.warmup:
+            self._client.task.releases.adopts(
+                now_ns=time.monotonic_ns(), release_ns=job.release_ns, part=_part(job)
+            )
+
+    def _part_ends(self, job: Job) -> None:
+        """The device is kept for the next job of the release, if one is to come."""
+        client, task = self._client, self._client.task
+        task.releases.ends(time.monotonic_ns())
+        if job.execution is None or job.granted_ns is None or client.connection.closed:
+            return
+        kept_ns = task.releases.kept_ns(task.plan.calls, round(task.plan.between_s * 1e9))
+        if kept_ns is not None:
+            self._kept = job.execution.ticket.claim
+            heard_ns = round(OVERHEADS[DeviceKind(client.unit.device.kind)].dispatch_s * 1e9)
+            client.unit.leases.keep(self._kept, time.monotonic_ns() + kept_ns + heard_ns)
+
+    def _let_go(self) -> None:
+        """The next job has asked, or none will."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._client.unit.leases.let_go(kept.key)
 
     def _stream_failed(self, failure: StreamFailed) -> None:
         if self._job is not None:
@@ -195,8 +291,9 @@ class Jobs:
             token=client.token,
             process=client.process,
             domain=client.domain,
-            deadline_ns=job.deadline_ns,
+            deadline_ns=job.due_ns,
             rank=self._rank(job),
+            eligible_ns=job.eligible_ns,
             # one in extents is counted with them
             workspace_bytes=0
             if self._workspace.lent
@@ -206,8 +303,10 @@ class Jobs:
             words=arena.words if arena else None,
             prepare=prepare,
             yielding=self._yielding(job),
-            planned_ns=0 if job.warmup else int(task.plan.predicted_job_time_s * 1e9),
+            gateless_ns=self._gateless_ns(job),
+            planned_ns=0 if job.warmup else int(task.plan.call_time_s * 1e9),
             wanted=self._open_jobs.wanted if job.warmup else None,
+            task=task.name,
         )
 
     def _rank(self, job: Job) -> Rank:
@@ -216,8 +315,10 @@ class Jobs:
         A Soft task that yields is admitted by its mean, one job a period. After a long job the next
         ones come late and in a row: until they are on time again, they run in what others leave.
         """
-        registration = self._client.task.registration
-        if job.warmup:
+        task = self._client.task
+        registration = task.registration
+        layer_ns = self._gateless_ns(job)
+        if job.warmup or (layer_ns is not None and not has_rank(task.gateless_ns, layer_ns)):
             return Rank.WARMUP
         if job.release_ns != self._release_ns:
             self._release_ns, self._behind = job.release_ns, job.release_ns < self._ended_ns
@@ -225,20 +326,28 @@ class Jobs:
         return Rank.BEST_EFFORT if by_mean and self._behind else registration.rank
 
     def _yielding(self, job: Job) -> Yielding | None:
-        """How the job gives the device away, if its plan says so and its client can."""
+        """How the job gives the device away, if its plan says so and it has gates."""
         client, task = self._client, self._client.task
         preemption = task.registration.preemption
-        if preemption is None:
+        if preemption is None or job.arena is None or self._workspace.lent:
             return None
-        words = job.arena.words if job.arena else None
-        # a workspace in extents is others' as soon as they run
-        if not client.can_yield or self._workspace.lent or not isinstance(words, YieldWords):
-            why = "has no arena" if words is None else "cannot give the device away in the middle"
-            if not job.warmup:  # the first ones are those in which a program's layers are learned
-                task.note_once("not-preemptible", f"a job of {client} {why}")
+        overheads = OVERHEADS[DeviceKind(client.unit.device.kind)]
+        allowance = Allowance(
+            planned_ns=int(task.plan.call_time_s * 1e9),
+            resume_ns=round(overheads.dispatch_s * 1e9),
+            penalty_ns=preemption.penalty_ns,
+        )
+        return Yielding(job.arena.words, preemption.terms, allowance)
+
+    def _gateless_ns(self, job: Job) -> int | None:
+        """How long it was planned for at most, if it cannot give the device away as it was planned.
+
+        None for the first ones: in them a program's layers are learned, and they have no rank.
+        """
+        preemption = self._client.task.registration.preemption
+        if preemption is None or job.warmup or self._yielding(job) is not None:
             return None
-        planned_ns = int(task.plan.predicted_job_time_s * 1e9)
-        return Yielding(words, preemption.terms, planned_ns)
+        return preemption.layer_ns
 
     # -- YIELD
 
@@ -285,6 +394,7 @@ class Jobs:
             granted_ns=time.monotonic_ns(),
             yielded=sequence,
         )
+        self._adopt_release(job)
         execution = self._adopt(job)
         if execution.job.yielding is None or job.arena is None:
             self._leave(job)
@@ -343,7 +453,9 @@ class Jobs:
             raise ConnectionViolation(f"job {message.job} waits for the device", out_of_order=True)
         if job.execution is not None and job.execution.took is not None:
             raise ConnectionViolation(f"job {message.job} was taken, and is to be returned")
-        self._end(job, job.granted_ns, message)
+        # one that came back may have ended while no agent was there
+        since_ns = 0 if self.returned else time.monotonic_ns() - _WORD_NS
+        self._end(job, max(job.granted_ns, since_ns), message)
         self._unanswered = sequence, Ended(message.job)
         self._open_jobs.over(job, alone=not self._workspace.lent)
 
@@ -361,15 +473,19 @@ class Jobs:
         self._end(job, job.granted_ns, message)
         self._open_jobs.over(job, alone=not self._workspace.lent)
 
-    def _end(self, job: Job, granted_ns: int, message: JobEnd | JobReturned) -> None:
-        now_ns = time.monotonic_ns()
+    def _end(self, job: Job, earliest_ns: int, message: JobEnd | JobReturned) -> None:
+        """Count what the client says, as far as it can be: it holds the device until it says so."""
+        end_ns = min(max(message.end_ns, earliest_ns), time.monotonic_ns())
+        has_had_ns = end_ns - (job.granted_ns or end_ns)
         self._workspace.job_ended(message.workspace_peak_bytes)
         self._finish(
             job,
-            end_ns=min(max(message.end_ns, granted_ns), now_ns),
-            stall_ns=min(message.stall_ns, _LATEST_NS),
+            end_ns=end_ns,
+            stall_ns=min(message.stall_ns, has_had_ns),
             fetched_bytes=min(message.fetched_bytes, _LATEST_NS),
-            workspace_bytes=min(message.workspace_peak_bytes, _LATEST_NS),
+            workspace_bytes=min(
+                message.workspace_peak_bytes, self._client.unit.device.memory_bytes
+            ),
         )
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:
@@ -389,6 +505,7 @@ class Jobs:
     def close(self) -> None:
         """The client is gone: so is its job, and the lease goes on."""
         job = self._job
+        self._let_go()
         with ExitStack() as leaving:  # from the last one to the first
             leaving.callback(self.records.publish)
             if job is None:
@@ -446,6 +563,9 @@ class Jobs:
     def _leave(self, job: Job) -> None:
         client = self._client
         self._job = None
+        self._nesting.stop()
+        if not job.warmup:
+            self._part_ends(job)
         client.job_arena = None
         client.deadline_ns = BACKGROUND_NS
         if self._grace is not None:
@@ -460,12 +580,11 @@ class Jobs:
     def look(self, now_ns: int) -> None:
         """See that no job keeps the device from others for ever."""
         job, client = self._job, self._client
-        self._open_jobs.look(now_ns)
+        limit_ns = self._limit_ns(job)
+        self._open_jobs.look(now_ns, limit_ns)
         if job is None or job.revoked or job.granted_ns is None or job.execution is None:
             return
-        held_ns, least_ns = job.execution.held_for_ns(now_ns), client.node.job_limit_ns
-        limit_ns = stuck.limit_ns(least_ns, job.execution.job.planned_ns, warmup=job.warmup)
-        if held_ns <= limit_ns:
+        if job.execution.held_for_ns(now_ns) <= limit_ns:
             return
         why = f"it had the device for more than {limit_ns / 1e9:g} s"
         if self._stuck is not job:
@@ -474,6 +593,16 @@ class Jobs:
             client.task.add_notice("stuck", 0, f"job {job.number} of {client}: {why}")
         if client.unit.leases.waiting and client.unit.executor.has_device(job.execution):
             self._revoke_for(job, why, ErrorCode.QUOTA, KillReason.JOB_TOO_LONG)
+
+    def _limit_ns(self, job: Job | None) -> int:
+        """How long it may have the device; None is any job."""
+        client = self._client
+        if job is None or job.execution is None:
+            return client.node.job_limit_ns
+        planned_ns = job.execution.job.planned_ns
+        if job.warmup:
+            planned_ns = round(client.task.plan.first_s * 1e9)
+        return stuck.limit_ns(client.node.job_limit_ns, planned_ns, warmup=job.warmup)
 
     # -- revocation
 
@@ -486,6 +615,9 @@ class Jobs:
     def _revoke_for(self, job: Job, why: str, code: ErrorCode, kill: KillReason) -> None:
         client, node = self._client, self._client.node
         _log.error("revoking job %d of %s: %s", job.number, client, why)
+        if client.task.is_new_revocation(why):
+            told = f"job {job.number} of process {client.process.pid} was revoked because {why}"
+            node.interventions.revoked(client.task.name, client.process, told)
         job.revoked = True
         self._revoked, self._why_revoked = job.number, why
         client.task.counters.revoked += 1
@@ -500,5 +632,5 @@ class Jobs:
         )
         self._grace = node.loop.call_later(
             node.config.revoke_grace_s,
-            partial(node.kills.kill, client.task.name, client.process, kill, sentence),
+            partial(node.interventions.kill, client.task.name, client.process, kill, sentence),
         )

@@ -12,20 +12,23 @@ common.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from tierline_agent.arenas import Arena
+from tierline_agent.concurrency import gather_all
 from tierline_agent.devices.base import Words
 from tierline_agent.errors import ConnectionViolation, NotAdmitted, QuotaExceeded
-from tierline_agent.extents import Pooled
-from tierline_agent.placement import (
+from tierline_agent.memory.arenas import Arena
+from tierline_agent.memory.extents import Pooled, create_extents
+from tierline_agent.policy.layout import (
     check_layers,
     check_pinned,
     check_span_fits,
     extents_for,
     place,
 )
-from tierline_agent.protocol import (
+from tierline_agent.sessions.client import Client
+from tierline_agent.transport.protocol import (
     MAX_PAYLOAD,
     DescriptorKind,
     Fetch,
@@ -41,11 +44,21 @@ from tierline_agent.protocol import (
     Store,
     Stored,
 )
-from tierline_agent.sessions.client import Client
 
 _MAX_ARENA_EXTENTS = (MAX_PAYLOAD - 16) // 4  # the placement must fit one RESERVED message
 _MAX_PROFILED_LAYERS = 1 << 16
 _FILLED_AT_ONCE = 8
+_LENT_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class _Places:
+    """What a plan has for an arena: its extents from `first` on, which of them are resident."""
+
+    first: int
+    count: int
+    resident: set[int]
+    slots: int
 
 
 class Loading:
@@ -57,36 +70,98 @@ class Loading:
     # -- RESERVE
 
     def reserve(self, sequence: int, message: Reserve) -> None:
-        """Grant an arena the places that the plan has for it."""
-        client = self._client
-        if message.arena in client.arenas:
-            raise ConnectionViolation(
-                f"arena {message.arena} is reserved already", out_of_order=True
-            )
+        """Grant an arena the places that the plan has for it.
+
+        Not until all clients from before a restart are back: they offer their domain's ring. Nor
+        until those of the task that have left gave up what they had: what they leave mapped counts.
+        What is made and lent for a large plan takes more than one turn of the event loop, and on
+        some devices each call waits for the jobs there.
+        """
+        client, plan = self._client, self._client.task.plan
+        self._check_new(message)
+        large = len(plan.resident_extents) + plan.ring_extents > _LENT_AT_ONCE
+        aside = large or not client.unit.device.makes_at_once
+        if client.node.recovery.pending or client.those_before() or aside:
+            client.spawn(sequence, self._reserve_in_turns(sequence, message))
+            return
         try:
             arena = self._make_arena(message)
         except Exception as failure:  # every failure becomes an answer
             client.refuse(sequence, failure)
             return
-        client.arenas[arena.index] = arena
-        reserved = Reserved(
-            arena=arena.index,
-            resident_count=len(arena.residents),
-            ring_slots=len(arena.ring),
-            placement=arena.placement,
-        )
-        client.reply(sequence, reserved)
-        for kind, pooled in (
-            (DescriptorKind.RESIDENT, arena.residents),
-            (DescriptorKind.RING, arena.ring),
-        ):
-            descriptors = [client.unit.device.export_extent(one.extent) for one in pooled]
-            client.send_descriptors(sequence, arena.index, kind, descriptors)
-        client.send_descriptors(
-            sequence, arena.index, DescriptorKind.CONTROL, [arena.words.export()]
-        )
+        self._lend(sequence, arena, [*self._exports(arena)])
 
-    def _make_arena(self, message: Reserve) -> Arena:
+    def _check_new(self, message: Reserve) -> None:
+        if message.arena in self._client.arenas:
+            raise ConnectionViolation(
+                f"arena {message.arena} is reserved already", out_of_order=True
+            )
+
+    async def _reserve_in_turns(self, sequence: int, message: Reserve) -> None:
+        client, device = self._client, self._client.unit.device
+        await client.node.recovery.settled()
+        while before := client.those_before():
+            await asyncio.wait(before)
+        self._check_new(message)
+        async with client.unit.reserving:  # what is made for one is not taken by another
+            try:
+                await self._make_extents(self._places(message))
+                words = await asyncio.to_thread(device.create_words)
+                arena = self._make_arena(message, words)
+            except Exception as failure:  # every failure becomes an answer
+                client.refuse(sequence, failure)
+                return
+        arena.operations += 1  # it is not freed before it is lent
+        descriptors: list[int] = []
+        try:
+            for descriptor in self._exports(arena):
+                descriptors.append(descriptor)
+                if not len(descriptors) % _LENT_AT_ONCE:
+                    await asyncio.sleep(0)
+        except BaseException:
+            client.close_elsewhere(descriptors)
+            raise
+        finally:
+            arena.operations -= 1
+        self._lend(sequence, arena, descriptors)
+
+    async def _make_extents(self, places: _Places) -> None:
+        """Have the extents made that a plan needs and that are not there, away from the loop."""
+        client, pool = self._client, self._client.unit.pool
+        wanted = client.domain, len(places.resident), places.slots
+        while count := pool.make_room(*wanted, _LENT_AT_ONCE):
+            made = await asyncio.to_thread(create_extents, client.unit.device, count)
+            pool.add(client.domain, made)
+
+    def _exports(self, arena: Arena) -> Iterator[int]:
+        """A descriptor of each extent of an arena, and of its words, in the order of `_lend`."""
+        device = self._client.unit.device
+        for pooled in arena.residents:
+            yield device.export_extent(pooled.extent, sealed=True)
+        for pooled in arena.ring:
+            yield device.export_extent(pooled.extent, sealed=False)
+        yield arena.words.export()
+
+    def _lend(self, sequence: int, arena: Arena, descriptors: list[int]) -> None:
+        client, residents, slots = self._client, len(arena.residents), len(arena.ring)
+        client.reply(
+            sequence,
+            Reserved(
+                arena=arena.index,
+                resident_count=residents,
+                ring_slots=slots,
+                placement=arena.placement,
+            ),
+        )
+        for kind, part in (
+            (DescriptorKind.RESIDENT, descriptors[:residents]),
+            (DescriptorKind.RING, descriptors[residents:-1]),
+            (DescriptorKind.CONTROL, descriptors[-1:]),
+        ):
+            client.send_descriptors(sequence, arena.index, kind, part)
+
+    def _places(self, message: Reserve) -> _Places:
+        """What the plan has for an arena. Raises what refuses it."""
         client, node = self._client, self._client.node
         plan = client.task.plan
         extent_bytes = client.unit.device.extent_bytes
@@ -107,35 +182,46 @@ class Loading:
         check_pinned(message.pinned_bytes, extent_bytes, resident)
         check_span_fits(message.largest_span_extents, count, resident, slots)
         client.check_plan(count, len(resident))
-        client.own_arenas()
-        node.watch_importer(client.process)
-        residents, ring, words = self._take(len(resident), slots)
-        return Arena(
+        return _Places(first, count, resident, slots)
+
+    def _make_arena(self, message: Reserve, words: Words | None = None) -> Arena:
+        """Take what the plan has for an arena; `words` were made for it, and are its own then."""
+        client = self._client
+        try:
+            self._check_new(message)
+            places = self._places(message)
+            client.own_arenas()
+            client.node.watch_importer(client.process)
+            words = words or client.unit.device.create_words()
+            residents, ring = self._take(len(places.resident), places.slots)
+        except BaseException:
+            if words is not None:
+                words.close()
+            raise
+        arena = Arena(
             index=message.arena,
             weight_bytes=message.weight_bytes,
             pinned_bytes=message.pinned_bytes,
-            extent_bytes=extent_bytes,
-            placement=place(count, resident, slots),
+            extent_bytes=client.unit.device.extent_bytes,
+            placement=place(places.count, places.resident, places.slots),
             residents=residents,
             ring=ring,
             words=words,
-            stored=[None] * count,
-            first=first,
+            stored=[None] * places.count,
+            first=places.first,
         )
+        client.arenas[arena.index] = arena
+        return arena
 
-    def _take(self, residents: int, slots: int) -> tuple[list[Pooled], list[Pooled], Words]:
-        client = self._client
-        words = client.unit.device.create_words()
-        taken: list[Pooled] = []
+    def _take(self, residents: int, slots: int) -> tuple[list[Pooled], list[Pooled]]:
+        client, pool = self._client, self._client.unit.pool
+        taken = pool.take_resident(client.share, residents, client.process)
         try:
-            taken = client.unit.pool.take_resident(client.domain, residents, client.process)
-            ring = client.unit.pool.ring(client.domain, slots, client.process) if slots else []
+            return taken, pool.ring(client.domain, slots, client.process) if slots else []
         except BaseException:
-            words.close()
-            client.unit.pool.unmapped(taken, client.process)
-            client.unit.pool.give_up(taken)
+            pool.unmapped(taken, client.process)
+            pool.give_up(taken)
             raise
-        return taken, ring, words
 
     def _first_extent(self, index: int) -> int:
         """The plan's number of an arena's first extent: arenas are numbered one after another."""
@@ -236,7 +322,7 @@ class Loading:
     # -- FETCH
 
     def fetch(self, sequence: int, message: Fetch) -> None:
-        """Hand out the bytes of a sealed extent beside the ring."""
+        """Hand out the bytes of a sealed extent without the ring."""
         arena = self._client.sealed_arena(message.arena)
         if message.extent >= arena.extent_count:
             raise ConnectionViolation(f"arena {message.arena} has no extent {message.extent}")
@@ -274,7 +360,7 @@ class Loading:
         client, node = self._client, self._client.node
         await client.unit.executor.quiet(arena.words)
         try:
-            arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
+            await arena.close(client.unit.pool, node.storage, unmapped_by=client.process)
         finally:
             client.leaving.remove(arena)
         if not client.arenas:
@@ -293,11 +379,3 @@ class Loading:
         known[first : first + count] = b"\1" * count
         client.task.profiled[message.arena] = bytes(known)
         client.reply(sequence, Profiled(known.count(1)))
-
-
-async def gather_all(work: Iterable[Awaitable[None]]) -> None:
-    """Wait for all of `work`, also if some fail, then raise the first failure."""
-    outcomes = await asyncio.gather(*work, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome

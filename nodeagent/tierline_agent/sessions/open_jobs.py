@@ -15,11 +15,11 @@ import logging
 from pathlib import Path
 
 from tierline_agent.errors import ConnectionViolation
-from tierline_agent.kills import KillReason
-from tierline_agent.open_lease import OPEN_LEASE_MINORS, OpenLease, open_leases
-from tierline_agent.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
+from tierline_agent.processes.interventions import KillReason
+from tierline_agent.scheduling.open_lease import DEVICE_KIND, OpenLease, open_leases
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
+from tierline_agent.transport.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +44,7 @@ class OpenJobs:
     def prepare(self) -> bool:
         """Make what a client that can take it is sent; returns whether there is that."""
         client = self._client
-        minor = OPEN_LEASE_MINORS.get(client.unit.device.kind)
-        if minor is not None and client.minor >= minor:
+        if client.unit.device.kind == DEVICE_KIND:
             folder = open_leases(Path(client.node.config.run_dir), client.unit.name)
             try:
                 self._lease = OpenLease(folder, client.token, client.process)
@@ -83,13 +82,14 @@ class OpenJobs:
             self._said_wanted = True
             self._lease.say_wanted()
 
-    def look(self, now_ns: int) -> None:
+    def look(self, now_ns: int, limit_ns: int) -> None:
         """See that a client that took the lease does not keep it from others for ever.
 
-        It may have said nothing yet of the job, which cannot be revoked then.
+        It may have said nothing yet of the job, which cannot be revoked then. `limit_ns` is that of
+        the job that is known, or of any.
         """
         client = self._client
-        leases, limit_ns = client.unit.leases, client.node.job_limit_ns
+        leases = client.unit.leases
         if self._lease is None or leases.opened is not self._lease or not leases.waiting:
             self._wanted_since_ns = None
         elif self._wanted_since_ns is None:
@@ -99,7 +99,7 @@ class OpenJobs:
                 "a job took the device, kept it from others for more than "
                 f"{limit_ns / 1e9:g} s, and the program was killed"
             )
-            kill = client.node.kills.kill
+            kill = client.node.interventions.kill
             kill(client.task.name, client.process, KillReason.JOB_TOO_LONG, sentence)
 
     def changes(self) -> None:
@@ -122,7 +122,7 @@ class OpenJobs:
         return self._lease
 
     def granted(self, job: Job, *, alone: bool) -> None:
-        """A job was granted: leave the lease to those behind it if they need nothing else.
+        """A job was granted: leave the lease to those after it if they need nothing else.
 
         So the next one finds it open even if the end of this one is not heard of by then. `alone`:
         it has no workspace in extents.

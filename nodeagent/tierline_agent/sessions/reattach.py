@@ -18,19 +18,24 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from tierline_agent.arenas import Arena, release_all
 from tierline_agent.devices.base import Words
 from tierline_agent.errors import ConnectionViolation, QuotaExceeded
-from tierline_agent.extents import Pooled
-from tierline_agent.placement import extents_for, place, residents_of
-from tierline_agent.protocol import Attach, Attached, DescriptorKind, Digests, Fds, JobHeld
+from tierline_agent.memory.arenas import Arena, release_all
+from tierline_agent.memory.extents import Pooled
+from tierline_agent.policy.layout import extents_for, place, residents_of
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
+from tierline_agent.transport.protocol import (
+    Attach,
+    Attached,
+    DescriptorKind,
+    Digests,
+    Fds,
+    JobHeld,
+)
 
 _log = logging.getLogger(__name__)
 _MAX_DIGESTS = 1 << 16
-SAYS_HELD_MINOR = 5
-"""The minor version of the protocol since which clients that come back say JOB_HELD."""
 
 
 @dataclass
@@ -61,10 +66,10 @@ class Reattach:
         self._offer: _Offer | None = None
         self._awaits_held = False
 
-    def comes_back(self, *, says_held: bool) -> None:
-        """A client has said HELLO; what it kept, and a job that it has, are still to come."""
-        self._awaits_held = says_held
-        if not says_held:
+    def begins(self, *, comes_back: bool) -> None:
+        """A client has said HELLO; what it kept, and a job that it has, may still be to come."""
+        self._awaits_held = comes_back
+        if not comes_back:
             self._client.node.recovery.attached(self._client.token, 0)
 
     def held(self, _sequence: int, message: JobHeld) -> None:
@@ -180,7 +185,7 @@ class Reattach:
             if kind is DescriptorKind.RING:
                 into.append(pool.adopt_ring(client.domain, number, descriptor, client.process))
             else:
-                into.append(pool.adopt_resident(client.domain, descriptor, client.process))
+                into.append(pool.adopt_resident(client.share, descriptor, client.process))
 
     def _settle(self, offer: _Offer) -> None:
         client, message = self._client, offer.message

@@ -15,8 +15,8 @@ from tierline_agent.errors import (
     NotAdmitted,
     QuotaExceeded,
 )
-from tierline_agent.protocol import Error, ErrorCode, ProtocolError
 from tierline_agent.tiers import CorruptExtent, NoSpace, TierError, UnknownExtent
+from tierline_agent.transport.protocol import Error, ErrorCode, ProtocolError
 
 _log = logging.getLogger(__name__)
 _REASON_BYTES = 239

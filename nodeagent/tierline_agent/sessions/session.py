@@ -26,18 +26,27 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
-from tierline_agent.arenas import Arena
-from tierline_agent.errors import ConnectionViolation, NotAdmitted
-from tierline_agent.identity import Peer, Process
-from tierline_agent.node import Node
-from tierline_agent.open_lease import WARMUPS_TAKE_MINOR
-from tierline_agent.policy.preemption import YIELD_MINORS
-from tierline_agent.protocol import (
+from tierline_agent.context import Node
+from tierline_agent.errors import ConnectionViolation, NotAdmitted, NothingToOffer
+from tierline_agent.memory.arenas import Arena
+from tierline_agent.processes.identity import Peer, Process
+from tierline_agent.registry import Task
+from tierline_agent.sessions.client import Client
+from tierline_agent.sessions.jobs import Jobs
+from tierline_agent.sessions.loading import Loading
+from tierline_agent.sessions.open_jobs import OpenJobs
+from tierline_agent.sessions.reattach import Reattach
+from tierline_agent.sessions.replies import error_for, internal_error
+from tierline_agent.sessions.standing import Standing
+from tierline_agent.sessions.workspace import ClientWorkspace
+from tierline_agent.transport.protocol import (
+    MINOR,
     Ack,
     Attach,
     DescriptorKind,
     Digests,
     Error,
+    ErrorCode,
     Fds,
     Fetch,
     Free,
@@ -64,18 +73,11 @@ from tierline_agent.protocol import (
     WorkspaceReturn,
     Yield,
 )
-from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.jobs import Jobs
-from tierline_agent.sessions.loading import Loading
-from tierline_agent.sessions.open_jobs import OpenJobs
-from tierline_agent.sessions.reattach import SAYS_HELD_MINOR, Reattach
-from tierline_agent.sessions.replies import error_for, internal_error
-from tierline_agent.sessions.standing import Standing
-from tierline_agent.sessions.workspace import ClientWorkspace
-from tierline_agent.tasks import Task
 
 _log = logging.getLogger(__name__)
 _DEVICE_KINDS = ("cpu", "cuda")
+_OFFERING = (Hello, JobHeld, Digests, Attach, WorkspaceReturn, Fds, Notice, Error)
+"""What a client that comes back says before anything else."""
 
 
 class Session:
@@ -100,8 +102,7 @@ class Session:
         self._workspace.on_running = self._resume_with_workspace
         self._on_closed = on_closed
         self._leaves = False
-        self.closed: asyncio.Future[None] = node.loop.create_future()
-        """Done when all is given up."""
+        self.closed = self.client.closed
         self._giving_up: asyncio.Task[None] | None = None
         self._handlers: dict[type[Message], Callable[[int, Any], None]] = {
             Hello: self._hello,
@@ -146,7 +147,10 @@ class Session:
         try:
             if not isinstance(message, JobBegin):
                 self.jobs.settle()
-            self._handler_of(message)(sequence, message)
+            handler = self._handler_of(message)
+            if not isinstance(message, _OFFERING):
+                self.client.node.recovery.has_offered_all(self.client.token)
+            handler(sequence, message)
         except (ConnectionViolation, ProtocolError) as error:
             self.on_violation(sequence, error)
         except Exception as failure:  # a fault here must cost this connection only
@@ -164,7 +168,9 @@ class Session:
     def on_violation(self, sequence: int, error: ProtocolError | ConnectionViolation) -> None:
         """Say what was wrong, and close."""
         _log.warning("closing the connection of %s: %s", self.client, error)
-        self.client.reply(sequence, error_for(error))
+        comes_back = self.jobs.returned and isinstance(error, NothingToOffer)
+        # one that offers too late what it once was lent is told so, for good
+        self.client.reply(sequence, error_for(NotAdmitted(str(error)) if comes_back else error))
         self.client.connection.close()
 
     def device_lost(self, why: str) -> None:
@@ -250,7 +256,7 @@ class Session:
                 leaving.push_async_callback(self._workspace.close)
                 # not before: a smaller ring frees slots, and something may have been read into them
                 leaving.callback(client.disown_arenas)
-                for arena in (*client.arenas.values(), *client.leaving):
+                for arena in client.arenas.values():
                     leaving.push_async_callback(self._give_up_arena, arena)
                 leaving.callback(self.jobs.close)  # what a request has taken meanwhile
         except Exception:
@@ -259,12 +265,20 @@ class Session:
     async def _give_up_arena(self, arena: Arena) -> None:
         client = self.client
         await client.unit.executor.quiet(arena.words)
-        arena.close(client.unit.pool, client.node.storage, unmapped_by=None)
+        await arena.close(client.unit.pool, client.node.storage, unmapped_by=None)
 
     def _hello(self, sequence: int, message: Hello) -> None:
         client, node = self.client, self.client.node
         if client.token:
             raise ConnectionViolation("HELLO was sent twice", out_of_order=True)
+        if message.minor < MINOR:
+            told = (
+                f"the library of this program speaks protocol 1.{message.minor} and the agent "
+                f"1.{MINOR}; start the program again with the agent's library"
+            )
+            client.refuse(sequence, ProtocolError(ErrorCode.UNSUPPORTED_VERSION, told))
+            client.connection.close()
+            return
         kind = _DEVICE_KINDS[message.device]
         device = client.unit.device
         if kind != device.kind:
@@ -278,23 +292,41 @@ class Session:
             client.refuse(sequence, NotAdmitted(f"{client.unit.name} is lost; try again later"))
             client.connection.close()
             return
+        if message.reattach_token == 0:
+            node.recovery.begins_anew(client.task.name, client.process)
+        elif client.follows(message.reattach_token):
+            client.connection.pause()  # what it offers is read when nobody else has it
+            client.spawn(sequence, self._welcome_when_alone(sequence, message))
+            return
+        self._welcome(sequence, message)
+
+    async def _welcome_when_alone(self, sequence: int, message: Hello) -> None:
+        while before := self.client.follows(message.reattach_token):
+            await asyncio.wait(before)
+        if not self.client.connection.closed:
+            self._welcome(sequence, message)
+
+    def _welcome(self, sequence: int, message: Hello) -> None:
+        client, node, device = self.client, self.client.node, self.client.unit.device
         known = node.recovery.record_of(message.reattach_token, client.task.name, client.process)
         client.token = known.token if known else secrets.randbits(63) | 1
         client.process_name = message.process_name
-        client.minor = message.minor
         self.jobs.returned = message.reattach_token != 0
+        client.connection.takes_descriptors = self.jobs.returned and (
+            known is not None
+            or client.unit.pool.expects
+            or client.unit.pool.maps_any(client.process)  # it lost its connection, not its agent
+        )
         limits, registration = node.config.limits, client.task.registration
         client.staging = device.create_staging(limits.staging_slots)
         if known is None:  # else what was written down stays until its arenas are back
             client.write_down()
         flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
-        if registration.preemption is not None and message.minor >= YIELD_MINORS["cuda"]:
+        if registration.preemption is not None:
             flags |= WelcomeFlags.PREEMPTIBLE
         if self._open_jobs.prepare():
-            flags |= WelcomeFlags.OPEN_LEASE
-            if message.minor >= WARMUPS_TAKE_MINOR:
-                flags |= WelcomeFlags.WARMUPS_TAKE
-        if message.reattach_token and message.minor >= SAYS_HELD_MINOR:
+            flags |= WelcomeFlags.OPEN_LEASE | WelcomeFlags.WARMUPS_TAKE
+        if message.reattach_token:
             flags |= WelcomeFlags.SAYS_HELD
         client.reply(
             sequence,
@@ -313,7 +345,7 @@ class Session:
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
         self._open_jobs.send(sequence)
         _log.info("%s %s", client, "is back" if known else "connected")
-        self._reattach.comes_back(says_held=WelcomeFlags.SAYS_HELD in flags)
+        self._reattach.begins(comes_back=message.reattach_token != 0)
 
     def _process_died(self, _process: Process) -> None:
         self.client.connection.close()

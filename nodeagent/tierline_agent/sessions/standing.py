@@ -1,4 +1,4 @@
-"""How a client stands, beside its jobs: READY, NOTICE, STATS.
+"""How a client stands, apart from its jobs: READY, NOTICE, STATS.
 
 Invariant: a client's READY is answered once, when releases have begun.
 """
@@ -9,9 +9,9 @@ import logging
 import time
 
 from tierline_agent.errors import ConnectionViolation
-from tierline_agent.protocol import Notice, NoticeKind, Ready, Start, Statistics, Stats
+from tierline_agent.registry import Start as Releases
 from tierline_agent.sessions.client import Client
-from tierline_agent.tasks import Start as Releases
+from tierline_agent.transport.protocol import Notice, NoticeKind, Ready, Start, Statistics, Stats
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 62

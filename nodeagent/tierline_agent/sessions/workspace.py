@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tierline_agent.errors import ConnectionViolation, QuotaExceeded
-from tierline_agent.extents import Pooled
-from tierline_agent.kills import KillReason
-from tierline_agent.protocol import (
+from tierline_agent.memory.extents import Pooled
+from tierline_agent.memory.workspaces import check_granted
+from tierline_agent.processes.interventions import KillReason
+from tierline_agent.sessions.client import Client
+from tierline_agent.transport.protocol import (
     DescriptorKind,
     Fds,
     Workspace,
@@ -19,8 +21,6 @@ from tierline_agent.protocol import (
     WorkspaceReturn,
     WorkspaceTaken,
 )
-from tierline_agent.sessions.client import Client
-from tierline_agent.workspaces import check_granted
 
 _log = logging.getLogger(__name__)
 _KINDS = (DescriptorKind.WORKSPACE, DescriptorKind.BACKUP)
@@ -49,7 +49,7 @@ class ClientWorkspace:
         return self._lent
 
     def ask(self, sequence: int, message: Workspace) -> None:
-        """Lend the extents behind it."""
+        """Lend the extents that back it."""
         self._only_once()
         failure = self._own(message.workspace_bytes)
         if failure is None:
@@ -64,7 +64,7 @@ class ClientWorkspace:
 
     async def _lend(self, sequence: int, message: Workspace) -> None:
         client = self._client
-        await client.node.recovery.settled()  # those of before may offer the domain's extents
+        await client.node.recovery.settled()  # earlier clients may offer the domain's extents
         preserve = bool(message.flags & WorkspaceFlags.PRESERVE)
         workspaces = client.unit.workspaces
         lent = await workspaces.lend(
@@ -156,6 +156,11 @@ class ClientWorkspace:
     def _own(self, size_bytes: int) -> Exception | None:
         """Have the task's memory for itself, from the moment on that its message is read."""
         client = self._client
+        if client.task.registration.preemption is not None:
+            return QuotaExceeded(
+                f"cannot lend a workspace: jobs of {client.task.name} are planned to give the "
+                "device away in the middle, and those of others would write there; plan it without"
+            )
         try:
             check_granted(size_bytes, client.task.plan.workspace_bytes)
             client.own_arenas()
@@ -208,7 +213,7 @@ class ClientWorkspace:
             client.unit.workspaces.ended(client.domain, client.token, reach_bytes)
 
     def left_inside(self) -> None:
-        """The client is gone in the middle of a job: who shares the extents waits for its death.
+        """The client is gone in the middle of a job: those that share the extents await its death.
 
         One that closed its connection and lives must not, for longer than it might take to come
         back after a restart of the agent.
@@ -224,7 +229,7 @@ class ClientWorkspace:
             "in memory that others wait for, and was killed"
         )
         reason = KillReason.JOB_NOT_ENDED
-        kill = partial(node.kills.kill, client.task.name, client.process, reason, sentence)
+        kill = partial(node.interventions.kill, client.task.name, client.process, reason, sentence)
         node.loop.call_later(grace_s, kill)
 
     async def close(self) -> None:

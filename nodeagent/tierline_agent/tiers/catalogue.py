@@ -1,9 +1,9 @@
-"""Which content a store has, in which slot, who needs it, and what may go. Pure: no I/O, no locks.
+"""Which content a store has, in which slot, what needs it, and what may go. Pure: no I/O, no locks.
 
 Content is *held* while it has references (tasks that need it) or pins (reads in progress). Sound
 content that is not held stays until its slot is needed; the least recently used goes first.
 Content that is not sound (quarantined, or the medium failed to read it) is remembered by its
-digest, so that whoever asks is told the truth and a new `put` can repair it; its slot is *suspect*:
+digest, so that a reader is told the truth and a new `put` can repair it; its slot is *suspect*:
 whatever is written there next must be read back before it is believed.
 
 Invariant: each slot is in exactly one place: free, suspect, an entry's, retired, or claimed for a

@@ -1,7 +1,7 @@
 """The name of content: a BLAKE3 digest, keyed by the trust domain in which it may be shared.
 
-Beside it a checksum, four times as fast, by which content whose digest was verified once is told
-from damaged content at every later read of the same process.
+In addition there is a checksum, four times as fast, by which content whose digest was verified once
+is told from damaged content at every later read of the same process.
 
 Equal content of two domains has different digests, so it is never shared between them, and one
 domain cannot ask by digest whether another holds some content. A domain's name is no secret: the
@@ -27,7 +27,7 @@ DIGEST_BYTES: Final = 32
 TAG_BYTES: Final = 16
 _CONTEXT: Final = "tierline trust domain"
 _SEED: Final = secrets.randbits(64)
-"""Drawn anew in every process: who changes a medium on purpose cannot aim at equal checksums."""
+"""Drawn in every process: an attacker that changes a medium cannot aim at equal checksums."""
 _THREADS: Final = max(1, min(4, len(os.sched_getaffinity(0)) // 4))
 """Of one digest. A link's two workers may hash at once; most processors are the programs'."""
 _LONG_BYTES: Final = 4 << 20

@@ -1,4 +1,4 @@
-"""Media behind a file system or block layer: read and written by system calls, O_DIRECT if it can.
+"""Media under a file system or block layer: read and written by system calls, O_DIRECT if it can.
 
 With O_DIRECT the drive writes straight into the caller's pages; only the last, partial block of an
 extent goes through a block of our own. A large transfer is cut into pieces of `PIECE_BYTES`, of

@@ -1,5 +1,7 @@
 """Media that are memory: a tmpfs file (dram) or a devdax device (pmem), mapped shared for life.
 
+What memory a devdax is, persistent or not, sysfs tells (`dax.py`).
+
 Copies are plain loads and stores. A plain file on a disk is not mapped, although it could be: a
 read error under a mapping arrives as SIGBUS and would end the agent; `files.py` reads it with
 system calls that return errors instead.
@@ -31,7 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tierline_agent.tiers import memory
+from tierline_agent.tiers import dax, memory
 from tierline_agent.tiers.errors import MediumUnusable, unusable
 from tierline_agent.tiers.medium import Durability, Medium, blocks
 
@@ -57,7 +59,9 @@ class MappedMedium(Medium):
         durability: Durability,
         persist: Persist | None,
         populate: bool,
+        volatile: bool = False,
     ) -> None:
+        self.volatile = volatile
         self.kind, self.path, self.size_bytes = kind, path, size_bytes
         self.mode, self.durability = mode, durability
         self._persist = persist
@@ -167,13 +171,13 @@ def map_devdax(
             "configure a /dev/daxX.Y or a file"
         )
     try:
-        available = int((sysfs / "size").read_text())
-        align = int((sysfs / "align").read_text())
+        found = dax.look(sysfs.resolve())
     except (OSError, ValueError) as error:
         raise MediumUnusable(
             f"cannot learn the size of the {kind} tier {path} from {sysfs}: {error}; "
             "the kernel must be 5.10 or newer, with /sys mounted"
         ) from error
+    available, align = found.size_bytes, found.align_bytes
     wanted = size_bytes or available
     if wanted > available:
         raise MediumUnusable(
@@ -188,16 +192,17 @@ def map_devdax(
         )
     if early is not None and persist is None and early.claim(descriptor, usable):
         return early
-    mode, durability = _persistence(sysfs.resolve(), persist is not None)
+    persist = None if found.volatile else persist
     return MappedMedium(
         kind,
         path,
         descriptor,
         usable,
-        mode=mode,
-        durability=durability,
+        mode=found.mode(flushed=persist is not None),
+        durability=found.durability(flushed=persist is not None),
         persist=persist,
         populate=False,
+        volatile=found.volatile,
     )
 
 
@@ -208,14 +213,3 @@ def _same(found: os.stat_result, descriptor: int) -> bool:
 def _sysfs_folder(descriptor: int) -> Path:
     device = os.fstat(descriptor).st_rdev
     return _SYSFS_CHARACTER_DEVICES / f"{os.major(device)}:{os.minor(device)}"
-
-
-def _persistence(device: Path, can_flush: bool) -> tuple[str, Durability]:
-    """Mode and durability, from the region's persistence domain and our means to flush."""
-    if can_flush:
-        return "mapped devdax, cache lines flushed", Durability.POWER_LOSS
-    for folder in device.parents:
-        domain = folder / "persistence_domain"
-        if domain.is_file() and domain.read_text().strip() == "cpu_cache":
-            return "mapped devdax, caches persistent (eADR)", Durability.POWER_LOSS
-    return "mapped devdax, cache lines not flushed", Durability.REBOOT

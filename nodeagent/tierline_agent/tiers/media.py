@@ -2,7 +2,7 @@
 
 | path                     | dram         | pmem            | nvme                         |
 |--------------------------|--------------|-----------------|------------------------------|
-| file on tmpfs            | mapped       | mapped          | buffered (no drive behind it)|
+| file on tmpfs            | mapped       | mapped          | buffered (it has no drive)   |
 | file on another system   | refused      | buffered        | O_DIRECT, else buffered      |
 | devdax character device  | refused      | mapped          | refused                      |
 | block device             | refused      | refused         | O_DIRECT                     |
@@ -10,12 +10,11 @@
 What is not there is made, as a file; but not among device nodes, where it would pass for a device.
 
 It does not look at what the medium holds (`volume.py`), unless that is less than a block: a store
-is not, and whoever opens the medium sees it only when it was made longer.
+is not, and a process that opens the medium sees it only when it was made longer.
 
-Invariant: one process at a time has a medium; others may have it mapped early. The lock is the
-kernel's (flock on the open file, O_EXCL on a block device), so it ends with the process however
-that ends. All blocks of a file are allocated here, so that a write cannot run out of space later,
-nor a mapping end in SIGBUS.
+Invariant: one process at a time has a medium (`possession`); others may have it mapped early. What
+the kernel claims for a process (O_EXCL on a block device) ends with it. All blocks of a file are
+allocated here, so that a write cannot run out of space later, nor a mapping end in SIGBUS.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ import stat
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from tierline_agent.tiers import memory
+from tierline_agent.tiers import memory, possession
+from tierline_agent.tiers.dax import why_absent
 from tierline_agent.tiers.errors import ForeignContent, MediumUnusable, unusable
 from tierline_agent.tiers.files import FileMedium
 from tierline_agent.tiers.mapped import MappedMedium, Persist, map_devdax, map_tmpfs
@@ -155,17 +155,39 @@ def _open(kind: str, path: str) -> int:
     try:
         flags = os.O_RDWR | os.O_CREAT
         if Path(path).is_block_device():
-            flags = os.O_RDWR | os.O_EXCL  # refused by the kernel while a file system is mounted
-        elif Path(path).is_char_device():
+            return _open_drive(path)
+        if Path(path).is_char_device():
             flags = os.O_RDWR
         elif not Path(path).exists() and _is_among_devices(path):
+            reason = why_absent(path)
             raise MediumUnusable(
-                f"cannot open the {kind} tier {path}: there is no such device, and no file is made "
-                "among devices; check the path"
+                f"cannot open the {kind} tier {path}: "
+                + (
+                    reason
+                    or "there is no such device, and no file is made among devices; check the path"
+                )
             )
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise unusable(f"open the {kind} tier", path, error) from error
+
+
+def _open_drive(path: str) -> int:
+    """Open a block device, which the kernel refuses while a file system is mounted on it.
+
+    It is refused, too, while a dead process keeps it, so no file system is mounted then. Nothing
+    but the agent's configuration keeps one from it once that process is gone. Raises OSError.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_EXCL)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        descriptor = os.open(path, os.O_RDWR)
+        if possession.is_left_by_the_dead(descriptor):
+            return descriptor
+        os.close(descriptor)
+        raise
 
 
 def _is_among_devices(path: str) -> bool:
@@ -185,13 +207,11 @@ def _is_among_devices(path: str) -> bool:
 
 
 def _lock(kind: str, path: str, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not possession.take(descriptor):
         raise MediumUnusable(
             f"cannot use {path} as the {kind} tier: another process has it; "
             "end the other agent or configure another path"
-        ) from error
+        )
 
 
 def _file_system(descriptor: int) -> str:

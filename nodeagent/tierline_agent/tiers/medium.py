@@ -37,6 +37,8 @@ class Medium(ABC):
     path: str
     mode: str
     durability: Durability
+    volatile: bool = False
+    """Whether it is a device whose content does not survive a reboot: it is formatted in each."""
     size_bytes: int
 
     @abstractmethod

@@ -81,7 +81,7 @@ def scratch(size_bytes: int) -> memoryview:
 
 
 def touch(view: memoryview) -> None:
-    """Have pages behind writable memory now, if the kernel does that on request (Linux 5.14).
+    """Give writable memory its pages now, if the kernel does that on request (Linux 5.14).
 
     Takes some milliseconds for an extent, without the interpreter's lock.
     """

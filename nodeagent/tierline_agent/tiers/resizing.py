@@ -1,11 +1,11 @@
 """Gives the store of a tier another size, before it is opened.
 
-The layout of a store follows from its size, so another size is another store: made beside the old
+The layout of a store follows from its size, so another size is another store: made next to the old
 one, filled with the old one's content, and put into its place in one step. An agent that dies
 meanwhile, or a machine that loses power, leaves the old store as it was, and a draft that the next
 agent removes. A draft has a name that no store is given, and begins with a superblock or with
 nothing yet; another file of that name stays, and the store keeps its size. A device has no place
-beside its store: it keeps its size as long as content of it is needed, and then is made anew.
+next to its store: it keeps its size as long as content of it is needed, and then is made again.
 
 Content is needed only by programs that run. What else a store holds saves a program that loads the
 same weights the writing: of a tier on a disk it is kept as far as it has room, the newest first,
@@ -15,7 +15,7 @@ a tier that fills the machine can be resized too.
 It judges no content: what was stored is copied with its digest, by which each read checks it.
 
 Invariant: with programs running, either all content that they need is in the store of the new size,
-or the old store is untouched and a sentence says why; the plans of before always have the room they
+or the old store is untouched and a sentence says why; the previous plans always have the room they
 reckon with.
 """
 
@@ -186,7 +186,7 @@ def _too_small(slots: int, needed: int) -> str:
 
 
 def _no_room_beside(kind: Kind, path: Path, size_bytes: int) -> str:
-    """Why a store of that size cannot be made beside the old one; empty if it can."""
+    """Why a store of that size cannot be made next to the old one; empty if it can."""
     free_bytes, what = _free_memory_bytes(), "the machine has {} bytes of memory left"
     if kind != _IN_MEMORY:
         system = os.statvfs(path.parent)

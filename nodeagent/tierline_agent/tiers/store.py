@@ -16,7 +16,7 @@ process did not write it itself, and trusted from then on.
 Invariants: content that `put` has acknowledged is readable until it is released and evicted, also
 after a crash; `read_into` returns only after the bytes in the caller's memory had the right
 digest, or the checksum of bytes that had it; content once found corrupt is never used again until
-it has been written anew; lent content stays where it is until it is taken back.
+it has been written again; lent content stays where it is until it is taken back.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class Store:
     def put(self, key: bytes, data: memoryview, measure: Measure | None = None) -> Digest:
         """Store `data` (1 to extent_bytes bytes) in the domain of `key`, and take a reference.
 
-        Content that is there already is shared; content that was found corrupt is written anew,
-        for all who refer to it. Returns when it is durable. `data` must not change meanwhile:
+        Content that is there already is shared; content that was found corrupt is written again,
+        for all that refer to it. Returns when it is durable. `data` must not change meanwhile:
         if it does, the content is found corrupt at its first read. The write to the medium is done
         by `measure`. Raises NoSpace or MediumFailure; then no reference is taken.
         """

@@ -4,7 +4,8 @@ It knows which record block of a slot is the newer one; it does not know which c
 referenced or recent (`catalogue.py`), takes no locks and hashes no content (`store.py`).
 Its caller lets one thread at a time work on a slot.
 
-A medium is formatted only if it is blank, or if the caller says so (`make`). Blank means that the
+A medium is formatted only if it is blank, or volatile and without a store of this boot, or if the
+caller says so (`make`). Blank means that the
 first and the last MiB are zero, where every common file system, partition table and volume manager
 leaves a mark, except for the beginnings of a superblock of ours in the last block, which a crash in
 the midst of formatting leaves.
@@ -16,7 +17,10 @@ import itertools
 import os
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
+
+from blake3 import blake3
 
 from tierline_agent.tiers.errors import ForeignContent, MediumUnusable, OtherGeometry
 from tierline_agent.tiers.format import (
@@ -37,6 +41,7 @@ from tierline_agent.tiers.medium import BLOCK_BYTES, Medium
 from tierline_agent.tiers.memory import scratch
 
 _MIB: Final = 1 << 20
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _SLOTS_PER_READ: Final = 128
 _GIVE_UP: Final = (
     "give up what it holds: remove the file, or write zeros over a device's first and last MiB"
@@ -159,7 +164,7 @@ def _superblock(medium: Medium, extent_bytes: int) -> Superblock:
     """The superblock to go by: the medium's own, made whole again, or a new one."""
     found = _find_superblock(medium)
     if found is None:
-        if not _is_blank(medium):
+        if not medium.volatile and not _is_blank(medium):
             raise ForeignContent(
                 f"the {medium.kind} tier {medium.path} holds something that is not a Tierline "
                 "store (or one whose superblocks are destroyed); configure another path, or "
@@ -174,12 +179,22 @@ def _superblock(medium: Medium, extent_bytes: int) -> Superblock:
 
 
 def _find_superblock(medium: Medium) -> Superblock | None:
-    """The first copy if it is good, else the second, which lies at the medium's end."""
+    """The first copy if it is good, else the second, which lies at the medium's end.
+
+    What was written to a volatile medium in another boot is none: content may have changed.
+    """
     for offset in (0, medium.size_bytes - medium.size_bytes % BLOCK_BYTES - BLOCK_BYTES):
         found = decode_superblock(_read(medium, offset, BLOCK_BYTES))
-        if found is not None:
+        if found is not None and found.uuid.startswith(_mark(medium)):
             return found
     return None
+
+
+def _mark(medium: Medium) -> bytes:
+    """How the uuid of each store on this medium begins."""
+    if not medium.volatile:
+        return b""
+    return blake3(_BOOT_ID.read_bytes()).digest(length=UUID_BYTES // 2)
 
 
 def _misfit(medium: Medium, found: Superblock, extent_bytes: int) -> OtherGeometry | None:
@@ -226,7 +241,8 @@ def _format(medium: Medium, extent_bytes: int) -> Superblock:
             f"the {medium.kind} tier {medium.path} has {medium.size_bytes} bytes, too few for one "
             f"extent of {extent_bytes}; configure at least {smallest_medium(extent_bytes)}"
         )
-    superblock = Superblock(os.urandom(UUID_BYTES), geometry)
+    mark = _mark(medium)
+    superblock = Superblock(mark + os.urandom(UUID_BYTES - len(mark)), geometry)
     # The last block first: until the first block is written, a blank medium still counts as blank
     # and an older store is still itself. Old records fall with the old uuid.
     _write_block(medium, geometry.last_block, superblock.encode())

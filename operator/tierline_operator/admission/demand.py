@@ -13,29 +13,29 @@ where jobs yield at layer boundaries (then C_i must contain what a preemption by
 test is sufficient, no longer exact). A task without a deadline (`deadline_s=None`) demands nothing
 and can block at every t.
 
-Horizon: the longest busy period, whoever blocks at its beginning, is the least fixed point L of
+Horizon: whichever task blocks as it begins, the longest busy period is the least fixed point L of
 
     L = e + sum ceil(L / T_i) C_i,    e = max(b, max(q_j - C_j)),
 
-b the longest section of a task without a deadline. Take a t > L. Who blocks in it has no job due by
-then, so B(t) and the costs of all other jobs released before L are no more than L; and of those
-released later no more than n_i(t - L) are due by t. Hence
+b the longest section of a task without a deadline. Take a t > L. The task that blocks in it has no
+job due by then, so B(t) and the costs of all other jobs released before L are no more than L; and
+of those released later no more than n_i(t - L) are due by t. Hence
 
     h(t) + B(t) - t <= L + h(t - L) - t = h(t - L) - (t - L):
 
 if t fails, so does the last deadline up to t - L, and the first one that fails is no later than L,
-whatever D_max is (after Jeffay, Stanat, Martel and George, Rivierre, Spuri: who misses a deadline
-does so in a busy period). The same says of any t > L + D_min that an earlier one has no more slack.
-So has any t > P + D_max, P the least common multiple of the periods: the one P before it. And as
-n_i(t) <= (t + max(0, T_i - D_i)) / T_i, every t behind La(s) has a slack of more than s,
+whatever D_max is (after Jeffay, Stanat, Martel and George, Rivierre, Spuri: a job misses its
+deadline in a busy period only). The same says of any t > L + D_min that an earlier one has no more
+slack. So has any t > P + D_max, P the least common multiple of the periods: the one P before it.
+And as n_i(t) <= (t + max(0, T_i - D_i)) / T_i, every t past La(s) has a slack of more than s,
 
-    La(s) = (q + sum max(0, T_i - D_i) U_i + s) / (1 - U),   q the longest section; b behind D_max.
+    La(s) = (q + sum max(0, T_i - D_i) U_i + s) / (1 - U),   q the longest section; b past D_max.
 
 The verdict needs the t up to the least of these (with s = 0), the tightest of *all* windows those
 up to the least with s = D_min and L + D_min: the shortest window never has more slack than D_min.
 
 Where these are many, most are stepped over. Between two distinct D_j B is constant and h does not
-fall with t: a t' < t that is late by more than x has x < h(t') + B - t' <= h(t) + B - t'. So behind
+fall with t: a t' < t that is late by more than x has x < h(t') + B - t' <= h(t) + B - t'. So after
 a t that is not, the next to look at is the last deadline before h(t) + B - x (QPA, Zhang and Burns,
 IEEE TC 58(9) 2009, within each such stretch by itself). Bisection finds the largest x.
 
@@ -62,19 +62,26 @@ import numpy as np
 import numpy.typing as npt
 
 NS: Final = 1_000_000_000
+BEYOND_NS: Final = 1 << 52
+"""Longer than any period or deadline, which are 1,000 h at most; 52 days."""
 MAX_POINTS: Final = 400_000
 """Deadlines looked at before the test says that the utilisation is too close to 1 to prove."""
+MAX_CELLS: Final = 16_000_000
+"""So many job counts, one for each task and deadline, are kept: 128 MB."""
 _AT_ONCE: Final = 5_000
 """So many deadlines are all looked at, by one product; of more, most are stepped over."""
 _MAX_STEPS: Final = 20_000
 """Steps before a busy period counts as endless, or stepping over deadlines as no gain."""
 _FAR: Final = 4 * 10**18
+_EXACT: Final = 2.0**53
+_SURELY: Final = 1 + 1e-6
+"""More of the device's time than this is too much, however its sum was rounded."""
 
 Kind = Literal["holds", "late", "overload", "unproven"]
 Window = tuple[int, int, int | None]
-"""Lateness (negative: slack), length, and who blocks in it."""
+"""Lateness (negative: slack), length, and the blocker."""
 Stretch = tuple[int, int, int, int | None]
-"""Windows at least so long and shorter than the second: B(t), the same in all, and who blocks."""
+"""Windows at least so long and shorter than the second: B(t), the same in all, and the blocker."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +114,12 @@ class Verdict:
 
 
 def cost_ns(seconds: float) -> int:
-    """A duration in nanoseconds, rounded up (but not for the float noise of a whole number)."""
-    return math.ceil(round(seconds * NS, 3))
+    """A duration in nanoseconds, rounded up (but not for the float noise of a whole number).
+
+    At most BEYOND_NS: no deadline holds with that, and sums of as many tasks as there may be stay
+    below 2^63, whatever a profile says.
+    """
+    return math.ceil(round(min(seconds * NS, BEYOND_NS), 3))
 
 
 def instant_ns(seconds: float) -> int:
@@ -138,9 +149,12 @@ class DemandTest:
         self._repeat = min(_FAR, repeat + self._longest)
         # The blocking term is constant between deadlines: tasks by falling deadline.
         self._by_deadline = sorted(range(len(deadlines)), key=lambda i: -deadlines[i])
+        self._ascending = np.argsort(self._d, kind="stable")
         self._reach = 0
         self._points: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._counts: npt.NDArray[np.int64] = np.empty((len(periods), 0), dtype=np.int64)
+        self._counts: npt.NDArray[np.float64] = np.empty((len(periods), 0))
+        self._later: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        """For each point the tasks that are due by then: the others may block."""
 
     def worst(
         self, costs: Sequence[int], sections: Sequence[int], background: int = 0
@@ -161,9 +175,10 @@ class DemandTest:
             best = self._look(costs, sections, background, for_all)
         else:
             stretches = self._stretches(sections, background, for_all)
-            most = sum(costs) + max(background, *sections)
-            walked = _Walk(self._pairs(), costs, stretches).tightest(most)
-            if walked is None and self._count(for_verdict) > MAX_POINTS:
+            latest = sum(costs) + max(background, *sections)
+            walked = _Walk(self._t, self._d, costs, stretches).tightest(latest)
+            most = min(MAX_POINTS, MAX_CELLS // len(self.periods))
+            if walked is None and self._count(for_verdict) > most:
                 return "unproven", _FAR, _FAR, None
             best = walked or self._look(costs, sections, background, for_verdict)
         return ("late" if best[0] > 0 else "holds"), *best
@@ -171,22 +186,39 @@ class DemandTest:
     def _look(
         self, costs: Sequence[int], sections: Sequence[int], background: int, horizon: int
     ) -> Window:
-        """The largest lateness up to there, when, and who blocks then: every deadline at once."""
+        """The largest lateness up to there, when, and the blocker then: every deadline at once."""
         if horizon > self._reach:
             # Costs that come next reach a little further; twice as far is as good as found.
             far = max(horizon, 2 * self._reach)
             self._extend(far if self._count(far) <= _AT_ONCE else horizon)
         end = int(np.searchsorted(self._points, horizon, side="right"))
-        lateness = np.array(costs, dtype=np.int64) @ self._counts[:, :end] - self._points[:end]
-        best: Window = (-_FAR, 0, None)
-        for first, behind, blocking, blocker in self._stretches(sections, background, horizon):
-            start, edge = np.searchsorted(self._points[:end], (first, behind), side="left")
-            if start < edge:
-                at = start + int(np.argmax(lateness[start:edge]))
-                late = int(lateness[at]) + blocking
-                if late > best[0]:
-                    best = (late, int(self._points[at]), blocker)
-        return best
+        if not end:
+            return -_FAR, 0, None
+        points, later = self._points[:end], self._later[:end]
+        blocking = np.append(np.array(sections, dtype=np.int64)[self._ascending], background)
+        blocking = np.maximum.accumulate(blocking[::-1])[::-1]
+        late = self._demanded(costs, end) - points + blocking[later]
+        # Of windows as tight as each other the first one in the last stretch.
+        tight = np.flatnonzero(late == late.max())
+        at = int(tight[np.searchsorted(later[tight], later[tight[-1]])])
+        most, blocker = int(blocking[later[at]]), -1 if background else None
+        if most > background:
+            blocker = next(
+                task
+                for task in self._by_deadline
+                if sections[task] == most and self.deadlines[task] > points[at]
+            )
+        return int(late[at]), int(points[at]), blocker
+
+    def _demanded(self, costs: Sequence[int], end: int) -> npt.NDArray[np.int64]:
+        """h at the first points. Floats are exact there, and much faster, below 2 ** 53."""
+        exact = np.array(costs, dtype=np.float64)
+        if float(exact @ self._counts[:, end - 1]) < _EXACT:
+            return (exact @ self._counts[:, :end]).astype(np.int64)
+        whole = np.zeros(end, dtype=np.int64)
+        for cost, counts in zip(costs, self._counts, strict=True):
+            whole += cost * counts[:end].astype(np.int64)
+        return whole
 
     def _stretches(
         self, sections: Sequence[int], background: int, horizon: int
@@ -206,6 +238,24 @@ class DemandTest:
         """n_i(t): for each task the jobs that may have to be done in a window of that length."""
         return [max(0, (instant - d) // t + 1) for t, d in self._pairs()]
 
+    def jobs_due_in(self, instants: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """n_i(t), a row for each t and a column for each task."""
+        counts: npt.NDArray[np.int64] = (instants[:, None] - self._d) // self._t + 1
+        return np.maximum(counts, 0)
+
+    def windows(self, most: int) -> npt.NDArray[np.int64]:
+        """The shortest windows that end with a deadline, about `most` and no fewer than tasks.
+
+        Each task's shortest one is among them: which task blocks matters only in windows shorter
+        than the longest deadline.
+        """
+        low, high = self._shortest, self._repeat
+        while high - low > max(1, self._shortest):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._count(middle) <= most else (low, middle)
+        parts = [np.arange(d, low + 1, t, dtype=np.int64) for t, d in self._pairs()]
+        return np.unique(np.concatenate([*parts, self._d]))
+
     def victims(self, instant: int) -> tuple[int, ...]:
         """The tasks that have a deadline exactly then."""
         return tuple(
@@ -219,7 +269,7 @@ class DemandTest:
 
     def _count(self, horizon: int) -> int:
         """How many deadlines there are up to then, each task's counted by itself."""
-        return sum((horizon - d) // t + 1 for t, d in self._pairs() if d <= horizon)
+        return int(np.maximum((horizon - self._d) // self._t + 1, 0).sum())
 
     def _horizons(
         self, costs: Sequence[int], sections: Sequence[int], background: int
@@ -228,17 +278,18 @@ class DemandTest:
 
         None on overload. Nanoseconds; see the head of this file.
         """
-        load = sum(cost / period for cost, period in zip(costs, self.periods, strict=True))
+        shares = np.array(costs, dtype=np.float64) / self._t
+        load = float(shares.sum())
         verdict = beyond = self._repeat
+        if load > _SURELY:
+            return None
         if load > 1 - 1e-9:
             common = math.lcm(*self.periods)
             busy = sum(cost * (common // p) for cost, p in zip(costs, self.periods, strict=True))
             if busy > common:
                 return None
         else:
-            slack = sum(
-                max(0, t - d) * cost / t for (t, d), cost in zip(self._pairs(), costs, strict=True)
-            )
+            slack = float(np.maximum(self._t - self._d, 0) @ shares)
             most = max(background, *sections)
 
             def from_there(spare: int) -> int:
@@ -262,11 +313,10 @@ class DemandTest:
 
     def _busy(self, costs: Sequence[int], extra: int, limit: int) -> int:
         """The busy period, or `limit` where it is longer or takes too long to find."""
-        length = extra + sum(costs)
+        charged = np.array(costs, dtype=np.int64)
+        length = extra + int(charged.sum())
         for _ in range(_MAX_STEPS):
-            grown = extra - sum(
-                -length // period * cost for cost, period in zip(costs, self.periods, strict=True)
-            )
+            grown = extra - int(-length // self._t @ charged)
             if grown == length:
                 return min(length, limit)
             if grown >= limit:
@@ -277,8 +327,10 @@ class DemandTest:
     def _extend(self, horizon: int) -> None:
         parts = [np.arange(d, horizon + 1, t, dtype=np.int64) for t, d in self._pairs()]
         self._points = np.unique(np.concatenate(parts))
-        counts = (self._points[None, :] - self._d[:, None]) // self._t[:, None] + 1
-        self._counts = np.maximum(counts, 0)
+        self._counts = np.empty((len(self.periods), len(self._points)))
+        for row, (period, limit) in zip(self._counts, self._pairs(), strict=True):
+            row[:] = np.maximum((self._points - limit) // period + 1, 0)
+        self._later = np.searchsorted(self._d[self._ascending], self._points, side="right")
         self._reach = horizon
 
 
@@ -287,13 +339,14 @@ class _Walk:
 
     def __init__(
         self,
-        periods_and_deadlines: Iterable[tuple[int, int]],
+        periods: npt.NDArray[np.int64],
+        deadlines: npt.NDArray[np.int64],
         costs: Sequence[int],
         stretches: Iterable[Stretch],
     ) -> None:
         """`stretches` cover all windows that may be the tightest."""
-        pairs = zip(periods_and_deadlines, costs, strict=True)
-        self._rows = [(period, limit, cost) for (period, limit), cost in pairs]
+        self._t, self._d = periods, deadlines
+        self._costs = np.array(costs, dtype=np.int64)
         self._stretches = list(stretches)
         self._left = _MAX_STEPS
 
@@ -335,12 +388,13 @@ class _Walk:
 
     def _demand(self, instant: int) -> int:
         """h(t)."""
-        return sum(((instant - d) // t + 1) * cost for t, d, cost in self._rows if d <= instant)
+        return int(np.maximum((instant - self._d) // self._t + 1, 0) @ self._costs)
 
     def _last_before(self, instant: int) -> int:
         """The last deadline before then, 0 if there is none."""
-        lasts = (instant - 1 - (instant - 1 - d) % t for t, d, _ in self._rows if d < instant)
-        return max(lasts, default=0)
+        behind = instant - 1 - self._d
+        lasts = np.where(behind >= 0, instant - 1 - behind % self._t, 0)
+        return int(lasts.max(initial=0))
 
 
 def np_edf(tasks: Sequence[SporadicTask]) -> Verdict:

@@ -1,4 +1,4 @@
-"""One more task beside a set that holds: the exact test again, at the cost of the new task alone.
+"""One more task added to a set that holds: the exact test again, at the cost of the new task alone.
 
 The demand h(t) of the old set is a step function; with it kept, the test of demand.py for the set
 and one task more needs no other task: h'(t) = h(t) + n(t) C at the old deadlines and the new ones,
@@ -42,7 +42,7 @@ class DemandCurve:
     limits: Whole
     """Relative deadlines, ascending."""
     blocking: Whole
-    """B before each of `limits`; behind the last one it is `background`."""
+    """B before each of `limits`; past the last one it is `background`."""
     load: float
     slack_ns: float
     """Sum of max(0, T - D) U."""
@@ -81,9 +81,12 @@ class DemandCurve:
         return cls(points, demand, limits, blocking, load, slack, background, reach)
 
     def largest_cost(self, period: int, deadline: int) -> int:
-        """The longest jobs of a further task with which every deadline holds; below 1: none."""
-        if deadline > self.reach:
-            return 0
+        """The longest jobs of a further task with which every deadline holds; below 0: none.
+
+        None also where there would be more deadlines than are looked at.
+        """
+        if deadline > self.reach or len(self.points) + self.reach // period + 1 > MAX_POINTS:
+            return -1
         most = self._within_reach(period, deadline)
         jobs = _jobs(self.points, period, deadline)
         free = self.points - self.demand

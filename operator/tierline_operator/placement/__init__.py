@@ -1,1 +1,1 @@
-"""Pure placement over all nodes: which device and plan each pod gets; who waits, and why."""
+"""Pure placement over all nodes: which device and plan each pod gets; which tasks wait, and why."""

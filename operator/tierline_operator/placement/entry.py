@@ -6,13 +6,22 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from tierline_api.conditions import ConditionStatus, ConditionType, find
-from tierline_api.memtask import MemTask, MemTaskSpec
-from tierline_operator.placement.demands import Demands
-from tierline_operator.placement.remeasuring import Longer
-from tierline_operator.placement.remeasuring import restored as learned
-from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Seat, TaskKey
-from tierline_operator.placement.verdict import Refusal
+from tierline_api.objects.conditions import ConditionStatus, ConditionType, Reason, find
+from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_operator.placement.books.seats import (
+    Barred,
+    Claim,
+    ClaimKey,
+    DeviceKey,
+    Seat,
+    TaskKey,
+)
+from tierline_operator.placement.books.verdict import Refusal
+from tierline_operator.placement.needs.demands import Demands
+from tierline_operator.placement.needs.fitting import UNKNOWN, Needs
+from tierline_operator.placement.needs.pods import needs_of
+from tierline_operator.placement.needs.remeasuring import Longer
+from tierline_operator.placement.needs.remeasuring import restored as learned
 
 NOWHERE: Final[frozenset[DeviceKey]] = frozenset()
 
@@ -38,9 +47,17 @@ class Entry:
     over_quota: bool = False
     """Whether a quota refused it somewhere: what any device gives back of that is room for it."""
     beside: bool = True
-    """Whether it may fit beside the plans that are there: not looked at since something changed."""
+    """Whether it may fit with the plans that are there: not looked at since something changed."""
     longer: dict[str, Longer] = field(default_factory=dict)
     """By node, what its jobs compute there at worst since they over-ran."""
+    needs: Needs = UNKNOWN
+    """What its template asks of a node, for the places that are kept free."""
+    asked: AbstractSet[tuple[Needs, tuple[Barred, ...]]] = frozenset()
+    """What the pods asked of a node that wait: devices refused those, and no others."""
+    idle: bool = False
+    """Places are kept free no longer, because no pod came for them."""
+    orphaned: bool = False
+    """Its MemTask is gone: it is what the claims of its pods say (orphans.py)."""
     hint: DeviceKey | None = None
     """Where a place was kept for it before the operator's restart."""
 
@@ -65,7 +82,7 @@ class Entry:
         if self.leaving:
             return sum(1 for claim in self.claims.values() if claim.place)
         live = sum(1 for claim in self.claims.values() if claim.place or not claim.leaving)
-        return max(live, self.task.spec.replicas)
+        return max(live, 0 if self.idle else self.task.spec.replicas)
 
     @property
     def missing(self) -> int:
@@ -74,7 +91,7 @@ class Entry:
 
     @property
     def turn(self) -> tuple[float, TaskKey]:
-        """Its turn among those who wait: the older first."""
+        """Its turn among the waiting tasks: the older first."""
         created = self.task.metadata.creation_timestamp
         return (created.timestamp() if created else 0.0, self.key)
 
@@ -98,19 +115,36 @@ class Entry:
             key=lambda claim: (claim.created, claim.key),
         )
 
+    def asks_otherwise(self) -> bool:
+        """Note what its waiting pods ask of a node; returns whether nodes may answer otherwise.
+
+        That is where some ask what none did, or where those have gone for which no node was fit.
+        """
+        asked = {(claim.needs, claim.barred) for claim in self.unseated()}
+        unfit = self.refusal is not None and self.refusal.reason is Reason.NOT_SCHEDULABLE
+        new, self.asked = not asked <= self.asked or (unfit and asked != self.asked), asked
+        return new
+
     def seat_for(self, claim: ClaimKey) -> Seat | None:
         """The seat of a claim."""
         return next((seat for seat in self.seats if seat.claim == claim), None)
 
 
+def needs_of_template(task: MemTask) -> Needs:
+    """What the pods of a task's template ask of a node; UNKNOWN without a template."""
+    template = task.spec.template
+    return UNKNOWN if template is None else needs_of(template.to_api().get("spec"))
+
+
 def restored(task: MemTask) -> Entry:
     """The entry of a task that is seen for the first time, as its status tells."""
     key, status = TaskKey(task.domain, task.name), task.status
-    entry = Entry(key, task)
+    entry = Entry(key, task, needs=needs_of_template(task))
     if status is None:
         return entry
     entry.longer = learned(status.remeasured)
     admitted = find(status.conditions, ConditionType.ADMITTED)
+    entry.idle = admitted is not None and admitted.reason == Reason.NO_PODS
     if admitted and admitted.status == ConditionStatus.TRUE and status.node and status.device:
         entry.hint = DeviceKey(status.node, status.device)
     if status.granted is not None:

@@ -5,16 +5,16 @@ What it holds true after every `settle`:
 * an allocated claim sits where it is allocated, whatever else was thought: claims are the truth;
 * what stands Planned on a device was proven together (book.py), so no deadline is promised twice;
 * what a running pod holds is what it was given: nobody's coming changes its plan (holding.py);
-* where a task is measured nothing has a plan; who was measured waits for somebody (measuring.py);
+* where a task is measured nothing has a plan; a measured task waits for another (measuring.py);
 * a task has at most one seat a live claim, and places kept free up to its `replicas`;
-* who waits was refused by every device since that device last became roomier.
+* a task that waits was refused by every device since that device last became roomier.
 
-Those who wait are tried in their turn, the older first; a younger task that fits where an older one
+Waiting tasks are tried in their turn, the older first; a younger task that fits where an older one
 does not goes ahead. Each is tried on the least loaded device first. Work is bounded: an event makes
 only its own device's proofs be made again, a waiting task is tried again only on devices that
-became roomier, and one `settle` does at most `Rules.work_per_settle` for those who wait. When many
-wait, each is first put beside what is there (beside.py), and a young task that fits so goes ahead
-of an old one for which a device must be planned anew.
+became roomier, and one `settle` does at most `Rules.work_per_settle` for waiting tasks. When many
+wait, each is first added to what is there (books/addition.py), and a young task that fits so goes
+ahead of an old one for which a device must be planned again.
 
 Restart: feed nodes, profiles, quotas, tasks and claims in any order, then settle. Places that were
 kept free are taken up again after all claims, where they still hold.
@@ -22,22 +22,21 @@ kept free are taken up again after all claims, where they still hold.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.memquota import MemQuota
-from tierline_api.memtask import MemTask
-from tierline_operator.placement.book import Book
-from tierline_operator.placement.demands import Unasked
-from tierline_operator.placement.entry import NOWHERE, Entry, restored
-from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.measuring import Measuring, to_be_measured
-from tierline_operator.placement.rules import ANEW, Rules
-from tierline_operator.placement.saying import verdict_of
-from tierline_operator.placement.seating import Seating
-from tierline_operator.placement.seats import (
+from tierline_api.objects.conditions import Reason
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memquota import MemQuota
+from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_operator.placement.books.book import Book
+from tierline_operator.placement.books.ledger import Ledger
+from tierline_operator.placement.books.quota import Usage
+from tierline_operator.placement.books.rules import ANEW, Rules
+from tierline_operator.placement.books.seats import (
     Claim,
     ClaimKey,
     DeviceKey,
@@ -45,7 +44,14 @@ from tierline_operator.placement.seats import (
     Standing,
     TaskKey,
 )
-from tierline_operator.placement.verdict import Verdict
+from tierline_operator.placement.books.verdict import Verdict
+from tierline_operator.placement.entry import NOWHERE, Entry, needs_of_template, restored
+from tierline_operator.placement.measuring import Measuring, to_be_measured
+from tierline_operator.placement.needs.demands import Unasked
+from tierline_operator.placement.needs.fitting import Worker
+from tierline_operator.placement.orphans import by_notes
+from tierline_operator.placement.saying import discreet, verdict_of
+from tierline_operator.placement.seating import Seating
 from tierline_operator.planning.request import TaskDemand
 
 
@@ -54,7 +60,7 @@ class Settled:
     """What a settle did."""
 
     changed: frozenset[TaskKey]
-    """Tasks of which something may have to be said anew."""
+    """Tasks of which something new may have to be said."""
     untried: frozenset[TaskKey]
     """Tasks of which nothing is known yet: they are tried in the next settle."""
     more: bool
@@ -62,7 +68,7 @@ class Settled:
 
 
 class Fleet:
-    """All nodes, tasks and claims, and who sits where."""
+    """All nodes, tasks and claims, and which task sits where."""
 
     def __init__(self, rules: Rules | None = None) -> None:
         self._rules = rules or Rules()
@@ -79,6 +85,7 @@ class Fleet:
         self._missing: set[TaskKey] = set()
         self._restless: set[TaskKey] = set()
         self._respec: set[TaskKey] = set()
+        self._kept: set[TaskKey] = set()
         self._unmeasured: set[TaskKey] = set()
         self._overran: set[TaskKey] = set()
         self._measuring = Measuring(
@@ -97,6 +104,14 @@ class Fleet:
         """A node is gone."""
         self._touch(self._book.drop_node(name))
 
+    def put_worker(self, worker: Worker) -> None:
+        """A Node of the cluster is there, or changed."""
+        self._touch(self._book.put_worker(worker))
+
+    def drop_worker(self, name: str) -> None:
+        """A Node is gone."""
+        self._touch(self._book.drop_worker(name))
+
     def put_profile(self, profile: MemProfile) -> None:
         """A profile is there, or changed."""
         key = (profile.metadata.namespace, profile.name)
@@ -113,8 +128,11 @@ class Fleet:
 
     def put_quota(self, quota: MemQuota) -> None:
         """A quota is there, or changed."""
-        self._book.quotas[quota.metadata.namespace][quota.name] = quota
-        self._touch_namespace(quota.metadata.namespace)
+        of = self._book.quotas[quota.metadata.namespace]
+        before = of.get(quota.name)
+        of[quota.name] = quota
+        if before is None or before.spec != quota.spec:
+            self._touch_namespace(quota.metadata.namespace)
 
     def drop_quota(self, namespace: str, name: str) -> None:
         """A quota is gone."""
@@ -125,6 +143,9 @@ class Fleet:
         """A task is there, or changed."""
         key = TaskKey(task.domain, task.name)
         entry = self._entries.get(key)
+        if entry is not None and entry.orphaned:
+            self._drop_entry(entry)
+            entry = None
         if entry is None:
             entry = self._entries[key] = restored(task)
             entry.claims = {name: self._claims[name] for name in self._of_task.get(key, ())}
@@ -144,25 +165,30 @@ class Fleet:
             return
         profile = entry.profile_name
         entry.task = task
+        entry.idle = False
+        entry.needs = needs_of_template(task)
         entry.granted = task.spec if entry.granted == task.spec else entry.granted
         entry.change_refused = entry.refusal = None
         if entry.profile_name != profile:
             self._touch({seat.place for seat in entry.seats})
 
     def drop_task(self, key: TaskKey) -> None:
-        """A task is gone; claims of it that are still allocated close their devices."""
-        entry = self._entries.pop(key, None)
-        for of in (self._changed, self._unsynced, self._missing, self._restless, self._respec):
-            of.discard(key)
-        self._unmeasured.discard(key)
-        self._overran.discard(key)
-        if entry is None:
+        """A task is gone; claims of it that are still allocated keep what is noted in them."""
+        entry = self._entries.get(key)
+        if entry is None or entry.orphaned:
             return
+        self._drop_entry(entry)
+        for claim in entry.claims.values():
+            self._put_orphan(claim)
+
+    def _drop_entry(self, entry: Entry) -> None:
+        del self._entries[entry.key]
+        for of in (self._changed, self._unsynced, self._missing, self._restless, self._respec):
+            of.discard(entry.key)
+        for of in (self._unmeasured, self._kept, self._overran):
+            of.discard(entry.key)
         for seat in entry.seats:
             self._leave(seat)
-        for claim in entry.claims.values():
-            if claim.place:
-                self._book.ledger(claim.place).orphans.add(claim.key)
 
     def put_claim(self, claim: Claim) -> None:
         """A claim is there, or changed."""
@@ -171,18 +197,52 @@ class Fleet:
             return
         if before is not None and before.task != claim.task:
             self.drop_claim(claim.key)
+        if before is not None and before.place and not claim.place:
+            self.give_up(claim.key)  # kube-scheduler gave it back: no write of it is under way
+        seat = self.seat_of(claim.key)
+        asks = claim.needs, claim.barred
+        if before is not None and seat is not None and asks != (before.needs, before.barred):
+            self._unproven.add(seat.place)  # its pod may not fit there any more
         self._claims[claim.key] = claim
         self._of_task.setdefault(claim.task_key, set()).add(claim.key)
         entry = self._entries.get(claim.task_key)
-        if entry is not None:
-            entry.claims[claim.key] = claim
-            self._unsynced.add(entry.key)
+        if entry is None or entry.orphaned:
+            if before is not None and before.place and before.place != claim.place:
+                self._drop_orphan(before)
+            self._put_orphan(claim)
             return
-        if before is not None and before.place and before.place != claim.place:
-            self._book.ledger(before.place).orphans.discard(claim.key)
-            self._touch({before.place})
-        if claim.place:
+        if before is None:
+            entry.idle = False
+        entry.claims[claim.key] = claim
+        self._unsynced.add(entry.key)
+
+    def _put_orphan(self, claim: Claim) -> None:
+        """A claim whose task is not there takes what is noted in it, or may take anything."""
+        if claim.place is None:
+            return
+        entry = self._entries.get(claim.task_key)
+        if claim.held is not None and entry is None:
+            entry = by_notes(claim)
+        if claim.held is None or entry is None:
+            self._drop_orphan(claim)
             self._book.ledger(claim.place).orphans.add(claim.key)
+            return
+        self._entries[entry.key] = entry
+        entry.claims[claim.key] = claim
+        self._unsynced.add(entry.key)
+        self._book.ledger(claim.place).orphans.discard(claim.key)
+        self._touch({claim.place})
+
+    def _drop_orphan(self, claim: Claim) -> None:
+        """A claim whose task is not there takes nothing any more."""
+        entry = self._entries.get(claim.task_key)
+        if entry is not None and entry.claims.pop(claim.key, None) is not None:
+            self._unsynced.add(entry.key)
+            if not entry.claims:
+                self._drop_entry(entry)
+        if claim.place:
+            self._book.ledger(claim.place).orphans.discard(claim.key)
+            self._touch({claim.place})
 
     def drop_claim(self, key: ClaimKey) -> None:
         """A claim is gone."""
@@ -194,15 +254,29 @@ class Fleet:
         if not of_task:
             del self._of_task[claim.task_key]
         entry = self._entries.get(claim.task_key)
-        if entry is not None:
-            entry.claims.pop(key, None)
-            self._unsynced.add(entry.key)
-        elif claim.place:
-            self._book.ledger(claim.place).orphans.discard(key)
-            self._touch({claim.place})
+        if entry is None or entry.orphaned:
+            self._drop_orphan(claim)
+            return
+        entry.claims.pop(key, None)
+        self._unsynced.add(entry.key)
+
+    def keep_no_longer(self, key: TaskKey) -> None:
+        """No pod came for the places that are kept free for a task: others may have them."""
+        self._entries[key].idle = True
+        self._unsynced.add(key)
+
+    @property
+    def kept(self) -> AbstractSet[TaskKey]:
+        """Tasks for which a place is kept free, as it was when the fleet settled last."""
+        return self._kept
+
+    @property
+    def rules(self) -> Rules:
+        """The administrator's."""
+        return self._rules
 
     def give_up(self, claim: ClaimKey) -> None:
-        """What was decided for a claim is not written, and cannot be any more: decide anew."""
+        """What was decided for a claim is not written, and cannot be any more: decide again."""
         seat = self.seat_of(claim)
         if seat is not None:
             seat.unbind()
@@ -228,14 +302,38 @@ class Fleet:
     def verdict(self, key: TaskKey) -> Verdict | None:
         """What is to be said of a task; None if there is none of that name."""
         entry = self._entries.get(key)
-        if entry is None:
+        if entry is None or entry.orphaned:
             return None
         profile = self._profile(entry)
-        return verdict_of(entry, profile, partial(self._matching, entry), len(self._book.ledgers))
+        matching = partial(self._matching, entry)
+        kept_s, devices = self._rules.keep_free_s, len(self._book.ledgers)
+        verdict = verdict_of(entry, profile, matching, devices, kept_s)
+        return discreet(verdict, key.namespace, self._entries)
+
+    def spec_of(self, key: TaskKey) -> MemTaskSpec | None:
+        """The spec by which a task is planned, which is not its newest when that was refused.
+
+        Of a task that is gone, the one by which its pods run; None where nothing is known of it.
+        """
+        entry = self._entries.get(key)
+        return entry.spec if entry is not None else None
 
     def waiting(self) -> list[TaskKey]:
         """Tasks with a pod or a place missing, in their turn."""
         return self._in_turn(self._missing)
+
+    @property
+    def workers(self) -> Mapping[str, Worker]:
+        """The Nodes of the cluster, by name."""
+        return self._book.workers
+
+    def quotas(self) -> Iterator[tuple[MemQuota, Usage]]:
+        """All quotas, each with what its namespace takes of all devices."""
+        of = {space: quotas.values() for space, quotas in self._book.quotas.items() if quotas}
+        used = self._book.used_by(of.keys())
+        for space, quotas in of.items():
+            for quota in quotas:
+                yield quota, used[space]
 
     def devices(self) -> dict[DeviceKey, Ledger]:
         """The ledgers of all devices, to be read only."""
@@ -257,10 +355,11 @@ class Fleet:
         more = self._place()
         self._end_measuring()
         for key in self._changed:
-            # Not before: who waits for what an ended pod held is served before the next pod holds.
+            # Not before: a task that waits for what an ended pod held is served before the next pod
+            # holds.
             for seat in self._entries[key].seats:
                 seat.bind()
-        # Who has not been tried yet, and will be in the next settle, has nothing to say.
+        # A task that has not been tried yet, and will be in the next settle, has nothing to say.
         later = {key for key in self._changed & self._restless if self._entries[key].unheard}
         changed, self._changed = frozenset(self._changed - later), later
         return Settled(changed, frozenset(later), more or bool(self._unsynced or self._unproven))
@@ -274,12 +373,13 @@ class Fleet:
         self._unproven |= touched
         if not entry.seats:
             entry.granted = entry.granted_generation = entry.change_refused = None
-        if entry.missing and (entry.refusal is None or self._profile(entry) is None):
+        new = entry.asks_otherwise()
+        if entry.missing and (new or entry.refusal is None or self._profile(entry) is None):
             self._try_everywhere(entry)
         self._queue(entry)
 
     def _queue(self, entry: Entry) -> None:
-        """Keep the sets of those who wait up to date."""
+        """Keep the sets of waiting tasks up to date."""
         if not entry.missing:
             entry.refusal = None
             entry.untested = NOWHERE
@@ -287,6 +387,7 @@ class Fleet:
             (self._missing, entry.missing > 0),
             (self._restless, entry.missing > 0 and bool(entry.untested)),
             (self._respec, bool(entry.seats) and entry.granted is not entry.task.spec),
+            (self._kept, any(seat.claim is None for seat in entry.seats)),
             (self._unmeasured, self._profile(entry) is None and to_be_measured(entry)),
         ):
             if belongs:
@@ -321,7 +422,7 @@ class Fleet:
         self._book.forget_if_empty(ledger.key)
 
     def _open_quotas(self, ledger: Ledger) -> None:
-        """Who waits for a quota is tried again everywhere: it counts what all devices give."""
+        """Try tasks that wait for a quota again everywhere: it counts what all devices give."""
         for namespace in ledger.namespaces:
             if not self._book.quotas.get(namespace):
                 continue
@@ -358,7 +459,7 @@ class Fleet:
                     self._touch(places)
 
     def _place(self) -> bool:
-        """Try those who wait; returns whether some were not tried for want of time."""
+        """Try the waiting tasks; returns whether some were not tried for want of time."""
         opened, self._opened = self._opened & self._book.keys, set()
         if opened:
             for key in self._missing:
@@ -370,11 +471,11 @@ class Fleet:
         work = self._rules.work_per_settle
         many = len(self._restless) > self._rules.few_waiting
         if many:
-            # Something is left for those who need a plan of a whole device.
+            # Something is left for tasks that need a plan of a whole device.
             work = ANEW + self._place_beside(work - ANEW)
         waiting = (self._entries[key] for key in self._restless)
         going = [entry for entry in waiting if not (many and entry.beside)]
-        # Nobody waits for one who is on a long way through all devices.
+        # Nobody waits for one that is on a long way through all devices.
         for entry in sorted(going, key=lambda entry: (not entry.beside, entry.turn)):
             if work <= 0:
                 return True
@@ -387,7 +488,7 @@ class Fleet:
         return bool(self._restless)
 
     def _place_beside(self, work: int) -> int:
-        """Put the many who wait beside what is there, as far as that goes; returns work left."""
+        """Add the many waiting tasks to what is there, as far as that goes; returns work left."""
         for key in self._in_turn({key for key in self._restless if self._entries[key].beside}):
             entry = self._entries[key]
             if work <= 0:
@@ -403,6 +504,10 @@ class Fleet:
 
     def _ask(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
         entry = self._entries[seat.task]
+        unfit = self._seating.unfit_seat(entry, seat)
+        if unfit:
+            sentence = f"node {seat.place.node}: {unfit}"
+            return Unasked(Reason.NOT_SCHEDULABLE, sentence)
         standing = self._measuring.standing(seat, ledger) if seat.measured else None
         if standing is Standing.PROFILING and seat.beside:
             return self._seating.until_measured(entry, entry.spec, ledger)
@@ -420,8 +525,9 @@ class Fleet:
     def _profile(self, entry: Entry) -> MemProfile | None:
         return self._profiles.get((entry.key.namespace, entry.profile_name))
 
-    def _matching(self, entry: Entry) -> list[Ledger]:
-        return list(self._seating.matching(entry))
+    def _matching(self, entry: Entry) -> list[tuple[Ledger, str]]:
+        matching = self._seating.matching(entry)
+        return [(ledger, self._seating.unfit(entry, ledger)) for ledger in matching]
 
     def _leave(self, seat: Seat) -> None:
         ledger = self._book.ledger(seat.place)

@@ -1,35 +1,36 @@
-"""Tasks without a profile are measured first: alone on a device, or beside tasks with a plan.
+"""Tasks without a profile are measured first: alone on a device, or while tasks with a plan run.
 
 A program that is measured alone runs unmanaged: it takes no lease, and its times are those of the
 task alone only where nothing else runs. So it gets a device on which nothing holds anything. Were
-it planned as soon as it has been measured, it would run on there, and who comes next would never
-find a device for itself. So whoever has been measured waits (Standing.MEASURED; its program runs no
-job until its plan is there, and has left the device) for those who are to be measured there as
-well: the tasks whose pods came within `BATCH_S` of the first one's allocation. Then all of them are
-planned together, and the device is open to everyone.
+it planned as soon as it has been measured, it would run on there, and the next task would never
+find a device for itself. So a task that has been measured waits (Standing.MEASURED; its program
+runs no job until its plan is there, and has left the device) for the tasks that are to be measured
+there as well: those whose pods came within `BATCH_S` of the first one's allocation. Then all of
+them are planned together, and the device is open to everyone.
 
-Where every device is in use, a program is measured *beside* the tasks of one, if its spec says for
-how long a job of it may have the device (`realtime.measuringLimit`). It takes the lease for each
-job, in what all others leave, so that its times are still those of its jobs alone. A job cannot be
-interrupted, and nothing is known of it: without a bound it could make any other one late, and no
-measuring in pieces helps, since a piece is a layer of unknown length. So the bound must be said, is
-proven beside the others as the longest section of a BestEffort task, and is enforced: the node's
-agent kills a program whose job has the device for longer (so an untrue word costs its own pod
-only). Of the device's memory it takes nothing: what it allocates is its pod's own. All that holds
-on `cpu`. On a GPU it does not (a program loads its model over the links by which others stream,
-launches outside of its jobs, and has its memory where the agent's is), so there it waits for a
-device of its own. Measured, it is planned at once beside the others: if it does not hold there, it
-is the one that gets no time.
+Where every device is in use, a program is measured *while* the tasks of one *run*, if its spec says
+for how long a job of it may have the device (`realtime.measuringLimit`). It takes the lease for
+each job, in what all others leave, so that its times are still those of its jobs alone. A job
+cannot be interrupted, and nothing is known of it: without a bound it could make any other one late,
+and no measuring in pieces helps, since a piece is a layer of unknown length. So the bound must be
+said, is proven together with the others as the longest section of a BestEffort task, and is
+enforced: the node's agent kills a program whose job has the device for longer (so an untrue word
+costs its own pod only). Of the device's memory it takes nothing: what it allocates is its pod's
+own. All that holds on `cpu`. On a GPU it does not (a program loads its model over the links by
+which others stream, launches outside of its jobs, and has its memory where the agent's is), so
+there it waits for a device of its own. Measured, it is planned at once in addition to the others:
+if it does not hold there, it is the one that gets no time.
 
 Invariants: while a program is measured alone on a device, nothing there has a plan; one that is
-measured beside others has a plan for its limit, made in one proof with theirs. So measuring breaks
-no proof, and nobody is admitted whom measuring could make late.
+measured while others run has a plan for its limit, made in one proof with theirs. So measuring
+breaks no proof, and no task is admitted that measuring could make late.
 
-It ends: who waits to be measured has a turn as soon as nobody else is measured; a measuring that
-takes longer than others must wait is given up when others want the device (Standing.UNMEASURED; its
-pod gets no time until it is started anew or somebody brings the profile), and so is one beside
-others for which a device that became slower has no room; who comes later than the batch is not
-waited for. All of it is read from claims and profiles: a restart changes nothing. Pure.
+It ends: a task that waits to be measured has a turn as soon as no other is measured; a measuring
+that takes longer than others must wait is given up when others want the device
+(Standing.UNMEASURED; its pod gets no time until it is started again or somebody brings the
+profile), and so is one made while others run, for which a device that became slower has no room; a
+task that comes later than the batch is not waited for. All of it is read from claims and profiles:
+a restart changes nothing. Pure.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
+from tierline_operator.placement.books.ledger import Ledger
+from tierline_operator.placement.books.seats import Claim, ClaimKey, Seat, Standing, TaskKey
 from tierline_operator.placement.entry import Entry
-from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.seats import Claim, ClaimKey, Seat, Standing, TaskKey
 
 BATCH_S: Final = 600
-"""Who is measured first waits for those whose pods come within so long."""
+"""The task that is measured first waits for those whose pods come within so long."""
 
 
 def to_be_measured(entry: Entry) -> bool:
@@ -97,7 +98,7 @@ class Measuring:
         )
 
     def keep(self, ledger: Ledger) -> None:
-        """After a ruling: who is measured beside others still is, or there is no room for that."""
+        """After a ruling: a task measured while others run still is, or there is no room."""
         for seat in ledger.seats:
             if seat.beside and seat.measured and not self._profiled(self._entries[seat.task]):
                 ruled = seat.plan is not None

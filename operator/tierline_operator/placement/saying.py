@@ -5,28 +5,45 @@ Every sentence names the cause and, where something is to be done, the fix. Pure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from typing import Final
 
-from tierline_api.conditions import ConditionStatus, Reason
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask_status import Phase
+from tierline_api.objects.conditions import ConditionStatus, Reason
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask_status import Phase
+from tierline_operator.placement.books.ledger import Ledger
+from tierline_operator.placement.books.seats import Seat, Standing, TaskKey
+from tierline_operator.placement.books.verdict import Refusal, Said, Verdict
 from tierline_operator.placement.entry import Entry
-from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.remeasuring import as_status
-from tierline_operator.placement.seats import Seat, Standing
-from tierline_operator.placement.verdict import Refusal, Said, Verdict
+from tierline_operator.placement.needs.fitting import listed
+from tierline_operator.placement.needs.remeasuring import as_status
 from tierline_operator.planning.reasons import mebibytes, milliseconds
 
-Matching = Callable[[], Sequence[Ledger]]
-"""Finds the devices that a task may run on: looks at all devices, so only where it is said."""
+Matching = Callable[[], Sequence[tuple[Ledger, str]]]
+"""Finds the devices of a task's kind and model, each with why no pod that waits can run
+on its node ("" if one can): looks at all devices, so only where it is said."""
+_LABEL: Final = "[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
+_NAMED: Final = re.compile(rf"(?<![\w./-])(?P<namespace>{_LABEL})/(?P<name>{_LABEL})(?: \(\d+\))?")
+_ANOTHER: Final = "a task of another namespace"
+_NOWHERE: Final = {Reason.NO_MATCHING_DEVICE, Reason.NOT_SCHEDULABLE}
 _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 
 
 def verdict_of(
-    entry: Entry, profile: MemProfile | None, matching: Matching, devices: int
+    entry: Entry, profile: MemProfile | None, matching: Matching, devices: int, kept_s: float
 ) -> Verdict:
-    """What is to be said of a task now; `devices` is how many there are of any kind."""
-    admitted = _admitted(entry, profile, matching, devices)
+    """What is to be said of a task now.
+
+    `devices` is how many there are of any kind, `kept_s` for how long places are kept free.
+    """
+    given_up = entry.idle and not entry.seats and not entry.missing and not entry.leaving
+    admitted = (
+        _given_up(kept_s)
+        if given_up and entry.task.spec.replicas
+        else _admitted(entry, profile, matching, devices)
+    )
     return Verdict(
         profiled=_profiled(entry, profile),
         admitted=admitted,
@@ -36,6 +53,24 @@ def verdict_of(
         granted_generation=entry.granted_generation,
         remeasured=as_status(entry.longer, profile),
         unproven=next((seat.unproven for seat in entry.seats if seat.unproven), ""),
+    )
+
+
+def discreet(verdict: Verdict, namespace: str, tasks: Container[TaskKey]) -> Verdict:
+    """The same without the names of tasks in other namespaces, which not everybody may read."""
+
+    def hide(found: re.Match[str]) -> str:
+        key = TaskKey(found["namespace"], found["name"])
+        return _ANOTHER if key.namespace != namespace and key in tasks else found[0]
+
+    def told(said: Said) -> Said:
+        return replace(said, message=_NAMED.sub(hide, said.message))
+
+    return replace(
+        verdict,
+        profiled=told(verdict.profiled),
+        admitted=told(verdict.admitted),
+        unproven=_NAMED.sub(hide, verdict.unproven),
     )
 
 
@@ -63,7 +98,7 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
             f"{entry.profile_name} in time, and {why}; see the pod's log, "
             "then delete the pod to have it measured again, or apply the profile",
         )
-    if entry.refusal:
+    if entry.refusal and entry.refusal.reason not in _NOWHERE:
         return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.text)
     runs = "; its pods run on by the plans that they hold" if entry.seats else ""
     missing = f"there is no MemProfile/{entry.profile_name}{runs}"
@@ -79,7 +114,8 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     if worse:
         return _worse(worse[0], entry, profile, matching)
     by_plan = all(seat.plan is not None and not seat.measured for seat in entry.seats)
-    if profile is None and (entry.missing or not by_plan):
+    nowhere = entry.refusal is not None and entry.refusal.reason in _NOWHERE
+    if profile is None and not (entry.missing and nowhere) and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
     if entry.missing:
         return _waits(entry, matching(), devices)
@@ -93,6 +129,15 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     return Said(_TRUE, Reason.ADMITTED, _holds(entry))
 
 
+def _given_up(kept_s: float) -> Said:
+    return Said(
+        _FALSE,
+        Reason.NO_PODS,
+        f"its place was given up, because no pod of it was there with its claim for "
+        f"{kept_s / 60:g} min; it is asked for again when one is",
+    )
+
+
 def _worse(seat: Seat, entry: Entry, profile: MemProfile | None, matching: Matching) -> Said:
     if seat.standing is Standing.UNMEASURED:
         return _profiled(entry, profile)
@@ -103,7 +148,7 @@ def _worse(seat: Seat, entry: Entry, profile: MemProfile | None, matching: Match
             f"has been measured on {seat.place}, and is planned there when the other tasks that "
             "wait for that have been measured, too",
         )
-    gone = seat.place not in {ledger.key for ledger in matching()}
+    gone = seat.place not in {ledger.key for ledger, _ in matching()}
     if gone and seat.demand is None:
         return Said(
             _FALSE,
@@ -123,7 +168,7 @@ def _worse(seat: Seat, entry: Entry, profile: MemProfile | None, matching: Match
     )
 
 
-def _waits(entry: Entry, matching: Sequence[Ledger], devices: int) -> Said:
+def _waits(entry: Entry, matching: Sequence[tuple[Ledger, str]], devices: int) -> Said:
     so_far = f"{len(entry.seats)} of {entry.wanted} pods have a place; " if entry.seats else ""
     if not matching:
         wants = entry.task.spec.device
@@ -134,10 +179,15 @@ def _waits(entry: Entry, matching: Sequence[Ledger], devices: int) -> Said:
             f"{so_far}none of {devices} devices is of kind {wants.kind.value}{model}; "
             "change spec.device or add such a node",
         )
+    unfit = {ledger.key.node: why for ledger, why in matching if why}
+    fitting = sum(not why for _, why in matching)
+    if not fitting:
+        return Said(_FALSE, Reason.NOT_SCHEDULABLE, so_far + listed(unfit))
     refusal = entry.refusal
-    if refusal is None:
+    if refusal is None or refusal.reason is Reason.NOT_SCHEDULABLE:
         return Said(_FALSE, Reason.PENDING, f"{so_far}waits for its turn to be tried")
-    return Said(_FALSE, refusal.reason, so_far + _nearest(refusal, len(matching)))
+    elsewhere = f"; nor can its pod run elsewhere: {listed(unfit)}" if unfit else ""
+    return Said(_FALSE, refusal.reason, so_far + _nearest(refusal, fitting) + elsewhere)
 
 
 def _nearest(refusal: Refusal, tried: int) -> str:

@@ -3,7 +3,7 @@
 Devices are tried from the least loaded on. A device whose promised time and the task's own least
 time (all weights resident) exceed all of its time is passed over without a plan: a necessary
 condition, exact where it says no. A task without a profile is first measured (measuring.py), alone
-or, where no device is free, beside the tasks of one; its other pods wait for the measure.
+or, where no device is free, while the tasks of one run; its other pods wait for the measure.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from tierline_api.conditions import Reason
-from tierline_api.device import DeviceKind
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask import MemTaskSpec
-from tierline_api.quantities import format_quantity
-from tierline_api.realtime import Criticality
-from tierline_operator.placement.book import Ask, Book
-from tierline_operator.placement.demands import Alike, Demands, Unasked, until_measured
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.conditions import Reason
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask import MemTaskSpec
+from tierline_api.objects.realtime import Criticality
+from tierline_api.schema.quantities import format_quantity
+from tierline_operator.placement.books.book import Ask, Book
+from tierline_operator.placement.books.holding import beside, by_its_plan, misfit
+from tierline_operator.placement.books.ledger import Ledger
+from tierline_operator.placement.books.relief import Row, relief
+from tierline_operator.placement.books.rules import ANEW
+from tierline_operator.placement.books.seats import Claim, DeviceKey, Seat, Standing, TaskKey
+from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.placement.entry import NOWHERE, Entry
-from tierline_operator.placement.holding import beside, by_its_plan, misfit
-from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.relief import Row, relief
-from tierline_operator.placement.remeasuring import factor_on, raised
-from tierline_operator.placement.rules import ANEW
-from tierline_operator.placement.seats import Claim, DeviceKey, Seat, Standing, TaskKey
-from tierline_operator.placement.verdict import Refusal
+from tierline_operator.placement.needs.demands import Alike, Demands, Unasked, until_measured
+from tierline_operator.placement.needs.fitting import misfit as node_misfit
+from tierline_operator.placement.needs.remeasuring import factor_on, raised
 from tierline_operator.planning.answer import Admitted
 from tierline_operator.planning.held import Held
 from tierline_operator.planning.overruns import factor_of
@@ -38,7 +39,7 @@ _FOR_WANT_OF_MEMORY: Final = {
     *(Reason.DEADLINE_INFEASIBLE, Reason.MEMORY_INSUFFICIENT, Reason.RING_TOO_SMALL),
 }
 _LOOKED_AT: Final = 8
-"""So many devices are looked at in a turn to put one more beside what is there."""
+"""So many devices are looked at in a turn to add one more to what is there."""
 
 
 class Seating:
@@ -100,14 +101,17 @@ class Seating:
         if seat.held is None or seat.plan is None or not ledger.usable or profile is None:
             return False
         asked = self.demand(entry, ledger, seat.held, as_stated=True)
-        if took_s <= seat.plan.job_time_s or isinstance(asked, Unasked):
+        if took_s <= seat.plan.call_s or isinstance(asked, Unasked):
             return False
         if not asked.layout.layer_count:
             return False  # by its plan alone: its layers are not those of the profile
         known = factor_on(entry.longer, node, entry.spec, profile)
         capacity = self._book.capacity(ledger)
         held = seat.held
-        needed = factor_of(asked, capacity, held.resident_extents, held.ring_extents, took_s)
+        needed = factor_of(
+            *(asked, capacity, held.resident_extents, held.ring_extents),
+            *(held.home_of_extent, took_s),
+        )
         learned = raised(known, needed, entry.spec, profile)
         if learned is not None:
             entry.longer[node] = learned
@@ -119,6 +123,40 @@ class Seating:
         for ledger in self._book.by_load():
             if ledger.device and wants.matches(ledger.device.kind, ledger.device.product):
                 yield ledger
+
+    # Nodes
+
+    def unfit(self, entry: Entry, ledger: Ledger) -> str:
+        """Why none of the pods that wait can run on a device's node, as a clause; "" if one can."""
+        return self._next_for(entry, ledger)[1]
+
+    def unfit_seat(self, entry: Entry, seat: Seat) -> str:
+        """Why the pod of a seat cannot run there, as a clause; "" if it can, or does."""
+        claim = entry.claims.get(seat.claim) if seat.claim else None
+        if claim is not None and claim.place is not None:
+            return ""
+        return self._misfit(entry, claim, seat.place.node)
+
+    def _misfit(self, entry: Entry, claim: Claim | None, node: str) -> str:
+        worker = self._book.workers.get(node)
+        return claim.misfit(node, worker) if claim else node_misfit(worker, entry.needs)
+
+    def _next_for(self, entry: Entry, ledger: Ledger) -> tuple[Claim | None, str]:
+        """The claim that gets the next seat there, None for one that is kept free; or why none."""
+        node, first = ledger.key.node, ""
+        waiting: list[Claim | None] = [*entry.unseated()]
+        if entry.missing > len(waiting):
+            waiting.append(None)
+        for claim in waiting:
+            why = self._misfit(entry, claim, node)
+            if not why:
+                return claim, ""
+            first = first or why
+        return None, first
+
+    def fitting(self, entry: Entry) -> Iterator[Ledger]:
+        """Those of the matching devices on whose nodes a pod that waits can run."""
+        return (ledger for ledger in self.matching(entry) if not self.unfit(entry, ledger))
 
     # From claims
 
@@ -139,9 +177,13 @@ class Seating:
             touched |= self._sit_as_allocated(entry, claim)
         touched |= self._take_hint(entry)
         free = [seat for seat in entry.seats if seat.claim is None and not entry.leaving]
-        for claim, seat in zip(entry.unseated(), free, strict=False):
-            seat.claim = claim.key
-        surplus = len(entry.seats) - entry.wanted
+        for claim in entry.unseated():
+            fits = (s for s in free if not self._misfit(entry, claim, s.place.node))
+            for fit in islice(fits, 1):
+                fit.claim = claim.key
+                free.remove(fit)
+        # A place that is kept free is in the way of a pod that cannot run there.
+        surplus = len(entry.seats) + len(entry.unseated()) - entry.wanted
         for seat in sorted(entry.seats, key=lambda seat: -seat.order):
             if surplus > 0 and seat.claim is None:
                 touched.add(self._remove(entry, seat))
@@ -150,7 +192,8 @@ class Seating:
 
     def _suits(self, entry: Entry, seat: Seat) -> bool:
         device = self._book.ledger(seat.place).device
-        return device is not None and entry.task.spec.device.matches(device.kind, device.product)
+        matches = device and entry.task.spec.device.matches(device.kind, device.product)
+        return bool(matches) and not self._misfit(entry, None, seat.place.node)
 
     def _sit_as_allocated(self, entry: Entry, claim: Claim) -> set[DeviceKey]:
         if claim.place is None:
@@ -181,20 +224,22 @@ class Seating:
     # By trying
 
     def find_beside(self, entry: Entry, work: int) -> tuple[int, set[TaskKey]]:
-        """Put the missing seats beside what is there; returns work done and tasks touched.
+        """Add the missing seats to what is there; returns work done and tasks touched.
 
         Only the least loaded devices are looked at, and none is noted as refusing: what does not
-        fit beside the plans that are there may fit when all of a device are planned anew.
+        fit with the plans that are there may fit when all of a device are planned again.
         """
         done = 0
         changed: set[TaskKey] = set()
         if entry.leaving or self._profile(entry) is None:
             return done, changed
-        for ledger in islice(self.matching(entry), _LOOKED_AT):
+        for ledger in islice(self.fitting(entry), _LOOKED_AT):
             demand = self.demand(entry, ledger)
             if ledger.key not in entry.untested or ledger.closed or isinstance(demand, Unasked):
                 continue
             while entry.missing and done < work and ledger.refusal_of(demand) is None:
+                if self.unfit(entry, ledger):
+                    break
                 done += 1
                 proven = self._book.try_beside(ledger, demand)
                 if proven is None:
@@ -229,14 +274,13 @@ class Seating:
         else:
             entry.untested = NOWHERE
         if entry.missing and entry.refusal is None:
-            wants = entry.task.spec.device.kind.value
-            entry.refusal = Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
+            entry.refusal = self._nowhere(entry)
         if entry.missing and not entry.untested:
             self._look_for_relief(entry)
         return done, changed
 
     def _look_for_relief(self, entry: Entry) -> None:
-        """Where it came nearest to a place: whose pods would make room by starting anew."""
+        """Where it came nearest to a place: which pods would make room by starting again."""
         nearest = entry.refusal
         ledger = self._book.ledgers.get(nearest.device) if nearest and nearest.device else None
         if nearest is None or ledger is None or nearest.relief is not None:
@@ -267,8 +311,12 @@ class Seating:
 
     def _seat(self, entry: Entry, ledger: Ledger) -> tuple[Refusal | None, int]:
         """Seat it on that device, or say why not; and how much work that took."""
-        if ledger.closed:
-            return Refusal(Reason.PENDING, ledger.closed, ledger.key), 0
+        unfit = self.unfit(entry, ledger)
+        if unfit:
+            return self._not_schedulable(ledger, unfit), 0
+        closed = ledger.why_closed(entry.key.namespace)
+        if closed:
+            return Refusal(Reason.PENDING, closed, ledger.key), 0
         demand = self.demand(entry, ledger)
         if isinstance(demand, Unasked):
             return Refusal(demand.reason, demand.sentence, ledger.key), 0
@@ -289,6 +337,18 @@ class Seating:
             ledger.refuse(demand, refusal)
         return refusal, ANEW * len(together)
 
+    def _nowhere(self, entry: Entry) -> Refusal:
+        """Why no device is to be had at all."""
+        for ledger in self.matching(entry):
+            return self._not_schedulable(ledger, self.unfit(entry, ledger))
+        wants = entry.task.spec.device.kind.value
+        return Refusal(Reason.NO_MATCHING_DEVICE, f"no device is of kind {wants}")
+
+    @staticmethod
+    def _not_schedulable(ledger: Ledger, unfit: str) -> Refusal:
+        sentence = f"node {ledger.key.node}: {unfit}"
+        return Refusal(Reason.NOT_SCHEDULABLE, sentence, ledger.key)
+
     def _refused_unasked(self, entry: Entry, ledger: Ledger, demand: TaskDemand) -> Refusal | None:
         """Why it has no room there, where that takes no plan; the first refusal has figures."""
         known = ledger.refusal_of(demand)
@@ -302,7 +362,7 @@ class Seating:
 
     def _take(self, entry: Entry, ledger: Ledger, demand: TaskDemand) -> Seat:
         """The seat that was found for it."""
-        seat = self._add(entry, ledger.key, next(iter(entry.unseated()), None))
+        seat = self._add(entry, ledger.key, self._next_for(entry, ledger)[0])
         seat.demand = demand
         if entry.granted is None:
             entry.granted = entry.task.spec
@@ -326,8 +386,7 @@ class Seating:
         if any(seat.measured for seat in entry.seats):
             entry.refusal = Refusal(Reason.PROFILING, "waits until its first pod has been measured")
             return 0, set()
-        claim = next(iter(entry.unseated()), None)
-        if claim is None:
+        if not entry.unseated():
             entry.refusal = Refusal(
                 Reason.PROFILE_MISSING,
                 f"there is no MemProfile/{name} and no pod of the task to be measured; "
@@ -335,7 +394,7 @@ class Seating:
             )
             return 0, set()
         budget = entry.task.spec.memory.budget_bytes
-        matching = list(self.matching(entry))
+        matching = list(self.fitting(entry))
         free = [k for k in matching if k.only_measures and not k.measures_now]
         free.sort(
             key=lambda k: (
@@ -345,9 +404,13 @@ class Seating:
             )
         )
         if free:
-            self._book.measure(free[0], self._add(entry, free[0].key, claim))
+            whose = self._next_for(entry, free[0])[0]
+            self._book.measure(free[0], self._add(entry, free[0].key, whose))
             return 0, {entry.key}
         soon = next((k for k in matching if k.only_measures), None)
+        if not matching:
+            entry.refusal = self._nowhere(entry)
+            return 0, set()
         if soon is None:
             return self._measure_beside(entry, [k for k in matching if k.key in untested])
         entry.refusal = Refusal(
@@ -371,7 +434,8 @@ class Seating:
             if isinstance(demand, Unasked):
                 refusal = Refusal(demand.reason, demand.sentence, ledger.key)
             elif ledger.closed:
-                refusal = Refusal(Reason.PENDING, ledger.closed, ledger.key)
+                closed = ledger.why_closed(entry.key.namespace)
+                refusal = Refusal(Reason.PENDING, closed, ledger.key)
             else:
                 together = [*(d for d, _ in ledger.planned), demand]
                 worked += ANEW * len(together)
@@ -397,7 +461,7 @@ class Seating:
     def until_measured(
         self, entry: Entry, spec: MemTaskSpec, ledger: Ledger
     ) -> TaskDemand | Unasked:
-        """What it asks of a device to be measured there beside others; why that cannot be."""
+        """What it asks of a device to be measured there while others run; why that cannot be."""
         limit_s = spec.realtime.measuring_limit_s
         if ledger.device is None:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")

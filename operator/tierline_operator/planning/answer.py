@@ -6,12 +6,24 @@ the order asked, and its sums respect every limit of the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from tierline_operator.admission.preemption import Scheduling
 
 Limit = Literal["deadline", "memory", "ring", "tier"]
+
+
+class HomesBy(StrEnum):
+    """What decided where the weights of a task lie, as far as it does not wish it."""
+
+    HELD = "held"
+    """A running pod has them there."""
+    ORDER = "order"
+    """The first of its tiers that has room when its turn comes."""
+    GAIN = "gain"
+    """Scarce tiers go first to what deadlines need, then to whom they gain most."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +49,20 @@ class TaskPlan:
     homes: tuple[HomeRun, ...]
     """Home tier of extents 0, 1, …, run by run."""
     job_time_s: float
-    """Worst time of a job that has the device, margins included. Of a Soft task that yields and is
-    admitted by its mean: what its jobs are held to."""
+    """Worst time of a release that has the device, margins included. Of a Soft task that yields and
+    is admitted by its mean: what its jobs are held to."""
     compute_s: float
     """What it would take with all weights resident, margins included."""
     streamed_bytes: int
     """Bytes copied in each job."""
+    calls: int
+    """How many jobs a release has, at most."""
+    call_s: float
+    """Worst time of one of them."""
+    between_s: float
+    """What passes between them, in all, at most."""
+    jitter_s: float
+    """How long after its release the first one asks for the device, at most."""
     response_s: float | None
     """Worst time from release to end; None where nothing is guaranteed (BestEffort, and Soft by its
     mean)."""
@@ -52,9 +72,17 @@ class TaskPlan:
     """Fast memory for what a preempted job has computed so far."""
     penalty_s: float = 0.0
     """What one preemption makes a job do again, at worst."""
+    first_s: float = 0.0
+    """How long a first job of its program may keep others waiting; 0 if that was not measured."""
     layer_s: float = 0.0
     """How soon after it was asked, or dispatched, a job stands at a gate, at worst: its longest
     layer, margins included, and where they cannot be broken off its waits for data (waits.py)."""
+    homes_by: HomesBy = field(default=HomesBy.ORDER, compare=False)
+
+    @property
+    def home_of_extent(self) -> tuple[str, ...]:
+        """The home tier of each extent."""
+        return tuple(run.tier for run in self.homes for _ in range(run.extents))
 
 
 @dataclass(frozen=True)
@@ -96,6 +124,9 @@ class Infeasible:
     """Which constraint fails, by how much, and one change that would help."""
     task: str | None = None
     """The task whose deadline, memory or tier it is."""
+    wish: tuple[str, str] | None = None
+    """A task and the object of it whose wish cannot be; without it the set holds, or is refused for
+    another reason."""
     critical_time_s: float | None = None
     blocker: str | None = None
     shortfall_s: float | None = None
@@ -106,6 +137,8 @@ class Infeasible:
     """The plans that came nearest, with the memory that there is; empty if none fits."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
     """The way of scheduling that came nearest."""
+    cut_short: bool = False
+    """Whether the search ended with plans left that it did not try: not proven impossible."""
 
     @property
     def ok(self) -> bool:

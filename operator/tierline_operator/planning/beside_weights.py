@@ -1,19 +1,20 @@
-"""What a set of tasks takes of a device beside weights: workspaces and contexts.
+"""What a set of tasks takes of a device besides weights: workspaces and contexts.
 
-Theorem (memory). Let every program hold no more than its workspace beside what the agent gives it.
-Where programs give theirs back between jobs, at most one job's is in use: the largest is enough.
-Where they keep it, the sum is held as soon as each has run once, whoever runs: so the sum is
-charged. What a preempted job has computed so far lies in its own workspace there and costs nothing
-more. Extents that tasks have in turns are charged once a domain.
+Theorem (memory). Let every program hold no more than its workspace in addition to what the agent
+gives it. Where programs give theirs back between jobs, at most one job's is in use: the largest is
+enough. Where they keep it, the sum is held as soon as each has run once, whichever runs: so the sum
+is charged. What a preempted job has computed so far lies in its own workspace there and costs
+nothing more. Extents that tasks have in turns are charged once a domain.
 
-The rule itself is tierline_api/fast_memory.py, by which the agent refuses registrations, too.
+The rule itself is tierline_api/devices/fast_memory.py, by which the agent refuses registrations,
+too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tierline_api.fast_memory import Workspace, charge
+from tierline_api.devices.fast_memory import Workspace, charge
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.reasons import mebibytes
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
@@ -29,7 +30,7 @@ def workspace_bytes(demands: Sequence[TaskDemand], *, overlay: bool) -> int:
 
 
 def contexts_exceeded(tasks: int, device: DeviceCapacity) -> Infeasible | None:
-    """The refusal where the contexts of so many tasks do not fit beside the fast memory."""
+    """The refusal where the contexts of so many tasks do not fit next to the fast memory."""
     contexts = device.contexts
     missing = contexts.missing_bytes(tasks) if contexts is not None else 0
     if contexts is None or not missing:

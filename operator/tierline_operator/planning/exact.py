@@ -108,7 +108,7 @@ class _Program:
         return self.search.scheduling is not Scheduling.NON_PREEMPTIVE
 
     def cut(self, critical_ns: int, tighter_ms: float) -> None:
-        """That window must hold, whoever blocks it."""
+        """That window must hold, whichever task blocks it."""
         jobs = self.search.test.jobs_due(critical_ns)
         demand = {n: jobs[c.task] * c.cost_ms for n, c in self._numbered()}
         for task, column in enumerate(self.charge):
@@ -157,7 +157,7 @@ class _Program:
         return choices
 
     def _charges(self) -> None:
-        """Rows that tie the charges to who is preemptible with which plan."""
+        """Rows that tie the charges to which tasks are preemptible with which plan."""
         tasks = self.search.tasks
         keeps = self.search.scheduling is Scheduling.RING_KEEPING
         most = max(c.penalty_ms for c in self.columns) + self.resume_ms

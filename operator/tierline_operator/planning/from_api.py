@@ -11,22 +11,22 @@ from collections.abc import Collection, Sequence
 from math import ceil
 from typing import Any
 
-from tierline_api import preemption
-from tierline_api.fast_memory import Contexts
+from tierline_api.devices import preemption
+from tierline_api.devices.fast_memory import Contexts
+from tierline_api.devices.overheads import COPYING_AT_ONCE, YIELDING_WHILE_WAITING
+from tierline_api.devices.preemption import Preemption
 from tierline_api.layout import ArenaLayout, LayerShape, LayoutError, fold_compute, lay_out
-from tierline_api.memnode import Device, LinkName, MemNode
-from tierline_api.memprofile import Layer, MemProfile
-from tierline_api.memtask import MemTask, MemTaskSpec
-from tierline_api.plan import MAX_EXTENTS, Home, Plan, Tier
-from tierline_api.preemption import Preemption
-from tierline_api.quantities import format_quantity
-from tierline_api.realtime import Criticality
-from tierline_api.swap import OverBudget, SwapPolicy, WorkspacePolicy
+from tierline_api.objects.memnode import Device, Health, LinkName, MemNode
+from tierline_api.objects.memprofile import Layer, MemProfile
+from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_api.objects.plan import MAX_EXTENTS, Home, Plan, Tier
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import OverBudget, SwapPolicy, WorkspacePolicy
+from tierline_api.schema.quantities import format_quantity
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import Yielding
-from tierline_operator.planning.overheads import YIELDING_WHILE_WAITING
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import (
     Backup,
@@ -35,6 +35,7 @@ from tierline_operator.planning.request import (
     TaskDemand,
     TierCapacity,
 )
+from tierline_operator.planning.wishes import Wish, WishError, wishes_of
 
 _NAMES = {
     Scheduling.LAYER_PREEMPTIVE: preemption.Scheduling.LAYER_PREEMPTIVE,
@@ -54,8 +55,8 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     An execution time that the task states replaces the measured one: layers keep their shares.
 
     Raises:
-        QuestionError: weights and workspace exceed the task's own budget, or weights are in more
-            extents than a plan can name.
+        QuestionError: weights and workspace exceed the task's own budget, weights are in more
+            extents than a plan can name, or an object cannot be had of its layers.
     """
     spec, layers = task.spec, profile.spec.layers
     workspace_bytes = max(profile.spec.workspace_bytes, spec.memory.workspace_bytes or 0)
@@ -69,21 +70,19 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         )
     shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     layout = _laid_out(profile, shapes, extent_bytes)
-    # What is reserved beyond all weights is there for what is not weights.
-    beyond = spec.memory.reserved_bytes - layout.extent_count * extent_bytes
-    workspace_bytes = max(workspace_bytes, beyond)
     # A program without layers has its weights in its workspace, and is swapped whole.
     whole = spec.swap.policy is SwapPolicy.SWAP and profile.spec.weight_bytes == 0
-    if spec.swap.objects and not whole:
-        raise QuestionError(
-            f"MemTask/{task.name}: spec.swap.objects are allocations of a program without layers, "
-            f"and MemProfile/{profile.name} has layers with weights; leave them out"
-        )
+    wishes = () if whole else _wishes(task, profile, layout, workspace_bytes)
+    # What is reserved beyond all weights that may be resident is there for what is not weights.
+    resident = layout.extent_count - len({e for wish in wishes for e in wish.streamed})
+    beyond = spec.memory.reserved_bytes - resident * extent_bytes
+    workspace_bytes = max(workspace_bytes, beyond)
     preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
     scale = 1.0
     if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
         scale = spec.realtime.execution_time_s / profile.spec.compute_s
-    times = [layer.compute_time_s * scale for layer in layers]
+    again = _passes_without_arena(profile, shapes)
+    times = [layer.compute_time_s * scale * again.get(layer.arena, 1) for layer in layers]
     return TaskDemand(
         name=task.name,
         domain=task.domain,
@@ -93,7 +92,9 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         layout=layout,
         compute_s=fold_compute(shapes, times),
         mean_compute_s=_mean_compute_s(spec.realtime.criticality, layers, shapes, scale),
+        longest_layer_s=_longest_layer_s(layers, shapes, scale, again),
         workspace_bytes=workspace_bytes,
+        workspace_known=profile.spec.workspace_known or spec.memory.workspace_bytes is not None,
         tiers=tuple(tier.value for tier in spec.swap.tiers),
         policy=spec.swap.policy,
         criticality=spec.realtime.criticality,
@@ -101,7 +102,46 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         in_extents=whole,
         preserved_bytes=workspace_bytes if preserves else 0,
         weights_digest=profile.spec.digest or "",
+        calls=profile.spec.calls,
+        between_s=profile.spec.between_s,
+        jitter_s=profile.spec.jitter_s,
+        first_section_s=profile.spec.first_section_s,
+        first_extra_s=profile.spec.first_extra_s,
+        wishes=wishes,
     )
+
+
+def _wishes(
+    task: MemTask, profile: MemProfile, layout: ArenaLayout, workspace_bytes: int
+) -> tuple[Wish, ...]:
+    """What its objects ask of layers, if it is all of its own budget that they ask."""
+    where, objects = f"MemTask/{task.name}: spec.swap.objects", task.spec.swap.objects
+    if task.spec.swap.policy is SwapPolicy.SWAP and objects:
+        raise QuestionError(
+            f"{where} are allocations of a program without layers, and MemProfile/{profile.name} "
+            "has layers with weights; leave them out, or write another policy and names of layers"
+        )
+    try:
+        wishes = wishes_of(objects, profile.spec.layers, layout)
+    except WishError as error:
+        raise QuestionError(f"{where}: {error}") from error
+    kept_bytes = sum(layout.extent_sizes[e] for e in {e for wish in wishes for e in wish.kept})
+    budget_bytes = task.spec.memory.budget_bytes
+    if kept_bytes + workspace_bytes > budget_bytes:
+        names = ", ".join(repr(wish.name) for wish in wishes if wish.kept)
+        raise QuestionError(
+            f"{where}: {names} would keep {format_quantity(kept_bytes)} resident, which with a "
+            f"workspace of {format_quantity(workspace_bytes)} is more than the budget "
+            f"{format_quantity(budget_bytes)}; let fewer layers be Resident, or raise the budget"
+        )
+    return wishes
+
+
+def _passes_without_arena(profile: MemProfile, shapes: Sequence[LayerShape]) -> dict[int, int]:
+    """How often a release runs what has no layer that could stream, so is part of another one."""
+    streamed = {shape.arena for shape in shapes if not shape.pinned}
+    counted = enumerate(profile.spec.calls)
+    return {arena: max(1, calls) for arena, calls in counted if arena not in streamed}
 
 
 def measured_elsewhere(spec: MemTaskSpec, profile: MemProfile, device: Device) -> str | None:
@@ -113,6 +153,11 @@ def measured_elsewhere(spec: MemTaskSpec, profile: MemProfile, device: Device) -
     states = spec.realtime.execution_time_s is not None
     if measured.kind == device.kind and (measured.product == device.product or states):
         return None
+    if measured.kind != device.kind:
+        return (
+            f"MemProfile/{profile.name} was measured on a device of kind {measured.kind} and this "
+            f"one is of kind {device.kind}; measure it there"
+        )
     return (
         f"MemProfile/{profile.name} was measured on {measured.product} and this device is "
         f"{device.product}; measure it there, or state realtime.executionTime"
@@ -147,6 +192,17 @@ def _mean_compute_s(
     return fold_compute(shapes, [seconds * scale for seconds in typical])
 
 
+def _longest_layer_s(
+    layers: Sequence[Layer], shapes: Sequence[LayerShape], scale: float, again: dict[int, int]
+) -> float:
+    """The longest stretch from a gate to the next in any job that was measured."""
+    longest = [
+        max(one.compute_time_s, one.longest_compute_time_s or 0.0) * again.get(one.arena, 1)
+        for one in layers
+    ]
+    return max(fold_compute(shapes, [seconds * scale for seconds in longest]), default=0.0)
+
+
 def capacity_of(
     node: MemNode,
     device: Device,
@@ -158,13 +214,18 @@ def capacity_of(
 ) -> DeviceCapacity:
     """What `device` of `node` offers: its fast memory, and each tier that has a measured link.
 
+    A tier that has failed is none.
+
     Where other devices use the link too, whatever they are granted, it offers the device's turns.
 
     `dispatch_s` and `gate_s` are the run time's own costs, seconds a job and seconds a layer;
     `supports` is what its agent and its programs do.
     """
     tiers, unmeasured = {}, set()
+    in_turn = device.kind not in COPYING_AT_ONCE
     for tier in node.status.tiers:
+        if tier.health is Health.FAILED:
+            continue
         link = node.read_link(Tier(tier.name), device.name)
         if link is None:
             unmeasured.add(tier.name.value)
@@ -175,6 +236,7 @@ def capacity_of(
                     *(float(link.bandwidth), link.overhead_s, _IN_FLIGHT),
                     devices=link.devices,
                     turn_bytes=device.extent_bytes,
+                    staged=in_turn and tier.name is Tier.NVME,  # all others lie in pinned memory
                 ),
             )
     return DeviceCapacity(
@@ -186,6 +248,7 @@ def capacity_of(
         gate_s=gate_s,
         supports=frozenset(supports),
         yields_while_waiting=device.kind in YIELDING_WHILE_WAITING,
+        in_turn=in_turn,
         backup=_backup(node, device),
         workspaces_overlay=device.overlays,
         contexts=_contexts(device),
@@ -219,6 +282,11 @@ def plan_of(plan: TaskPlan, scheduling: Scheduling) -> Plan:
         workspace_bytes=plan.workspace_bytes,
         homes=_homes(plan),
         predicted_job_time_s=_as_written(plan.job_time_s),
+        calls=plan.calls,
+        predicted_call_time_s=_as_written(plan.call_s) if plan.calls > 1 else None,
+        between_s=_as_written(plan.between_s),
+        jitter_s=_as_written(plan.jitter_s),
+        first_s=_as_written(plan.first_s),
         predicted_response_time_s=None if plan.response_s is None else _as_written(plan.response_s),
         preemption=_preemption(plan, scheduling) if plan.preemptible else None,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.homes import place_homes
+from tierline_operator.planning.homes.placing import placements
 from tierline_operator.planning.options import Task, rings_to_try
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
@@ -33,10 +33,10 @@ def frontier(demand: TaskDemand, device: DeviceCapacity) -> list[TradePoint] | I
 
     Infeasible if no tier has room for its weights.
     """
-    homes = place_homes([demand], device.tiers, device.unmeasured)
-    if isinstance(homes, Infeasible):
-        return homes
-    task = Task(demand, homes[0], device)
+    placed = placements([demand], device)
+    if isinstance(placed, Infeasible):
+        return placed
+    task = Task(demand, placed[0].homes[0], device)
     sizes = demand.layout.extent_sizes
     points = []
     for rings in rings_to_try([task]):

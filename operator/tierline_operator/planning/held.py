@@ -1,10 +1,10 @@
-"""What a running pod holds: a plan in force, which the plans of others are made beside.
+"""What a running pod holds: a plan in force, to which the plans of others are added.
 
-Memory that a program has mapped cannot be taken back while it runs, nor can it be given more: a
-plan made anew takes effect at the pod's next start. So what is held is a constant of every proof:
-the same resident extents, the same slots of the ring, the same homes, the same workspace, and jobs
-that give the device away in the middle or do not. Job times are worked out again for the links as
-they are now. Values only.
+Memory that a program has mapped cannot be taken back while it runs, nor can it be given more: a new
+plan takes effect at the pod's next start. So what is held is a constant of every proof: the same
+resident extents, the same slots of the ring, the same homes, the same workspace, and jobs that give
+the device away in the middle or do not. Job times are worked out again for the links as they are
+now. Values only.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Held:
     homes: tuple[HomeRun, ...]
     job_time_s: float = field(compare=False)
     """What a job took at worst when the plan was made, margins included."""
+    calls: int = field(default=1, compare=False)
+    """How many jobs a release had."""
     yielding: Yielding | None = None
     """None: its jobs keep the device to their end."""
 
@@ -87,5 +89,6 @@ def held_by(plan: TaskPlan, scheduling: Scheduling = Scheduling.NON_PREEMPTIVE) 
         workspace_bytes=plan.workspace_bytes,
         homes=plan.homes,
         job_time_s=plan.job_time_s,
+        calls=plan.calls,
         yielding=yielding if plan.preemptible else None,
     )

@@ -4,9 +4,9 @@ The admitted tasks keep their plans, so the only question is what the new one ma
 answers that in one pass over the deadlines (admission/growth.py): the largest job time with which
 every deadline still holds. Paced resident sets (curve.py) for that job time and for shares of it
 trade time for memory, and one recursion says what each really costs. Chosen is the fastest one that
-leaves the device's headroom to those who come later (a job that takes all the time there is would
+leaves the device's headroom to tasks that come later (a job that takes all the time there is would
 leave them nothing), else the one with the least memory. So no curve is made and nothing is
-searched. Where nothing fits, `settle` plans everybody anew, as planner.plan does.
+searched. Where nothing fits, `settle` plans everybody again, as planner.plan does.
 
 What is admitted here is proven by the same test as ever. Invariant: `with_task` never changes
 another task's plan, memory or proof; a refusal of `settle` is a refusal of planner.plan.
@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.demand import NS, SporadicTask, instant_ns
 from tierline_operator.admission.growth import DemandCurve
 from tierline_operator.admission.preemption import Scheduling
@@ -34,13 +34,23 @@ from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Infeasible, TaskPlan
 from tierline_operator.planning.beside_weights import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.curve import Point, forced_residents, paced
-from tierline_operator.planning.homes import place_homes
+from tierline_operator.planning.homes.placing import placements
 from tierline_operator.planning.options import Option, Task, displacement_s
-from tierline_operator.planning.planner import Lean, plan, prepare, supported, task_plan
+from tierline_operator.planning.planner import (
+    Lean,
+    answer,
+    prepare,
+    refused,
+    supported,
+    task_plan,
+)
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 AIMS = (0.2, 0.5, 0.8, 0.97)
 """Shares of the largest job time that are aimed at; a paced set may come out a little slower."""
+SPENT_ON_USE = 0.5
+"""Share of what memory is left that is given away where the device is in use nearly all the time:
+with the least memory that deadlines need it often is, and nobody could be added quickly."""
 LONGEST_DEADLINE_NS = 60 * NS
 
 
@@ -67,19 +77,22 @@ class Standing:
         return self.lean.extents * _extent_bytes(self.demands) + workspaces
 
     def with_task(self, demand: TaskDemand) -> Standing | None:
-        """The same with one task more, or None if that takes a plan of everybody anew."""
+        """The same with one task more, or None if that takes planning everybody again."""
         quick = demand.criticality is not Criticality.BEST_EFFORT
         quick = quick and demand.policy is not SwapPolicy.SWAP
         everyone = (*self.demands, demand)
-        quick = quick and all(other.mean_compute_s is None for other in everyone)
+        quick = quick and all(other.simple for other in everyone)
+        quick = quick and deadlines_ns([demand], self.device)[0] > 0
         known = {other.name for other in self.demands}
         moved = any(other.preserved_bytes for other in everyone)
         crowded = contexts_exceeded(len(everyone), self.device) is not None
         if self.curve is None or not quick or moved or crowded or demand.name in known:
             return None
-        homes = place_homes([*self.demands, demand], self.device.tiers, self.device.unmeasured)
-        if isinstance(homes, Infeasible):
+        stay = [plan.home_of_extent for plan in self.plans]
+        placed = placements(everyone, self.device, stay)
+        if isinstance(placed, Infeasible):
             return None
+        homes, by = placed[0].homes, placed[0].by
         size = demand.layout.extent_bytes
         if self.demands and _extent_bytes(self.demands) != size:
             return None
@@ -87,7 +100,7 @@ class Standing:
         displaced_s = displacement_s(self.device, chain.from_iterable(homes), size)
         if displaced_s > known_s and any(plan.streamed_bytes for plan in self.plans):
             return None  # the others' streams would wait longer for its, too
-        task = Task(demand, homes[-1], self.device, displaced_s=displaced_s)
+        task = Task(demand, homes[-1], self.device, displaced_s=displaced_s, homes_by=by)
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
         workspaces = workspace_bytes(everyone, overlay=self.device.workspaces_overlay)
         room = (self.device.fast_bytes - workspaces) // size - self.lean.extents
@@ -95,7 +108,8 @@ class Standing:
         for option, more_ring in self._choices(task, most_ns, room):
             cost_ns = option.cost_ns + task.later_ns(option) + self._charge(task, option)
             taken = option.extents + more_ring
-            if cost_ns <= most_ns and taken <= room:
+            starts_ns = task.first_ns(option, preemptible=False)
+            if cost_ns <= most_ns and taken <= room and starts_ns <= self.curve.background:
                 fits.append((taken, option, more_ring, cost_ns))
                 if taken <= room * (1 - self.device.headroom):
                     break
@@ -106,10 +120,23 @@ class Standing:
 
     def responses_s(self) -> list[float | None]:
         """The exact bound of each task's response time, seconds; slower than all the rest."""
-        if any(demand.mean_compute_s is not None for demand in self.demands):
+        if not all(demand.simple for demand in self.demands):
             return [granted.response_s for granted in self.plans]  # settled, so they have it
         rows = zip(self.demands, self.lean.costs, self.lean.sections, strict=True)
-        return worst_responses([_sporadic(*row) for row in rows])
+        starting = SporadicTask("", 1.0, None, 0.0, self.lean.first_ns / NS)
+        bounds = worst_responses([*(self._sporadic(*row) for row in rows), starting])[:-1]
+        return [
+            None if bound_s is None else bound_s + self._jitter_s(demand)
+            for bound_s, demand in zip(bounds, self.demands, strict=True)
+        ]
+
+    def _jitter_s(self, demand: TaskDemand) -> float:
+        return demand.jitter_s * self.device.margins.compute
+
+    def _sporadic(self, demand: TaskDemand, cost_ns: int, section_ns: int) -> SporadicTask:
+        due = demand.criticality is not Criticality.BEST_EFFORT
+        limit_s = demand.deadline_s - self._jitter_s(demand) if due else None
+        return SporadicTask(demand.name, demand.period_s, limit_s, cost_ns / NS, section_ns / NS)
 
     def _choices(self, task: Task, most_ns: int, room: int) -> Iterator[tuple[Option, int]]:
         """Options with the ring extents that each adds, faster ones first."""
@@ -118,7 +145,8 @@ class Standing:
         ring = self.lean.rings.get(task.demand.domain, 0)
         needed = task.span + 1
         if task.may_stream and task.span:
-            for size in dict.fromkeys(size for size in (ring, needed, needed + 2) if size > 1):
+            least = max(2, task.least_ring)
+            for size in dict.fromkeys(size for size in (ring, needed, needed + 2) if size >= least):
                 if size - ring > room:
                     continue
                 for option in _paced(task, most_ns - self._most_charged(task), size):
@@ -128,12 +156,11 @@ class Standing:
 
     def _most_charged(self, task: Task) -> int:
         """What taking over the device may cost the others, at most."""
-        deadline_ns = instant_ns(task.demand.deadline_s)
         return max(
             (
                 penalty + task.resume_ns
                 for index, penalty in self.lean.penalties.items()
-                if instant_ns(self.demands[index].deadline_s) > deadline_ns
+                if deadlines_ns(self.demands, self.device)[index] > task.deadline_ns
             ),
             default=0,
         )
@@ -160,6 +187,7 @@ class Standing:
                 sections=(*lean.sections, cost_ns),
                 penalties=lean.penalties,
                 rings=rings,
+                first_ns=lean.first_ns,
                 extents=lean.extents + option.extents + more_ring,
             ),
             self.curve.with_task(task.period_ns, task.deadline_ns, cost_ns),
@@ -167,26 +195,31 @@ class Standing:
 
 
 def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Standing | Infeasible:
-    """Plan everybody anew; the refusal is planner.plan's. Raises ValueError like it."""
+    """Plan everybody again; the refusal is planner.plan's. Raises ValueError like it."""
     prepared = prepare(demands, device)
     if isinstance(prepared, Infeasible):
-        return prepared
+        return refused(prepared, demands, device)
     if not demands:
         way = supported(device)[0]
-        return Standing(device, way, (), Lean((), (), (), {}, {}, 0), _curve((), (), ()))
+        return Standing(device, way, (), Lean((), (), (), {}, {}, 0, 0), _curve((), (), (), ()))
+    limits = deadlines_ns(demands, device)
     for way in supported(device):
-        lean = prepared.lean(device.fast_bytes, way)
-        if lean is not None:
-            curve = _curve(demands, lean.costs, lean.sections)
-            return Standing(device, way, tuple(demands), lean, curve)
-    refusal = plan(demands, device)
+        for one in prepared:
+            for share in (0.0, SPENT_ON_USE):
+                lean = one.lean(device.fast_bytes, way, share=share)
+                if lean is None:
+                    break
+                curve = _curve(demands, limits, lean.costs, lean.sections, lean.first_ns)
+                if curve is not None or share:
+                    return Standing(device, way, tuple(demands), lean, curve)
+    refusal = answer(prepared, device, (device.fast_bytes,))
     if not isinstance(refusal, Infeasible):
         raise TypeError("the planner admits a set that it has just refused")
     return refusal
 
 
 def admit(standing: Standing, demand: TaskDemand) -> Standing | Infeasible:
-    """One task more: quickly if that works, else by planning everybody anew."""
+    """One task more: quickly if that works, else by planning everybody again."""
     quick = standing.with_task(demand)
     return settle((*standing.demands, demand), standing.device) if quick is None else quick
 
@@ -206,30 +239,34 @@ def _paced(task: Task, most_ns: int, ring: int) -> Iterator[Option]:
             yield task.option(point, ring)
 
 
+def deadlines_ns(demands: Sequence[TaskDemand], device: DeviceCapacity) -> list[int]:
+    """From when a release asks for the device at the latest to when it is due."""
+    margin = device.margins.compute
+    return [instant_ns(demand.deadline_s - demand.jitter_s * margin) for demand in demands]
+
+
 def _curve(
-    demands: Sequence[TaskDemand], costs: Sequence[int], sections: Sequence[int]
+    demands: Sequence[TaskDemand],
+    all_deadlines: Sequence[int],
+    costs: Sequence[int],
+    sections: Sequence[int],
+    first_ns: int = 0,
 ) -> DemandCurve | None:
     due = [i for i, d in enumerate(demands) if d.criticality is not Criticality.BEST_EFFORT]
     idle = set(range(len(demands))) - set(due)
-    deadlines = [instant_ns(demands[i].deadline_s) for i in due]
+    deadlines = [all_deadlines[i] for i in due]
     return DemandCurve.of(
         [instant_ns(demands[i].period_s) for i in due],
         deadlines,
         [costs[i] for i in due],
         [sections[i] for i in due],
-        max((sections[i] for i in idle), default=0),
+        max([first_ns, *(sections[i] for i in idle)]),
         2 * max(deadlines, default=LONGEST_DEADLINE_NS // 2),
     )
 
 
-def _sporadic(demand: TaskDemand, cost_ns: int, section_ns: int) -> SporadicTask:
-    due = demand.criticality is not Criticality.BEST_EFFORT
-    limit_s = demand.deadline_s if due else None
-    return SporadicTask(demand.name, demand.period_s, limit_s, cost_ns / NS, section_ns / NS)
-
-
 def _bounded(granted: TaskPlan, demand: TaskDemand) -> TaskPlan:
-    """With its deadline as the bound: that holds whoever comes."""
+    """With its deadline as the bound: that holds whichever task comes."""
     if granted.response_s is None or granted.response_s == demand.deadline_s:
         return granted
     return replace(granted, response_s=demand.deadline_s)

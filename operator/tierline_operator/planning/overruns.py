@@ -11,13 +11,14 @@ Means stay as they are: they say nothing of the worst. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.planner import prepare
+from tierline_operator.planning.options import Task
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
+from tierline_operator.planning.writeback import turns_s
 
 MOST: Final = 2.0**20
 """Layers that would have to be so many times longer say nothing."""
@@ -34,21 +35,25 @@ def factor_of(
     device: DeviceCapacity,
     resident_extents: Collection[int],
     ring_extents: int,
+    homes: Sequence[str],
     took_s: float,
 ) -> float:
-    """The least factor with which a job with these extents takes `took_s` seconds there; 1 to MOST.
+    """The least factor with which a job of such a plan takes `took_s` seconds there; 1 to MOST.
 
     1 also for what cannot be planned there by itself: then nothing is known of its jobs.
     """
     exact = replace(device, margins=Margins())
     resident = frozenset(resident_extents)
 
+    turns = turns_s([demand], exact)
+    if isinstance(turns, Infeasible) or len(homes) != demand.layout.extent_count:
+        return 1.0
+    if not set(homes) <= set(exact.tiers):
+        return 1.0
+
     def takes_s(factor: float) -> float:
-        prepared = prepare([longer(demand, factor)], exact)
-        if isinstance(prepared, Infeasible):
-            return took_s
-        (alone,) = prepared.tasks
-        return alone.worst.total_s(resident, ring_extents) + alone.dispatch_s
+        alone = Task(longer(demand, factor), homes, exact, turns[0])
+        return alone.worst.call_s(resident, ring_extents) + alone.dispatch_s
 
     low, high = 1.0, 1.0
     while takes_s(high) < took_s and high < MOST:

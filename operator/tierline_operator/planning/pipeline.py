@@ -35,26 +35,26 @@ so with w_j the work of the other extent on its way at s_j,
     s_j + w_j + size_j <= r_i + 2 + size_i + .. + size_j + (n-1)(j-i+1) <= x_j + n - 1  for n >= 3.
 
 For n = 2 one extent less has to be found. If nothing of the device is on its way at r_i, the other
-one began its last extent after it and has no turn before i. If i-1 is, then the same holds, or
-the extent beside i-1 began before it and is in s_{i-1} + w_{i-1}, by induction at most
+one began its last extent after it and has no turn before i. If i-1 is, then the same holds, or the
+extent served along with i-1 began before it and is in s_{i-1} + w_{i-1}, by induction at most
 x_{i-1} + 1 - size_{i-1}. If i-2 is as well, x_{i-1} is not before its end, up to which two were
-served. Then f_j <= s_j + w_j + size_j + 1 is at most x_j + n, and a copy's lateness (`late_s`)
-is n for a full extent. At dispatch no more than two extents and n-1 turns go first, fewer than
+served. Then f_j <= s_j + w_j + size_j + 1 is at most x_j + n, and a copy's lateness (`late_s`) is n
+for a full extent. At dispatch no more than two extents and n-1 turns go first, fewer than
 `flight_s` has.
 
 Several arenas: each one is a job root of its own, so its ring starts empty when its first layer may
 run, not before; the job time of a task is the sum over its arenas.
 
-Source: realtime theory notes P1-P3 (derived there, checked against an event simulation); the same
+Source: docs/design/theory.md, P1-P3 (checked against an event simulation); the same
 check is in this repository's tests. Assumptions: times given are worst cases; nothing else uses the
 links, or the bandwidth given is what is left. What had begun on them at dispatch is P3's; no load
-begins beside a job's stream (agents: policy/transfers.py), however often that waits for a slot.
+begins during a job's stream (agents: policy/transfers.py), however often that waits for a slot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tierline_api.layout import ArenaLayout
 
@@ -89,6 +89,12 @@ class LinkRate:
     devices: int = 1
     turn_bytes: int = 0
     """The full extent, which each of the other devices may have before each one of this device."""
+    staged: bool = False
+    """What it brings is copied once more, by the engine that copies from all tiers in turn."""
+
+    def slowed(self, margin: float) -> LinkRate:
+        """The same at a rate that is so many times lower."""
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / margin)
 
     def copy_s(self, size_bytes: int) -> float:
         """Seconds that the link is busy with one extent of `size_bytes`, others' turns included."""
@@ -120,8 +126,19 @@ class Pipeline:
         link_of_extent: Sequence[int],
         links: Sequence[LinkRate],
         start_delay_s: float = 0.0,
+        passes: Sequence[int] = (),
+        *,
+        kept: frozenset[int] = frozenset(),
+        streamed: frozenset[int] = frozenset(),
+        in_turn: bool = False,
     ) -> None:
-        """`compute_s` per layer that is not pinned; a layout without layers may have one figure.
+        """`passes`: how often a release runs each arena; those that are not named once.
+
+        `in_turn`: one engine copies for all links, in the order of the stream.
+
+        `kept` and `streamed` are extents that plans always keep, and never (curve.py).
+
+        `compute_s` per layer that is not pinned; a layout without layers may have one figure.
 
         `link_of_extent` gives each extent's index into `links`. Raises ValueError where the lengths
         do not match.
@@ -133,12 +150,25 @@ class Pipeline:
                 f"{len(link_of_extent)} links for {layout.extent_count} extents: give one each"
             )
         self.layout = layout
+        self.kept, self.streamed = kept, streamed
         self.compute_s = tuple(compute_s)
         self.start_delay_s = start_delay_s
-        self.link_of_extent = tuple(link_of_extent)
-        self.link_count = len(links)
+        named = [max(1, count) - 1 for count in passes[: layout.arena_count]]
+        self._again = [*named, *[0] * (layout.arena_count - len(named))]
+        """How often a release runs each arena once more."""
+        self.release_compute_s = sum(self.compute_s) + sum(
+            self._again[arena] * seconds
+            for arena, seconds in zip(layout.layer_arena, self.compute_s, strict=False)
+        )
+        """What its layers take in a release."""
+        self.link_of_extent = (0,) * len(link_of_extent) if in_turn else tuple(link_of_extent)
+        """Copies of equal numbers wait for each other."""
+        self.link_count = min(1, len(links)) if in_turn else len(links)
+        # After extents of the same link the second copy is hidden by the next one's first.
+        mixed = in_turn and len(set(link_of_extent)) > 1
+        again_s = min((link.copy_s(layout.extent_bytes) for link in links), default=0.0)
         self.copy_s = [
-            links[link].copy_s(size)
+            links[link].copy_s(size) + (again_s if mixed and links[link].staged else 0.0)
             for link, size in zip(link_of_extent, layout.extent_sizes, strict=True)
         ]
         # How much later than its own copy an extent can be ready, because the next ones share.
@@ -162,36 +192,45 @@ class Pipeline:
             reached = max(reached, last + 1)
 
     def total_s(self, resident: Set[int], ring_extents: int) -> float:
-        """Job time in seconds, or infinity where the ring deadlocks."""
+        """Time of a release in seconds, or infinity where the ring deadlocks."""
         try:
             return self._run(resident, ring_extents, None)[0]
         except RingTooSmall:
             return NEVER
 
+    def call_s(self, resident: Set[int], ring_extents: int) -> float:
+        """Time of the longest job of a release, that is of one arena. Raises RingTooSmall."""
+        return self._run(resident, ring_extents, None)[2]
+
     def job(self, resident: Set[int], ring_extents: int) -> JobTime:
         """Job time with its stalls and the start of each layer. Raises RingTooSmall."""
         starts: list[float] = []
-        total, stall = self._run(resident, ring_extents, starts)
+        total, stall, _ = self._run(resident, ring_extents, starts)
         return JobTime(total, stall, tuple(starts))
 
     def _run(
         self, resident: Set[int], ring_extents: int, starts: list[float] | None
-    ) -> tuple[float, float]:
+    ) -> tuple[float, float, float]:
         layout = self.layout
         copy_s, late_s, last_layer = self.copy_s, self.late_s, layout.last_layer
         link_of = self.link_of_extent
         pinned = layout.pinned_extents
         held = resident if resident >= pinned else {*resident, *pinned}
         if not layout.layer_count:
-            return sum(self.compute_s), 0.0
-        end = stall = ready = 0.0
+            seconds = sum(self.compute_s)
+            return seconds, 0.0, seconds
+        end = stall = ready = begun = longest = 0.0
+        again = 0
         ends: list[float] = []
         stream: list[int] = []
         clock = [0.0] * self.link_count
         for layer, compute in enumerate(self.compute_s):
             if self.arena_starts[layer]:
+                longest = max(longest, end - begun)
+                end += again * (end - begun)
+                again = self._again[layout.layer_arena[layer]]
                 stream = []
-                ready = end
+                begun = ready = end
                 clock = [end + self.start_delay_s] * self.link_count
             for extent in self.new_extents[layer]:
                 if extent in held:
@@ -216,7 +255,7 @@ class Pipeline:
                 starts.append(end)
             end += compute
             ends.append(end)
-        return end, stall
+        return end + again * (end - begun), stall, max(longest, end - begun)
 
     def span(self, layer: int, resident: Set[int]) -> int:
         """Extents that a layer streams at once."""

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
-from tierline_operator.admission.demand import NS, DemandTest, SporadicTask
+from tierline_operator.admission.demand import NS, SporadicTask
 from tierline_operator.planning.answer import Infeasible, TaskPlan
 from tierline_operator.planning.options import Task
-from tierline_operator.planning.remedies import Remedy, find_remedy
+from tierline_operator.planning.remedies import LONGEST_FACTOR, Remedy, find_remedy
 from tierline_operator.planning.request import TaskDemand
 from tierline_operator.planning.search import Outcome, Search
+
+NOT_PROVEN: Final = "not proven impossible, for the search was cut short"
+NOTHING_HELPS: Final = (
+    "no more memory, and no single deadline or period that was tried, up to "
+    f"{LONGEST_FACTOR} times as long, would be enough"
+)
 
 
 def mebibytes(size: int) -> str:
     """Bytes as a person reads them, rounded up."""
-    return f"{math.ceil(size / 2**20 * 10) / 10:g} MiB"
+    tenths = -(-size * 10 // 2**20)
+    return f"{tenths / 10:.1f}".removesuffix(".0") + " MiB"
 
 
 def milliseconds(seconds: float) -> str:
     """Seconds as a person reads them, rounded up to three digits."""
-    value = seconds * 1000
-    if value <= 0:
+    rounded = rounded_s(seconds) * 1000
+    if rounded <= 0:
         return "0 ms"
-    step = 10.0 ** (math.floor(math.log10(value)) - 2)
-    rounded = math.ceil(value / step - 1e-6) * step
     return f"{rounded / 1000:.3g} s" if rounded >= 1000 else f"{rounded:.3g} ms"
+
+
+def rounded_s(seconds: float) -> float:
+    """Seconds rounded up to three digits, as `milliseconds` says them."""
+    if seconds <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(seconds)) - 2)
+    return math.ceil(seconds / step - 1e-6) * step
 
 
 def memory_exceeded(
@@ -64,9 +79,10 @@ def memory_exceeded(
             missing_bytes=missing,
         )
     own_bytes = workspace.demand.workspace_bytes
-    largest = workspace if own_bytes >= _least_extents(kept) * size else kept
-    part = "workspace" if largest is workspace else "weights that must stay resident"
     part_bytes = max(own_bytes, _least_extents(kept) * size)
+    largest, part = kept, "weights that must stay resident"
+    if own_bytes == part_bytes:
+        largest, part = workspace, "workspace"
     together = (
         f"{mebibytes(workspace_bytes)} are workspaces, which programs on this device keep between "
         "jobs; "
@@ -93,7 +109,7 @@ def _there(fast_bytes: int) -> str:
 
 
 def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
-    """Jobs of running pods yield, and that cannot be beside a preserved workspace, or any more."""
+    """Jobs of running pods yield, and that cannot be with a preserved workspace, or any more."""
     pods = [task.name for task in tasks if task.held is not None and task.held.yielding is not None]
     dirty = next((task.name for task in tasks if task.preserved_bytes), None)
     what = (
@@ -115,7 +131,7 @@ def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
 def _no_room_beside(
     tasks: Sequence[Task], missing: int, fast_bytes: int, workspace_bytes: int
 ) -> Infeasible:
-    """The smallest plans do not fit beside what running pods hold."""
+    """The smallest plans do not fit in addition to what running pods hold."""
     size = tasks[0].demand.layout.extent_bytes
     rings: dict[str, int] = {}
     resident = parked = 0
@@ -143,9 +159,14 @@ def deadline_missed(
     outcome: Outcome,
     *,
     missing_bytes: int | None,
+    cut_short: bool,
+    memory_unsure: bool,
     nearest: tuple[TaskPlan, ...],
 ) -> Infeasible:
-    """The test refuses the nearest plan; `missing_bytes` more memory would be enough, if given."""
+    """The test refuses the nearest plan; `missing_bytes` more memory would be enough, if given.
+
+    `cut_short`: there are plans that were not tried; `memory_unsure`: with more memory.
+    """
     tasks = search.tasks
     sporadic = sporadic_tasks(search, outcome)
     late = outcome.kind == "late"
@@ -155,14 +176,25 @@ def deadline_missed(
     # It knows nothing of jobs that run on without their rank.
     if missing_bytes is None and not search.contained(outcome.chosen, outcome.preemptible):
         implicit = [i for i, task in enumerate(tasks) if task.demand.implicit_deadline]
+        firsts = search.firsts(outcome.chosen, outcome.preemptible).tolist()
+        starting = {
+            index: replace(sporadic[index], deadline_s=None, cost_s=ns / NS, section_s=ns / NS)
+            for index, ns in enumerate(firsts)
+            if ns
+        }
         remedy = find_remedy(
-            *(sporadic, victims, outcome.blocker),
+            *([*sporadic, *starting.values()], victims, outcome.blocker),
             implicit=implicit,
             preemptible=outcome.preemptible,
+            late_s={index: task.jitter_s for index, task in enumerate(tasks) if task.jitter_s},
         )
+        if remedy is not None and remedy.index >= len(tasks):
+            # Only a program's first jobs are in the way, and they go where it goes.
+            whose = list(starting)[remedy.index - len(tasks)]
+            remedy = replace(remedy, index=whose)
     load = sum(task.cost_s / task.period_s for task in sporadic)
     if late:
-        what = _late(search.test, sporadic, outcome, victims, search.due)
+        what = _late(search, sporadic, outcome, victims)
     elif outcome.kind == "overload":
         what = f"the tasks need {math.ceil(load * 1000) / 10:g} % of the device's time"
     else:
@@ -170,7 +202,9 @@ def deadline_missed(
             f"the tasks need {load * 100:.4f} % of the device's time, and periods without a common "
             "multiple leave that too close to all of it for a proof"
         )
-    help_ = _help(sporadic, remedy, missing_bytes)
+    if cut_short:
+        what = f"{NOT_PROVEN}: with the nearest of the plans that were tried {what}"
+    help_ = _help(sporadic, remedy, missing_bytes, unsure=cut_short or memory_unsure)
     return Infeasible(
         kind="deadline",
         reason={"late": "DeadlineMissed", "overload": "Overload"}.get(
@@ -184,6 +218,23 @@ def deadline_missed(
         missing_bytes=missing_bytes,
         nearest=nearest,
         scheduling=search.scheduling,
+        cut_short=cut_short,
+    )
+
+
+def begins_too_late(task: TaskDemand, margin: float) -> Infeasible:
+    """Its deadline has passed when it asks for the device."""
+    late_s = task.jitter_s * margin
+    return Infeasible(
+        kind="deadline",
+        reason="DeadlineMissed",
+        sentence=(
+            f"{task.name} asks for the device up to {milliseconds(late_s)} after its release, and "
+            f"has a deadline of {milliseconds(task.deadline_s)}; prepare its input before the "
+            "release, or give it a longer deadline"
+        ),
+        task=task.name,
+        shortfall_s=late_s - task.deadline_s,
     )
 
 
@@ -223,38 +274,54 @@ def resident_all_the_same(search: Search, outcome: Outcome, index: int) -> str:
 
 
 def _late(
-    test: DemandTest,
-    tasks: Sequence[SporadicTask],
-    outcome: Outcome,
-    victims: Sequence[int],
-    due: Sequence[int],
+    search: Search, tasks: Sequence[SporadicTask], outcome: Outcome, victims: Sequence[int]
 ) -> str:
-    jobs = test.jobs_due(outcome.critical_ns)
-    demand_s = sum(tasks[i].cost_s * count for i, count in zip(due, jobs, strict=True))
+    jobs = search.test.jobs_due(outcome.critical_ns)
+    demand_s = sum(tasks[i].cost_s * count for i, count in zip(search.due, jobs, strict=True))
     victim = tasks[victims[0]]
     held = ""
     if outcome.blocker is not None:
-        section_s = tasks[outcome.blocker].section_s or 0.0
-        held = (
-            f" and {tasks[outcome.blocker].name} may hold the device for "
-            f"{milliseconds(section_s)} before them"
-        )
+        who, section_s = tasks[outcome.blocker].name, tasks[outcome.blocker].section_s or 0.0
+        first_ns, starting = search.first(outcome.chosen, outcome.preemptible)
+        if starting == outcome.blocker and first_ns / NS > section_s:
+            who, section_s = f"a first job of {who}, when its program starts,", first_ns / NS
+        held = f" and {who} may hold the device for {milliseconds(section_s)} before them"
+    late_s = search.tasks[victims[0]].jitter_s
+    asks = f", of which up to {milliseconds(late_s)} pass before it asks" if late_s else ""
+    deadline_s = (victim.deadline_s or 0.0) + late_s
     return (
-        f"{victim.name} cannot keep its deadline of {milliseconds(victim.deadline_s or 0)}: in a "
+        f"{victim.name} cannot keep its deadline of {milliseconds(deadline_s)}{asks}: in a "
         f"window of {milliseconds(outcome.critical_ns / NS)} the jobs that are due take "
         f"{milliseconds(demand_s)}{held}, {milliseconds(outcome.late_ns / NS)} too long"
     )
 
 
-def _help(tasks: Sequence[SporadicTask], remedy: Remedy | None, missing: int | None) -> str:
+def _help(
+    tasks: Sequence[SporadicTask],
+    remedy: Remedy | None,
+    missing: int | None,
+    *,
+    unsure: bool,
+) -> str:
     if missing is not None:
         return f"{mebibytes(missing)} more fast memory would be enough"
+    if remedy is None and unsure:
+        return "take a task away, or ask for fewer of them at a time"
     if remedy is None:
-        return "no more memory and no single longer deadline or period would be enough"
+        return NOTHING_HELPS
     name = tasks[remedy.index].name
     if remedy.what == "removal":
         return f"the others would hold without {name}"
     return f"a {remedy.what} of {milliseconds(remedy.value_s)} for {name} would be enough"
+
+
+def workspace_unknown(demand: TaskDemand) -> str:
+    """What of a task's workspace is planned, where nobody has seen its peak."""
+    return (
+        f"what jobs of {demand.name} allocate could not be measured, and the plan has "
+        f"{demand.workspace_bytes / 2**20:.1f} MiB for it, inputs and buffers alone; state "
+        "spec.memory.workspace"
+    )
 
 
 def _least_extents(task: Task) -> int:

@@ -10,13 +10,27 @@ What it does not do: change memory (planner.py says what memory would be enough)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
-from tierline_operator.admission.demand import SporadicTask, np_edf
+import numpy as np
+
+from tierline_operator.admission.demand import (
+    DemandTest,
+    SporadicTask,
+    cost_ns,
+    instant_ns,
+    np_edf,
+)
 
 LONGEST_FACTOR = 8
+MOST_TRIED = 24
+"""Of how many tasks longer periods are tried."""
+_WINDOWS = 1_000
+_ROUNDING = 1e-9
+LATEST = 1 << 62
 """A period more than so many times longer is no advice."""
 
 
@@ -36,47 +50,112 @@ def find_remedy(
     *,
     implicit: Collection[int] = (),
     preemptible: Collection[int] = (),
+    late_s: Mapping[int, float] = MappingProxyType({}),
 ) -> Remedy | None:
     """A change after which np_edf accepts, or None if no single one was found.
 
-    Deadlines of `implicit` tasks are their periods, and move with these. A `preemptible` task with
-    a longer deadline would charge others more than it does now: no deadline of one is moved.
+    Rows of one name are one task's, which leaves with all of them. Deadlines of `implicit` tasks
+    are their periods, and move with these. A `preemptible` task with a longer deadline would charge
+    others more than it does now: no deadline of one is moved. Jobs of some tasks ask for the device
+    `late_s` after their release: a row has what is left of its deadline then, and a remedy names
+    the deadline as a user writes it, from the release.
     """
+    able = _whose_absence_helps(tasks)
     for index in victims:
-        deadline_s, period_s = tasks[index].deadline_s, tasks[index].period_s
-        if deadline_s is None or index in preemptible:
+        left_s, late = tasks[index].deadline_s, late_s.get(index, 0.0)
+        if left_s is None or index in preemptible or index not in able:
             continue
-        value = _least(tasks, index, deadline_s, period_s, _with_deadline)
+        period_s = tasks[index].period_s
+        value = _least(tasks, index, left_s + late, period_s, _with_deadline(late))
         if value is not None:
             return Remedy("deadline", index, value)
     longer: list[tuple[float, Remedy]] = []
-    for index, task in enumerate(tasks):
+    for index in sorted(able[:MOST_TRIED]):
+        task = tasks[index]
         if task.deadline_s is None or (index in implicit and index in preemptible):
             continue
-        change = _with_both if index in implicit else _with_period
+        change = _with_both(late_s.get(index, 0.0)) if index in implicit else _with_period
         value = _least(tasks, index, task.period_s, task.period_s * LONGEST_FACTOR, change)
         if value is not None:
             longer.append((value / task.period_s, Remedy("period", index, value)))
     if longer:
         return min(longer, key=lambda pair: pair[0])[1]
     loads = [task.cost_s / task.period_s for task in tasks]
-    for index in sorted(range(len(tasks)), key=lambda i: (i != blocker, -loads[i])):
-        rest = [task for other, task in enumerate(tasks) if other != index]
+    for index in sorted(able, key=lambda i: (i != blocker, -loads[i], i)):
+        rest = [task for task in tasks if task.name != tasks[index].name]
         if rest and np_edf(rest).ok:
             return Remedy("removal", index)
     return None
 
 
-def _with_deadline(task: SporadicTask, seconds: float) -> SporadicTask:
-    return replace(task, deadline_s=min(seconds, task.period_s))
+def _whose_absence_helps(tasks: Sequence[SporadicTask]) -> list[int]:
+    """Each task without which none of many windows is late; those with the largest jobs first.
+
+    A task that is not among them has no change that would be enough: later or rarer jobs demand no
+    less than none.
+    """
+    due = [index for index, task in enumerate(tasks) if task.deadline_s is not None]
+    if not due:
+        return []
+    deadlines = [instant_ns(tasks[i].deadline_s or 0.0) for i in due]
+    periods = [instant_ns(tasks[i].period_s) for i in due]
+    test = DemandTest(periods, deadlines)
+    windows = test.windows(_WINDOWS)
+    jobs = test.jobs_due_in(windows)
+    costs = np.array([cost_ns(tasks[i].cost_s) for i in due], dtype=np.int64)
+    demand = jobs @ costs
+    after = windows[:, None] - np.array(deadlines)
+    ending = (after >= 0) & (after % np.array(periods) == 0)
+    shared = ending.sum(axis=1)
+    sections = [cost_ns(t.cost_s if t.section_s is None else t.section_s) for t in tasks]
+    load = sum(tasks[i].cost_s / tasks[i].period_s for i in due)
+    limits = dict(zip(due, deadlines, strict=True))
+    order = sorted(range(len(tasks)), key=lambda i: -limits.get(i, LATEST))
+    reached = np.array([-limits.get(i, LATEST) for i in order])
+    longest = _two_longest(order, sections)
+    blocking = np.array(longest)[np.searchsorted(reached, -windows, side="left")]
+    helping = []
+    for index in range(len(tasks)):
+        late = demand + np.where(blocking[:, 1] == index, blocking[:, 2], blocking[:, 0]) - windows
+        rest = load
+        if index in limits:
+            column = due.index(index)
+            late = late - jobs[:, column] * costs[column]
+            late = late[shared > ending[:, column]]  # the others' windows
+            rest -= tasks[index].cost_s / tasks[index].period_s
+        if late.max(initial=0) <= 0 and rest <= 1 + _ROUNDING:
+            helping.append(index)
+    return sorted(helping, key=lambda i: -tasks[i].cost_s)
+
+
+def _two_longest(order: Sequence[int], sections: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Of the first tasks in that order, for each number of them: the longest section, the task
+    that has it, and the longest of another one."""
+    found = [(0, -1, 0)]
+    for index in order:
+        most, whose, second = found[-1]
+        longer = sections[index] > most
+        found.append(
+            (sections[index], index, most)
+            if longer
+            else (most, whose, max(second, sections[index]))
+        )
+    return found
+
+
+Change = Callable[[SporadicTask, float], SporadicTask]
+
+
+def _with_deadline(late_s: float) -> Change:
+    return lambda task, seconds: replace(task, deadline_s=min(seconds, task.period_s) - late_s)
 
 
 def _with_period(task: SporadicTask, seconds: float) -> SporadicTask:
     return replace(task, period_s=seconds)
 
 
-def _with_both(task: SporadicTask, seconds: float) -> SporadicTask:
-    return replace(task, period_s=seconds, deadline_s=seconds)
+def _with_both(late_s: float) -> Change:
+    return lambda task, seconds: replace(task, period_s=seconds, deadline_s=seconds - late_s)
 
 
 def _least(
@@ -84,7 +163,7 @@ def _least(
     index: int,
     now_s: float,
     most_s: float,
-    change: Callable[[SporadicTask, float], SporadicTask],
+    change: Change,
 ) -> float | None:
     """The least value in steps of three digits for which the set holds, by bisection."""
     step = 10.0 ** (math.floor(math.log10(now_s)) - 2)

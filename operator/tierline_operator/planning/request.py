@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from tierline_api.fast_memory import Contexts
+from tierline_api.devices.fast_memory import Contexts
 from tierline_api.layout import ArenaLayout
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.held import Held
 from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.wishes import Wish
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class TaskDemand:
     layout: ArenaLayout
     compute_s: Sequence[float]
     workspace_bytes: int = 0
+    workspace_known: bool = True
+    """Whether that is all its jobs take, by measurement or because somebody said so."""
     tiers: Sequence[str] = ("dram",)
     """Tiers that may hold the weights, the preferred one first."""
     policy: SwapPolicy = SwapPolicy.AUTO
@@ -54,8 +58,54 @@ class TaskDemand:
     """Workspace content that must survive other tasks' jobs: it is written back and restored."""
     weights_digest: str = ""
     """Equal digests in one domain share their copies in the lower tiers; "" shares nothing."""
+    calls: Sequence[int] = ()
+    """How many jobs of each arena a release has; those that are not named have one. A task without
+    layers has their sum, and `compute_s` is of all of them."""
+    between_s: float = 0.0
+    """What a release takes between them, in all."""
+    jitter_s: float = 0.0
+    """How long after its release the first one asks for the device, at most."""
+    first_section_s: float | None = None
+    """How long a first job of its program has the device at once, at most, where it gives it away;
+    None: nothing is known, so nothing is charged."""
+    first_extra_s: float = 0.0
+    """How much longer than its worst a first job takes."""
+    longest_layer_s: float = 0.0
+    """The longest time of a layer in any job: others may wait for that where a job yields. It may
+    be more than in `compute_s`, which are parts of the longest job."""
+    wishes: Sequence[Wish] = ()
+    """What it asks of some of its layers, which every plan fulfils."""
     held: Held | None = None
-    """What a running pod of it holds; then that is its plan, whatever the policy."""
+    """What a running pod of it holds; then that is its plan, whatever policy and wishes say."""
+
+    @property
+    def simple(self) -> bool:
+        """Whether a release is one job, and counts by its worst."""
+        return self.mean_compute_s is None and self.release_calls == 1
+
+    @cached_property
+    def release_calls(self) -> int:
+        """How many jobs a release has."""
+        unnamed = {arena for arena in self.layout.layer_arena if arena >= len(self.calls)}
+        return max(1, sum(self.calls) + len(unnamed))
+
+    @cached_property
+    def kept(self) -> frozenset[int]:
+        """Extents that are resident in every plan, because it wishes so."""
+        wishes = () if self.held is not None else self.wishes
+        return frozenset(extent for wish in wishes for extent in wish.kept)
+
+    @cached_property
+    def streamed(self) -> frozenset[int]:
+        """Extents that are resident in none."""
+        wishes = () if self.held is not None else self.wishes
+        return frozenset(extent for wish in wishes for extent in wish.streamed)
+
+    @cached_property
+    def wished_homes(self) -> dict[int, Wish]:
+        """Extents that have their home where a wish says."""
+        wishes = () if self.held is not None else self.wishes
+        return {extent: wish for wish in wishes for extent in wish.homed}
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning, naming task and field."""
@@ -126,13 +176,16 @@ class DeviceCapacity:
     yield says nothing of a device on which they do not."""
     yields_while_waiting: bool = True
     """Whether a job that waits for data is preempted there and then; else it gets them first."""
+    in_turn: bool = False
+    """Whether one engine copies from all tiers, in the order of the stream, as a GPU's does; else
+    their links copy at the same time."""
     backup: Backup | None = None
     """None: no measured link, so no workspace can be preserved."""
     workspaces_overlay: bool = True
     """Whether its programs give the memory of their workspaces back between jobs; else the sum of
     all workspaces counts, not the largest."""
     contexts: Contexts | None = None
-    """What its processes take beside fast memory; None: nothing."""
+    """What its processes take in addition to fast memory; None: nothing."""
     headroom: float = 0.5
     """Share of the fast memory that no pod holds which plans leave to those to come, where that is
     enough: what a pod gets is its own until it ends."""

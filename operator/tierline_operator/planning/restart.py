@@ -15,7 +15,7 @@ T_first + sum over k of [ T_{l_k} - (T_{l_{k-1}} - S_{l_{k-1}}(l_k)) ]. So with
     penalty = max over r <= l of  T_l - (T_r - S_r(l))
 
 a job preempted m times takes no longer than T_first + m * penalty, and one preemption of the worst
-kind does cost that much. On one link the maximum is found at r = first (realtime theory notes, P5);
+kind does cost that much. On one link the maximum is found at r = first (docs/design/theory.md, P5);
 over several links a restart can get ahead of the undisturbed job on one of them, hence every r.
 
 All restarts are computed at once: the recursion of pipeline.py with a vector in place of each

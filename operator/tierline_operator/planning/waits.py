@@ -1,15 +1,15 @@
 """How soon a job that cannot be preempted while it waits for data stands at a gate.
 
 A GPU's stream waits for what a layer reads, stands at the layer's gate if it was asked to, and runs
-the layer. So a job asked while it waits stands behind that wait. One that has passed the gate of a
-layer l, or goes on from it with an empty ring, waits for what l reads, runs l, and waits for what
-the next layer reads before it stands there.
+the layer. So a job asked while it waits stands there after that wait. One that has passed the gate
+of a layer l, or goes on from it with an empty ring, waits for what l reads, runs l, and waits for
+what the next layer reads before it stands there.
 
 Theorem. It stands no later than a job that goes on at l with an empty ring, at the worst l: after
 
-    y(l)          behind the start delay of P3 and the copies of what l reads,
+    y(l)          after the start delay of P3 and the copies of what l reads,
     e = y(l) + c_l
-    y(l+1)        behind the copies of what l+1 reads besides; those without a slot begin at e,
+    y(l+1)        after the copies of what l+1 reads besides; those without a slot begin at e,
     max(e, y(l+1))
 
 as in the recursion of pipeline.py. Proof: that is built of maxima and sums, so the more of these
@@ -56,7 +56,7 @@ def yields_within_s(pipeline: Pipeline, resident: Set[int], ring_extents: int) -
 
 
 def _copy(pipeline: Pipeline, extents: Sequence[int], clock: list[float]) -> float:
-    """Copy them behind what the links have done until `clock`; returns when all are in place."""
+    """Copy them after what the links have done until `clock`; returns when all are in place."""
     ready_s = 0.0
     for extent in extents:
         link = pipeline.link_of_extent[extent]

@@ -15,7 +15,7 @@ they could overlap is not used. Each moves whole extents at its link's planned r
 
 Assumptions: jobs are not preempted. A preempted job's workspace would be moved twice more, on a
 link that others may stream on; sets with preserved workspaces are planned non-preemptive.
-Source: the composite-resource argument is P2 of the realtime theory notes; RT-Swap's write-back
+Source: the composite-resource argument is P2 in docs/design/theory.md; RT-Swap's write-back
 (RTAS 2024) is the special case in which all of a task is preserved.
 """
 

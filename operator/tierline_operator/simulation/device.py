@@ -3,12 +3,15 @@
 It does what the analysis assumes and what the agent will do, event by event: jobs get the device by
 the agent's own lease policy (given as `Policy`); a job may yield where a layer ends, while it waits
 for data and when its dispatch ends. On a GPU (`yields_while_waiting` is False) it stands at a
-layer's gate once what the layer reads is in place, and not again after it went on from there. Who
-streams takes the ring of its domain, and with `ring-keeping` a fully resident job leaves it alone
-and the copies for the interrupted job go on. A copy that is under way when its job loses the ring
-ends all the same, and arrives nowhere. A job with a budget loses its rank when it has had the
-device for so long. A workspace that is preserved is saved before another job of its domain begins,
-and restored before its own task's next one.
+layer's gate once what the layer reads is in place, and not again after it went on from there. A job
+that streams takes the ring of its domain, and begins its copies when those of other streams have
+ended on every link; with `ring-keeping` a fully resident job leaves the ring alone and the copies
+for the interrupted job go on. A copy that is under way when its job loses the ring ends all the
+same, and arrives nowhere. A job with a budget loses its rank when it has had the device for so
+long. A release of several parts gives the device back after each; until it asks again, only a job
+that is due earlier gets the device. First jobs of programs have no rank: none begins while anybody
+else waits. A workspace that is preserved is saved before another job of its domain begins, and
+restored before its own task's next one.
 
 An adversary sets the rest: releases (releases.py), durations (`Noise`), and, on each idle link, as
 many extents of something else as it serves at a time when a streaming job starts, or starts again,
@@ -42,10 +45,12 @@ class Waiting:
     deadline_ns: int
     arrival: int
     guaranteed: bool
+    starts: bool = False
+    """Whether it is a first job of a program, which has no rank."""
 
 
 class Policy(Protocol):
-    """Who gets the device, and when its holder gives it away: the agent's code, adapted."""
+    """Which job gets the device, and when its holder gives it away: the agent's code, adapted."""
 
     def first(self, waiting: Iterable[Waiting]) -> int:
         """The key of the job that gets the free device."""
@@ -88,6 +93,8 @@ class Machine:
     yields_while_waiting: bool = True
     """Whether a job that waits for data gives the device away there and then. A GPU's stream gets
     them first, and does not stand again at a gate from which it went on, whatever was lost."""
+    in_turn: bool = False
+    """Whether one engine copies from all links, in the order of the stream."""
 
 
 class Releases(Protocol):
@@ -125,6 +132,8 @@ class Seen:
     responses_s: list[list[float]]
     """By task."""
     misses: list[int]
+    contained: list[int]
+    """Jobs that lost their rank, by task."""
     jobs: int = 0
     latest_s: float = -math.inf
     """Largest lateness (negative: the least slack)."""
@@ -169,18 +178,24 @@ class _Run:
     ) -> None:
         self.tasks, self.machine, self.releases = tasks, machine, releases
         self.policy, self.noise, self.record = policy, noise, record
-        self.seen = Seen([[] for _ in tasks], [0] * len(tasks))
+        self.seen = Seen([[] for _ in tasks], [0] * len(tasks), [0] * len(tasks))
         self.now = 0.0
         self.holder: Job | None = None
+        self.limit_s = math.inf
+        """When the holder has had its budget."""
         self.phase: Literal["dispatch", "gate", "layer"] = "gate"
         self.waiting: dict[int, Job] = {}
+        self.between: dict[int, Job] = {}
+        """Releases between two of their jobs."""
         self.rings: dict[str, Job] = {}
-        """Whose extents lie in each domain's ring."""
+        """The job whose extents lie in each domain's ring."""
         self.workspaces: dict[str, int] = {}
         """The task whose content lies in each domain's workspace."""
         self.saved: set[int] = set()
         """Tasks whose content lies in their backups."""
         self.copying = [False] * len(machine.links)
+        self.streaming_s = [0.0] * len(machine.links)
+        """When the last copy of a stream on each link ends."""
         self.used = sorted({link for task in tasks for link in task.link_of_extent})
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.count = 0
@@ -188,7 +203,7 @@ class _Run:
 
     def step(self) -> bool:
         """Go to the next moment at which something happens; False when nothing will."""
-        now = self.releases.next_s()
+        now = min(self.releases.next_s(), self.limit_s)
         if self.events and self.events[0][0] <= now:
             now = self.events[0][0]
         if now == math.inf:
@@ -198,6 +213,8 @@ class _Run:
         self.now = self.seen.end_s = now
         while self.events and self.events[0][0] <= now:
             heapq.heappop(self.events)[2]()
+        if self.limit_s <= now:
+            self._contain()
         for task in self.releases.take(now):
             self.count += 1
             self.waiting[self.count] = Job(task, self.tasks[task], self.count, now)
@@ -210,15 +227,16 @@ class _Run:
 
     def _settle(self) -> None:
         while True:
-            if self.holder is None and self.waiting:
-                self._dispatch()
+            if self.holder is None and self.waiting and not self._dispatch():
+                break
             job = self.holder
             if job is None or self.phase != "gate":
                 break
             if self._yields(job):
                 self.seen.preemptions += 1
+                job.preemptions += 1
                 self.waiting[job.key] = job
-                self.holder = None
+                self._let_go()
                 job.stood = True
                 job.held_s += self.now - job.since_s
                 if self.machine.scheduling is Scheduling.LAYER_PREEMPTIVE:
@@ -237,8 +255,13 @@ class _Run:
         waiting = [_claim(other) for other in self.waiting.values()]
         return bool(waiting) and self.policy.yields(_claim(job), waiting)
 
-    def _dispatch(self) -> None:
-        key = self.policy.first([_claim(job) for job in self.waiting.values()])
+    def _dispatch(self) -> bool:
+        """Give the device to the first job, if it is not kept for a release between two jobs."""
+        key = self.policy.first(
+            [_claim(job) for job in (*self.waiting.values(), *self.between.values())]
+        )
+        if key in self.between:
+            return False
         self.holder = job = self.waiting.pop(key)
         self._limit(job)
         spent = self.machine.dispatch_s + self._turn(job)
@@ -247,6 +270,7 @@ class _Run:
             self._at(self.now + spent, lambda: self._begin(job))
         else:
             self._begin(job)
+        return True
 
     def _turn(self, job: Job) -> float:
         """Seconds in which another task's workspace is saved and the job's own restored."""
@@ -276,14 +300,18 @@ class _Run:
         job.since_s, model = self.now, job.model
         if model.budget_s is None or job.contained:
             return
-        left_s = model.budget_s + job.rings_lost * model.penalty_s - job.held_s
-        held_s = job.held_s
+        others_s = job.preemptions * self.machine.dispatch_s + job.restarts * model.penalty_s
+        left_s = model.budget_s + others_s - job.held_s
+        self.limit_s = self.now + max(0.0, left_s) + TOLERANCE_S
 
-        def contain() -> None:
-            if job is self.holder and job.held_s == held_s:
-                job.contained = True
+    def _contain(self) -> None:
+        self.limit_s = math.inf
+        if self.holder is not None:
+            self.holder.contained = True
+            self.seen.contained[self.holder.task] += 1
 
-        self._at(self.now + max(0.0, left_s), contain)
+    def _let_go(self) -> None:
+        self.holder, self.limit_s = None, math.inf
 
     def _begin(self, job: Job) -> None:
         self.phase = "gate"
@@ -295,6 +323,7 @@ class _Run:
         if before is not None:
             self._lose_ring(before)
         self.rings[job.model.domain] = job
+        job.opens_s = max(self.streaming_s, default=0.0)
         self._occupy_links(job, displaces=not job.begun)
         job.begun = True
 
@@ -315,8 +344,8 @@ class _Run:
             del self.rings[job.model.domain]
         if not job.done and job.published > job.consumed:
             self.seen.rings_lost += 1
-            job.rings_lost += 1
         if not job.done:
+            job.restarts += 1
             job.lose_ring()
 
     def _start_layer(self, job: Job) -> None:
@@ -338,11 +367,27 @@ class _Run:
         job.end_layer()
         if job.done:
             self._end_job(job)
-        elif job.part != part and job.model.streams:
-            self._occupy_links(job)
+        elif job.part != part:
+            self._end_call(job)
+
+    def _end_call(self, job: Job) -> None:
+        """The device is kept for the release: only a job that is due earlier gets it."""
+        self._let_go()
+        if self.rings.get(job.model.domain) is job:
+            del self.rings[job.model.domain]
+        job.begin_call()
+        spent = job.model.between_s / (len(job.model.parts) - 1)
+        if spent:
+            self.between[job.key] = job
+            self._at(self.now + spent, lambda: self._ask_again(job))
+        else:
+            self.waiting[job.key] = job
+
+    def _ask_again(self, job: Job) -> None:
+        self.waiting[job.key] = self.between.pop(job.key)
 
     def _end_job(self, job: Job) -> None:
-        self.holder = None
+        self._let_go()
         if self.rings.get(job.model.domain) is job:
             del self.rings[job.model.domain]
         self.seen.jobs += 1
@@ -354,19 +399,27 @@ class _Run:
 
     def _start_copies(self) -> None:
         job = self._copies_for()
-        if job is None:
+        if job is None or self.now < job.opens_s:
             return
-        for link, copying in enumerate(self.copying):
-            position = None if copying else job.next_copy(link)
+        for link in self._links_free(job):
+            position = job.next_copy(link)
             if position is None:
                 continue
             job.begin_copy(link)
             size = job.size_of(position)
             spent = self.machine.links[link].copy_s(size) * self.noise.copy()
+            self.streaming_s[link] = self.now + spent
             self._copy(link, spent, _arrival(job, position), "copy", job)
 
+    def _links_free(self, job: Job) -> list[int]:
+        if not self.machine.in_turn:
+            return [link for link, copying in enumerate(self.copying) if not copying]
+        next_on = {link: job.next_copy(link) for link in self.used}
+        waiting = [(at, link) for link, at in next_on.items() if at is not None]
+        return [] if any(self.copying) or not waiting else [min(waiting)[1]]
+
     def _copies_for(self) -> Job | None:
-        """Whose stream goes on: the holder's, or beside a resident holder the ring's owner's."""
+        """The job whose stream goes on: the holder, or while that is resident the ring's owner."""
         job = self.holder
         if job is not None and job.model.streams:
             return None if self.phase == "dispatch" else job
@@ -403,4 +456,4 @@ def _arrival(job: Job, position: int) -> Callable[[], None]:
 def _claim(job: Job) -> Waiting:
     guaranteed = job.deadline_s < math.inf and not job.contained
     deadline_ns = round(job.deadline_s * 1e9) if guaranteed else (1 << 63) - 1
-    return Waiting(job.key, deadline_ns, job.key, guaranteed)
+    return Waiting(job.key, deadline_ns, job.key, guaranteed, job.model.starts)

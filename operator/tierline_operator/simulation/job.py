@@ -35,19 +35,36 @@ class TaskModel:
     """Jobs of one domain stream through the same ring."""
     preemptible: bool = False
     budget_s: float | None = None
-    """How long a job has the device with its rank; None: to its end."""
+    """How long a job has the device with its rank, and a dispatch more for each time that it goes
+    on; None: to its end."""
     penalty_s: float = 0.0
-    """How much longer for each ring that it loses."""
+    """How much longer for each time that its stream begins again."""
     save_s: float = 0.0
     """To write a preserved workspace back before another task's job; 0: it is discarded."""
     restore_s: float = 0.0
+    calls: Sequence[int] = ()
+    """How many jobs of each arena a release has; one of those that are not named."""
+    between_s: float = 0.0
+    """What passes between them, in all."""
+    starts: bool = False
+    """Whether these are the first jobs of a program: they have no rank."""
+    sections_s: Sequence[float] = ()
+    """Jobs without an arena that go before the others: how long each has the device."""
     parts: list[Part] = field(init=False, repr=False, compare=False)
-    """One for each arena with layers; one without a stream for a task without layers."""
+    """The jobs of a release, one after another; one without a stream for a task without layers."""
 
     def __post_init__(self) -> None:
-        arenas = range(self.layout.arena_count)
-        parts = [Part.of(self, arena) for arena in arenas if arena in self.layout.layer_arena]
-        object.__setattr__(self, "parts", parts or [Part.plain(self.compute_s)])
+        named = [*self.calls, *[1] * (self.layout.arena_count - len(self.calls))]
+        parts: list[Part] = []
+        for arena, calls in enumerate(named):
+            if arena in self.layout.layer_arena:
+                parts += [Part.of(self, arena)] * max(1, calls)
+            elif arena < len(self.calls) and self.layout.layer_count:
+                parts += [Part.plain((0.0,))] * calls
+        if not parts:
+            parts = [Part.plain(self.compute_s)]
+        learning = [Part.plain((seconds,)) for seconds in self.sections_s]
+        object.__setattr__(self, "parts", learning + parts)
 
     @property
     def streams(self) -> bool:
@@ -117,7 +134,12 @@ class Job:
         self.since_s = 0.0
         self.begun = False
         """Whether its stream has begun: no other one is displaced by it any more."""
-        self.rings_lost = 0
+        self.opens_s = 0.0
+        """When the copies that were under way as it took the ring have ended."""
+        self.preemptions = 0
+        """How often it gave the device away."""
+        self.restarts = 0
+        """How often its stream was stopped meanwhile."""
         self.contained = False
         """Whether it has had its budget, and goes on without its rank."""
         self.stood = False
@@ -177,6 +199,12 @@ class Job:
         if self.layer == len(part.compute_s):
             self.part += 1
             self._open()
+
+    def begin_call(self) -> None:
+        """The next part asks for the device as a job of its own does."""
+        self.begun = self.stood = self.contained = False
+        self.held_s = 0.0
+        self.preemptions = self.restarts = 0
 
     def lose_ring(self) -> None:
         """What is in the ring is gone; the stream goes on from what the next layer reads."""

@@ -1,4 +1,4 @@
-"""When jobs arrive: strictly periodic, or set by an adversary who keeps to the sporadic model.
+"""When jobs arrive: strictly periodic, or set by an adversary that keeps to the sporadic model.
 
 The adversary may choose every first release, add to any separation, and hold jobs back to release
 them at the worst moment it can see: an instant after another job began its last or longest layer.

@@ -14,7 +14,7 @@ times are compute times, preemption is free, the future is known. If all deadlin
    gaps takes W_i (T_i - D_i) / 2 T_i bytes on average and saves W_i / 2 T_i bytes a second, over
    the longer ones W_i (T_i + D_i) / 2 T_i for the same. The best use is the fractional knapsack.
 
-Source: realtime theory notes ("G"). Workspaces are left out, which can only weaken the condition.
+Source: docs/design/theory.md, 3 ("G"). Workspaces left out can only weaken the condition.
 """
 
 from __future__ import annotations

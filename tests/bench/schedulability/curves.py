@@ -75,7 +75,7 @@ def examine(tasks: Sequence[TaskDemand], device: DeviceCapacity, load: float) ->
         largest[scheme] = found
 
     def ours(way: Scheduling) -> Callable[[int], bool]:
-        return lambda fast: prepared.holds(fast, way)
+        return lambda fast: prepared[0].holds(fast, way)
 
     ask("possible", (), lambda fast: possible(tasks, moved.test, fast, bandwidth))
     ask("resident", (), lambda fast: swapping.resident(moved, fast))

@@ -41,11 +41,11 @@ def run(options: argparse.Namespace, about: dict[str, Any]) -> int:
         if isinstance(prepared, Infeasible):
             raise TypeError(prepared.sentence)
         for way in WAYS:
-            best = optimum_bytes(prepared, way)
+            best = optimum_bytes(prepared[0], way)
             if best is None:
                 neither[way] += 1
             else:
-                found[way].append((planned_bytes(prepared, way, best), best))
+                found[way].append((planned_bytes(prepared[0], way, best), best))
         took_s = time.monotonic() - begun
         if done % 10 == 0 or took_s > options.seconds or done == options.sets:
             print(f"{done} sets, {took_s:.0f} s", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Where task sets come from: the families of the realtime theory notes, or real models' shapes.
+"""Where task sets come from: the families of docs/design/theory.md, or real models' shapes.
 
 The product's profiler measures real shapes: zoo.py on `cpu`, one picture or sentence a job, and
 tests.gpu.shapes on an H200, captured graphs, mostly eight a job.
@@ -17,9 +17,9 @@ import numpy as np
 from tests.bench.preemption import drawn
 from tests.simulation.tasksets import PERIODS_S, device_for, uunifast
 
-from tierline_api.device import DeviceKind
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.overheads import YIELDING_WHILE_WAITING
 from tierline_api.layout import LayerShape, fold_compute, lay_out
-from tierline_operator.planning.overheads import YIELDING_WHILE_WAITING
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
@@ -50,7 +50,7 @@ class Source:
     about: str
     draw: Callable[[int, float], list[TaskDemand]]
     device_for: Callable[[list[TaskDemand], float], DeviceCapacity]
-    """A device whose fast memory is the set's demand over a ratio."""
+    """A device with the set's demand over a ratio as fast memory."""
 
 
 def as_on(kind: DeviceKind, device: DeviceCapacity) -> DeviceCapacity:
@@ -59,7 +59,7 @@ def as_on(kind: DeviceKind, device: DeviceCapacity) -> DeviceCapacity:
 
 
 def families(_: Path) -> Source:
-    """Synthetic models of four families, as in the realtime theory notes, on a GPU."""
+    """Synthetic models of four families, as in docs/design/theory.md, on a GPU."""
 
     def gpu_for(tasks: list[TaskDemand], memory_ratio: float) -> DeviceCapacity:
         return as_on(DeviceKind.CUDA, device_for(tasks, memory_ratio))

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.bench.schedulability.attacks import DEVICES, LOADS, Tally, examine
 
-from tierline_api.device import DeviceKind
+from tierline_api.devices.device import DeviceKind
 from tierline_operator.admission.preemption import Scheduling
 
 NAME = "schedulability-attacks.json"

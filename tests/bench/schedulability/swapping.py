@@ -1,6 +1,6 @@
 """What others would admit: all weights resident, whole tasks swapped, and the same by copies alone.
 
-The costs (all under sporadic non-preemptive EDF, whose test is exact, for jobs one at a time):
+The costs (all under sporadic non-preemptive EDF, with its exact test, for jobs one at a time):
 
 * resident: C_i, and all weights and the largest workspace fit.
 * swap: C_i + (bytes in + bytes out) / bandwidth for a task that is not resident, as RT-Swap (RTAS
@@ -87,7 +87,7 @@ def whole(swapped: Swapped, fast_bytes: int, *, ways: int) -> bool:
 
 
 def _maximal(weights: Sequence[int], room: int) -> Iterator[tuple[bool, ...]]:
-    """Resident subsets to which no task can be added: they fit beside the largest one swapped."""
+    """Maximal resident subsets that fit together with the largest swapped task."""
     count = len(weights)
 
     def fits(mask: int) -> bool:

@@ -23,9 +23,9 @@ import transformers as tf
 from tests.bench.machine import describe
 
 import tierline
-from tierline_api.manifests import load_manifests
-from tierline_cli import profiling
-from tierline_cli.place import Place
+from tierline_api.manifests.files import load_manifests
+from tierline_cli.local import profiling
+from tierline_cli.local.place import Place
 
 JOBS = 6
 TOKENS = 128
@@ -120,7 +120,7 @@ def undisturbed_s(name: str) -> float:
 
 
 def manifest(name: str) -> str:
-    """A MemTask whose program is this module."""
+    """A MemTask with this module as its program."""
     return f"""\
 apiVersion: tierline.io/v1alpha1
 kind: MemTask

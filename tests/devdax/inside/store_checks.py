@@ -113,17 +113,21 @@ def one_agent_at_a_time() -> None:
 def the_mode_is_honest(caches_persist: bool) -> None:
     medium = open_medium("pmem", DEVICE)
     if caches_persist:
-        assert medium.mode == "mapped devdax, caches persistent (eADR)", medium.mode
+        assert medium.mode == "mapped devdax, persistent memory, caches persistent (eADR)", (
+            medium.mode
+        )
         assert medium.durability == "a loss of power"
     else:
-        assert medium.mode == "mapped devdax, cache lines not flushed", medium.mode
+        assert medium.mode == "mapped devdax, persistent memory, cache lines not flushed", (
+            medium.mode
+        )
         assert "digests find them" in medium.durability
     medium.close()
     persisted: list[tuple[int, int]] = []
     medium = open_medium(
         "pmem", DEVICE, persist=lambda address, size: persisted.append((address, size))
     )
-    assert medium.mode == "mapped devdax, cache lines flushed"
+    assert medium.mode == "mapped devdax, persistent memory, cache lines flushed"
     medium.flush(4096, 8192)
     medium.flush(0, 4096)
     (second, size), (first, _) = persisted

@@ -15,12 +15,14 @@ from tests.e2e.python_image import PROGRAM, PYTHON
 from tests.integration.operator.running import conditions, until
 
 from tierline_agent.devices.cpu import processor_name
-from tierline_api.optin import TASK
+from tierline_api.objects.optin import TASK
 from tierline_cluster.api import Manifest
 
 API: Final = "tierline.io/v1alpha1"
 EXTENTS: Final = 12
 """Extents of a task's weights: more than the node has fast memory for."""
+DEFAULT_EXTENT_BYTES: Final = 4 << 20
+"""Of the chart, for the device cpu."""
 _PERIOD: Final = "20s"
 _APPS: Final = "apps/v1"
 
@@ -28,11 +30,12 @@ _APPS: Final = "apps/v1"
 class Tasks:
     """The tasks of a namespace."""
 
-    def __init__(self, release: Release, namespace: str) -> None:
-        """Prepare it; nothing is made yet."""
+    def __init__(self, release: Release, namespace: str, extent_bytes: int = EXTENT_BYTES) -> None:
+        """Prepare it, on nodes with such extents; nothing is made yet."""
         self.release = release
         self.api = release.api
         self.namespace = namespace
+        self._extent_bytes = extent_bytes
 
     # -- what users apply
 
@@ -51,7 +54,7 @@ class Tasks:
         return self.api.apply(self.named(name) | {"spec": wanted})
 
     def apply_with_pods(self, name: str, *, extents: int = EXTENTS, policy: str = "Stream") -> None:
-        """Apply a MemTask whose template makes its pod."""
+        """Apply a MemTask with a template that makes its pod."""
         template = {"metadata": {"labels": {"app": name}}, "spec": pod_spec(extents)}
         self.apply(name, extents=extents, policy=policy, template=template)
 
@@ -159,7 +162,7 @@ class Tasks:
         return json.dumps(found, indent=1)
 
     def _profile(self, name: str, extents: int) -> Manifest:
-        layer = {"bytes": EXTENT_BYTES, "computeTime": "20ms"}
+        layer = {"bytes": self._extent_bytes, "computeTime": "20ms"}
         return {
             "apiVersion": API,
             "kind": "MemProfile",

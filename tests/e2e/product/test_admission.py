@@ -9,7 +9,7 @@ from tests.e2e.product.release import PATIENCE_S
 from tests.e2e.product.tasks import Tasks
 from tests.integration.operator.running import until
 
-from tierline_api.optin import GATE
+from tierline_api.objects.optin import GATE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

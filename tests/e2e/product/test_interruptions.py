@@ -13,7 +13,7 @@ from tests.e2e.product.release import PATIENCE_S, Release
 from tests.e2e.product.tasks import Tasks
 from tests.integration.operator.running import until
 
-from tierline_api.optin import GATE
+from tierline_api.objects.optin import GATE
 from tierline_cluster.api import Manifest
 from tierline_cluster.processes import processes_of
 

@@ -1,4 +1,4 @@
-"""The models of examples/perception.yaml in pods: measured on the cluster, admitted, on time.
+"""The models of examples/1-quickstart in pods: measured on the cluster, admitted, on time.
 
 The pods are those of the manifest that a newcomer applies, with an image of this machine's Python.
 PyTorch and the models' program are mounted from this machine: an image of them would hold
@@ -91,7 +91,7 @@ def here(manifest: Manifest, namespace: str) -> Manifest:
 
 
 def test_example_models_are_measured_on_the_cluster_and_hold_their_deadlines(models: Tasks) -> None:
-    found = yaml.safe_load_all((EXAMPLES / "perception.yaml").read_text())
+    found = yaml.safe_load_all((EXAMPLES / "1-quickstart" / "tasks.yaml").read_text())
     manifests = [here(one, models.namespace) for one in found if one["kind"] == "MemTask"]
     names = [manifest["metadata"]["name"] for manifest in manifests]
     # As a newcomer does: all at once. The cluster has one device, on which each is measured alone.

@@ -10,13 +10,13 @@ from tests.e2e.product.release import CDI, PATIENCE_S, Release
 from tests.e2e.product.tasks import Tasks
 from tests.integration.operator.running import until
 
-from tierline_api.optin import DRIVER
+from tierline_api.objects.optin import DRIVER
 from tierline_cluster.api import Api
 from tierline_cluster.processes import processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PASSING = {"Event", "Lease", "ControllerRevision", "ReplicaSet", "EndpointSlice", "Endpoints"}
-"""Kinds whose objects others make, and which end by themselves or with the namespace."""
+"""Kinds of objects that others make, and that end by themselves or with the namespace."""
 
 
 def objects(api: Api) -> set[str]:

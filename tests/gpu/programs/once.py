@@ -22,6 +22,10 @@ extern "C" __global__ void gather(const unsigned long long *table, unsigned shor
     const unsigned short *at = (const unsigned short *)table[blockIdx.x];
     out[blockIdx.x * blockDim.x + threadIdx.x] = at[threadIdx.x * 1021];
 }
+extern "C" __global__ void note(unsigned long long *table, unsigned long long at,
+                                const void *weight) {
+    table[at] = (unsigned long long)weight;
+}
 """
 
 
@@ -42,7 +46,7 @@ def inputs(number: int) -> torch.Tensor:
 
 
 class Whole(nn.Module):
-    """A body, and a head behind it."""
+    """A body, and a head after it."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -74,7 +78,7 @@ def features() -> Job:
 
 
 def tied() -> Job:
-    """Two models behind one embedding."""
+    """Two models that share one embedding."""
     table = nn.Embedding(20000, D)
     models = [ready(Embeds(table)) for _ in range(2)]
 
@@ -110,46 +114,70 @@ def exchanged() -> Job:
     return job
 
 
-def table(first: int) -> Job:
-    """Reads by addresses that the program copies to the device before job `first`."""
+def kernels(*names: str) -> list[Callable[..., None]]:
+    """Kernels of GATHER: each takes its number of blocks and of threads, and addresses."""
+    import ctypes  # noqa: PLC0415
+
     from cuda.bindings import driver, nvrtc  # noqa: PLC0415
 
-    model = ready(stack())
-    weights = [one.weight for one in model if isinstance(one, nn.Linear)]
     torch.cuda.synchronize()
     program = nvrtc.nvrtcCreateProgram(GATHER, b"gather.cu", 0, [], [])[1]
     major, minor = torch.cuda.get_device_capability()
     nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture=sm_{major}{minor}".encode()])
     code = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
     nvrtc.nvrtcGetCUBIN(program, code)
-    gather = driver.cuModuleGetFunction(driver.cuModuleLoadData(code)[1], b"gather")[1]
+    module = driver.cuModuleLoadData(code)[1]
+
+    def callable_for(name: str) -> Callable[..., None]:
+        function = driver.cuModuleGetFunction(module, name.encode())[1]
+
+        def launch(blocks: int, threads: int, *words: int) -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            parameters = (words, (ctypes.c_uint64,) * len(words))
+            answer = driver.cuLaunchKernel(
+                function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, 0
+            )
+            assert int(answer[0]) == 0, answer
+
+        return launch
+
+    return [callable_for(name) for name in names]
+
+
+def table(first: int, made: str = "copied") -> Job:
+    """Reads by addresses of which the program has a table from job `first` on.
+
+    It copies it to the device, has a kernel write it, or writes it to pinned memory. Or a kernel
+    writes it at the begin of each job.
+    """
+    model = ready(stack())
+    weights = [one.weight for one in model if isinstance(one, nn.Linear)]
+    gather, note = kernels("gather", "note")
     addresses: list[torch.Tensor] = []
 
-    def note() -> None:
-        addresses.append(torch.tensor([one.data_ptr() for one in weights]).cuda())
+    def make() -> None:
+        words = [one.data_ptr() for one in weights]
+        if made == "copied":
+            addresses[:] = [torch.tensor(words).cuda()]
+        elif made == "pinned":
+            addresses[:] = [torch.tensor(words).pin_memory()]
+        else:
+            addresses[:] = [torch.zeros(len(words), dtype=torch.int64, device="cuda")]
+            for at, word in enumerate(words):
+                note(1, 1, addresses[0].data_ptr(), at, word)
 
     def job(number: int) -> tuple[torch.Tensor, ...]:
-        if number == first:
-            note()
+        if number == first or made == "each":
+            make()
         output = model(inputs(number))
         if not addresses:
             return (output,)
         found = torch.empty(len(weights) * 256, dtype=torch.half, device="cuda")
-        stream = torch.cuda.current_stream().cuda_stream
-        import ctypes  # noqa: PLC0415
-
-        parameters = (
-            (addresses[0].data_ptr(), found.data_ptr()),
-            (ctypes.c_uint64, ctypes.c_uint64),
-        )
-        answer = driver.cuLaunchKernel(
-            gather, len(weights), 1, 1, 256, 1, 1, 0, stream, parameters, 0
-        )
-        assert int(answer[0]) == 0, answer
+        gather(len(weights), 256, addresses[0].data_ptr(), found.data_ptr())
         return output, found
 
     if first == 0:
-        note()
+        make()
     return job
 
 
@@ -213,6 +241,56 @@ def graphed() -> Job:
     return job
 
 
+def outlives() -> Job:
+    """A graph of one shape, made after one call; later calls are of other shapes, or eager."""
+    model = ready(stack())
+    given = inputs(0).clone()
+    graph, output = torch.cuda.CUDAGraph(), [given]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        if number == 1:
+            with torch.cuda.graph(graph):
+                output[0] = functional(model, given)
+        if number == 0 or number % 3 == 2:
+            return (model(inputs(number)),)
+        given.copy_(inputs(number))
+        graph.replay()
+        return (output[0].clone(),)
+
+    return job
+
+
+def functional(model: nn.Module, given: torch.Tensor) -> torch.Tensor:
+    """What it gives, without a call of a module."""
+    for layer in model.children():
+        if isinstance(layer, nn.Linear):
+            given = nn.functional.linear(given, layer.weight, layer.bias)
+        else:
+            given = nn.functional.gelu(given)
+    return given
+
+
+def block() -> Job:
+    """A graph that is made in an explicit job, and replayed in jobs."""
+    import tierline  # noqa: PLC0415
+
+    model, given = ready(stack()), inputs(0).clone()
+    graph, output = torch.cuda.CUDAGraph(), [given]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        with tierline.job(name="block"):
+            given.copy_(inputs(number))
+            if number == 1:
+                with torch.cuda.graph(graph):
+                    output[0] = model(given)
+            if number == 0:
+                return (model(given),)
+            graph.replay()
+            return (output[0].clone(),)
+
+    return job
+
+
 def traced() -> Job:
     """A model of TorchScript."""
     model = torch.jit.trace(ready(stack()), inputs(0))
@@ -233,10 +311,15 @@ CASES: dict[str, Callable[[], Job]] = {
     "exchanged": exchanged,
     "table-first": lambda: table(0),
     "table-late": lambda: table(20),
+    "table-made": lambda: table(0, "made"),
+    "table-pinned": lambda: table(0, "pinned"),
+    "table-each": lambda: table(0, "each"),
     "counts": counts,
     "experts": experts,
     "captured": captured,
     "graphed": graphed,
+    "outlives": outlives,
+    "block": block,
     "traced": traced,
     "compiled": compiled,
 }

@@ -38,7 +38,8 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
 class AgentProcess:
     """One agent's folders, its process now, and how to talk to it.
 
-    `environment` is added to that of the agent and of the programs.
+    `environment` is added to that of the agent and of the programs. `module` is the agent as it is
+    run, `errors` a descriptor for its log instead of the file.
     """
 
     def __init__(
@@ -47,9 +48,14 @@ class AgentProcess:
         fast_extents: int = 16,
         *,
         environment: Mapping[str, str] | None = None,
+        module: str = "tierline_agent",
+        errors: int | None = None,
+        dram_bytes: int = 8 << 20,
         **settings: Any,
     ) -> None:
         self.folder = folder
+        self.module = module
+        self.errors = errors
         self.environment = {**os.environ, **PATIENCE, **(environment or {})}
         self.run_dir = folder / "run"
         self.config = folder / "agent.json"
@@ -63,11 +69,11 @@ class AgentProcess:
                 "fast_bytes": fast_extents * EXTENT_BYTES,
                 "extent_bytes": EXTENT_BYTES,
             },
-            "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": 8 << 20}],
+            "tiers": [{"name": "dram", "path": str(self.store), "size_bytes": dram_bytes}],
             "recovery_s": 30,
             "holder_grace_s": 300,
             "job_limit_s": 3000,
-            "revoke_grace_s": 300,  # whoever does not answer is killed, the test's process too
+            "revoke_grace_s": 300,  # a silent client is killed, the test's process too
             **settings,
         }
         self._values = values
@@ -78,9 +84,16 @@ class AgentProcess:
         self._following: list[NextAgent] = []
 
     def start(self) -> None:
-        """Start the agent and wait until it answers."""
-        self.process = self._launch(self.config, self.environment)
+        """Start the agent and wait until it answers, and its log has what it said before that."""
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        self.launch()
         wait_until(self._answers, "the agent answers")
+        if self.errors is None:
+            wait_until(lambda: b"ready in" in self.log.read_bytes()[begin:], "that is in its log")
+
+    def launch(self) -> None:
+        """Start the agent."""
+        self.process = self._launch(self.config, self.environment)
 
     def stand_by(
         self,
@@ -117,10 +130,11 @@ class AgentProcess:
     def _launch(self, config: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tierline_agent", "--config", str(config)],
-                stderr=log,
+                [sys.executable, "-m", self.module, "--config", str(config)],
+                stderr=log if self.errors is None else self.errors,
                 stdout=log,
                 env=environment,
+                cwd=Path(__file__).parents[3],
             )
 
     def _answers(self) -> bool:
@@ -191,6 +205,11 @@ class AgentProcess:
         """Extents by state."""
         counts: dict[str, int] = self.snapshot()["extents"]
         return counts
+
+    def lent(self) -> int:
+        """Extents that clients have, or that dead ones had and that are not free yet."""
+        counts = self.extents()
+        return counts["resident"] + counts["workspace"] + counts["draining"]
 
     def forget_tasks(self) -> None:
         """End all clients and remove all tasks."""

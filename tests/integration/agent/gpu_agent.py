@@ -27,7 +27,7 @@ gpu_plan = functools.partial(plan, extent_bytes=EXTENT_BYTES)
 
 
 def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
-    """What shows a process the GPUs whose state is in `machine`; settings as in simcuda.h."""
+    """What shows a process the GPUs with their state in `machine`; settings as in simcuda.h."""
     if "TIERLINE_TESTS_ON_GPU" in os.environ:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""A client of the agent whose device is a GPU: the protocol by hand, CUDA by NVIDIA's bindings.
+"""A client of an agent with a GPU as device: the protocol by hand, CUDA by NVIDIA's bindings.
 
 `GpuArena` is an arena as a client maps it: one address range, resident extents and ring slots at
 their places, read-only. A job waits for each extent, copies it out and gives it back, all on one
@@ -14,7 +14,7 @@ from typing import Any
 from cuda.bindings import driver
 from tests.integration.agent.raw_client import Lent, RawClient
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 GEQ = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
 POSIX_FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -58,10 +58,10 @@ class GpuArena(Lent):
         self._words = mmap.mmap(self.control, mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         ok(driver.cuMemHostRegister(address, mmap.PAGESIZE, 2))
-        self._published = int(ok(driver.cuMemHostGetDevicePointer(address, 0)))
-        self._consumed = self._published + CONSUMED_OFFSET
+        self.published_there = int(ok(driver.cuMemHostGetDevicePointer(address, 0)))
+        self.consumed_there = self.published_there + CONSUMED_OFFSET
         self.stream = ok(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
-        self._host = int(ok(driver.cuMemHostAlloc(size, 0)))
+        self.host = int(ok(driver.cuMemHostAlloc(size, 0)))
 
     def _import(self, descriptor: int) -> Any:
         return ok(driver.cuMemImportFromShareableHandle(descriptor, POSIX_FD))
@@ -93,10 +93,10 @@ class GpuArena(Lent):
             length = min(self.extent_bytes, self.size - at)
             streamed += streams
             if streams:
-                ok(driver.cuStreamWaitValue32(self.stream, self._published, streamed, GEQ))
-            ok(driver.cuMemcpyDtoHAsync(self._host + at, self.base + at, length, self.stream))
+                ok(driver.cuStreamWaitValue32(self.stream, self.published_there, streamed, GEQ))
+            ok(driver.cuMemcpyDtoHAsync(self.host + at, self.base + at, length, self.stream))
             if streams:
-                ok(driver.cuStreamWriteValue32(self.stream, self._consumed, streamed, 0))
+                ok(driver.cuStreamWriteValue32(self.stream, self.consumed_there, streamed, 0))
 
     def synchronise(self) -> None:
         """Wait for the stream."""
@@ -106,7 +106,7 @@ class GpuArena(Lent):
         """The bytes at an extent's address, whatever is there now."""
         at = extent * self.extent_bytes
         length = min(self.extent_bytes, self.size - at)
-        ok(driver.cuMemcpyDtoHAsync(self._host + at, self.base + at, length, self.stream))
+        ok(driver.cuMemcpyDtoHAsync(self.host + at, self.base + at, length, self.stream))
         self.synchronise()
         return self._host_bytes(at, length)
 
@@ -120,7 +120,7 @@ class GpuArena(Lent):
 
     def _host_bytes(self, begin: int, size: int) -> bytes:
         # string_at takes less than 2 GiB.
-        return bytes((ctypes.c_ubyte * size).from_address(self._host + begin))
+        return bytes((ctypes.c_ubyte * size).from_address(self.host + begin))
 
 
 class GpuClient(RawClient):

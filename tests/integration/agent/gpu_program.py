@@ -6,7 +6,7 @@ half           begin a job, read half   -> "half"
 rest           read the rest, end it    -> digest of all bytes read in both
 granted        wait until the ring holds the first extents, run a job -> how many were published
 early N        a job that reads its last extent when the next one's extent N lies there, which it
-               runs at once     -> its digest
+               runs at once     -> its digest, after "late" if that did not come in time
 counts         a job, and at once another one -> what was published of that, until its ring is full
 stall          begin a job and wait for its first extent -> "stalled"
 reattach       connect again after the agent was restarted, offer the arena -> "back"
@@ -17,10 +17,15 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 from tests.integration.agent.agent_process import content, wait_until
 from tests.integration.agent.gpu_client import GpuArena, GpuClient, start_cuda
+
+EARLY_S = 5.0
+"""An extent that is copied early is there within a few copies' times; any other one comes after the
+job, and is not waited for in vain."""
 
 
 class Program:
@@ -74,10 +79,12 @@ class Program:
         self.arena.read_in_job(0, last)
         # One that no later extent of this job displaced lies there before the last has arrived.
         wait_until(lambda: self.arena.published == self.extents, "the last extent arrived")
-        wait_until(lambda: self.lies(extent), "an extent was copied ahead")
+        end_s = time.monotonic() + EARLY_S
+        while not (lies := self.lies(extent)) and time.monotonic() < end_s:
+            pass
         self.arena.read_in_job(last)
         self.client.end(job)
-        return self.passes(1)
+        return self.passes(1) if lies else f"late {self.passes(1)}"
 
     def granted(self) -> str:
         wait_until(self.ring_is_filled, "the ring holds the first extents")

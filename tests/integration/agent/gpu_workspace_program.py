@@ -14,7 +14,7 @@ from pathlib import Path
 from cuda.bindings import driver
 from tests.integration.agent.gpu_client import POSIX_FD, READ_WRITE, GpuClient, ok, start_cuda
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 
 class Program:

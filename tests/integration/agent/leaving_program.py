@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.integration.agent.agent_process import EXTENT_BYTES, content
 from tests.integration.agent.raw_client import RawClient
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 
 def main() -> None:

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 from tierline_client import words
 
 TIMEOUT_S = 120.0
+_DIGESTS_AT_ONCE = 1024
 DUE_S = 1000.0
-"""When a job is due whose deadline does not matter: later than any machine takes for it."""
+"""When a job is due if its deadline does not matter: later than any machine takes for it."""
 _M = TypeVar("_M")
 Received = tuple[int, p.Message, list[int]]
 
@@ -49,7 +50,11 @@ class RawClient:
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(TIMEOUT_S)
-        self.socket.connect(str(path))
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
         self._sequences = itertools.count(1)
         self._decoder = p.Decoder()
         self._inbox: list[Received] = []
@@ -117,7 +122,12 @@ class RawClient:
         self, token: int = 0, name: str = "test", minor: int = p.MINOR, *, held: int = 0
     ) -> p.Welcome:
         """`held`: the job in progress that has the lease alone."""
-        self.welcome = self.ask(p.Hello(self.device, token, name, minor), p.Welcome)
+        self.send(p.Hello(self.device, token, name, minor))
+        return self.welcomed(held)
+
+    def welcomed(self, held: int = 0) -> p.Welcome:
+        """Take what answers a HELLO, and say what is held."""
+        self.welcome = self.expect(p.Welcome)
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)
@@ -197,7 +207,9 @@ class RawClient:
 
     # -- the open lease
 
-    def take(self, *, deadline_s: float = DUE_S, arena: int = p.NO_ARENA) -> int | None:
+    def take(
+        self, *, deadline_s: float = DUE_S, arena: int = p.NO_ARENA, warmup: bool = False
+    ) -> int | None:
         """Begin a job by the open lease; None if it is not open."""
         job = next(self._jobs)
         if not self.lock_lease():
@@ -207,9 +219,8 @@ class RawClient:
             self.unlock_lease()
             return None
         now_ns = time.monotonic_ns()
-        self.send(
-            p.JobTaken(job, arena, p.JobFlags(0), now_ns, now_ns + int(deadline_s * 1e9), now_ns)
-        )
+        flags = p.JobFlags.WARMUP if warmup else p.JobFlags(0)
+        self.send(p.JobTaken(job, arena, flags, now_ns, now_ns + int(deadline_s * 1e9), now_ns))
         return job
 
     def give_back(self, job: int) -> None:
@@ -242,7 +253,9 @@ class RawClient:
 
     def offer(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
         """Offer an arena back."""
-        self.send(p.Digests(loaded.arena, 0, tuple(loaded.digests)))
+        for first in range(0, len(loaded.digests), _DIGESTS_AT_ONCE):
+            digests = tuple(loaded.digests[first : first + _DIGESTS_AT_ONCE])
+            self.send(p.Digests(loaded.arena, first, digests))
         self.send(
             p.Attach(
                 loaded.arena,
@@ -299,7 +312,7 @@ class Lent:
 
 
 class Loaded(Lent):
-    """An arena whose extents are host memory, mapped one by one."""
+    """An arena of host memory, with its extents mapped one by one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,17 +33,26 @@ class Program:
     """The task."""
 
     def __init__(self, socket_path: str, seed: int, extents: int) -> None:
-        self.client = Client(socket_path, "task-program")
+        self.client = self.connect(socket_path)
         self.data = content(seed, extents)
         self.extents = extents
         self.size = self.client.terms().extent_bytes
-        self.base = self.client.reserve(0, len(self.data), 0, 1)
-        for extent in range(extents):
-            self.client.store(0, extent, self.part(extent))
-        self.client.seal(0, [(extent, extent) for extent in range(extents)])
+        self.base = self.load()
         self.job = 0
         self.next = 0
         self.seen = hashlib.sha256()
+
+    def connect(self, socket_path: str) -> Client:
+        """Find the agent."""
+        return Client(socket_path, "task-program")
+
+    def load(self) -> int:
+        """Load the content; returns its address."""
+        base = self.client.reserve(0, len(self.data), 0, 1)
+        for extent in range(self.extents):
+            self.client.store(0, extent, self.part(extent))
+        self.client.seal(0, [(extent, extent) for extent in range(self.extents)])
+        return base
 
     def part(self, extent: int) -> bytes:
         return self.data[extent * self.size : (extent + 1) * self.size]
@@ -131,9 +140,10 @@ class Program:
         return plain[verb]()
 
 
-def main() -> None:
+def main(kind: type[Program] = Program) -> None:
+    """Obey what standard input says."""
     socket_path, seed, extents = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    program = Program(socket_path, seed, extents)
+    program = kind(socket_path, seed, extents)
     print("sealed", flush=True)
     for line in sys.stdin:
         print(program.obey(line.strip()), flush=True)

@@ -11,8 +11,8 @@ from tests.integration.agent.gpu_agent import EXTENT_BYTES, gpu_agent, gpu_plan
 from tests.integration.agent.raw_client import Lent, RawClient
 from tests.native_builds import simulated_machine
 
-from tierline_agent import protocol as p
 from tierline_agent.policy.transfers import IN_FLIGHT
+from tierline_agent.transport import protocol as p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 COPIES_PER_S = 50

@@ -20,7 +20,7 @@ from tests.integration.agent.gpu_client import GpuClient
 from tests.integration.agent.raw_client import ClosedError, RefusedError
 from tests.native_builds import ROOT, simulated_machine
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.integration.agent.agent_process import AgentProcess, content, wait_until
@@ -14,7 +16,7 @@ from tests.integration.agent.gpu_client import CONSUMED_OFFSET, GpuClient
 from tests.integration.agent.raw_client import ClosedError, Lent, RefusedError
 from tests.native_builds import simulated_machine
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -106,9 +108,40 @@ def test_other_memory_is_not_taken_back(agent: AgentProcess, what: str) -> None:
         forged = os.open("/dev/null", os.O_RDWR)
     else:
         forged = other.residents[0]
-    client.ask(p.Free(0), p.Freed)
+    assert client.welcome is not None
+    client.close()
+    again = agent.connect("forger", GpuClient)
+    again.hello(client.welcome.reattach_token)
     lent.residents[0] = forged
     with pytest.raises(RefusedError) as refused:
-        client.attach(lent)
+        again.attach(lent)
     assert refused.value.code is p.ErrorCode.NOT_ADMITTED
-    assert client.ask(p.Stats(), p.Statistics).jobs == 0
+    assert again.ask(p.Stats(), p.Statistics).jobs == 0
+
+
+def test_a_job_that_stands_still_keeps_nobody_waiting_while_another_one_loads(
+    tmp_path: Path,
+) -> None:
+    """Making device memory may wait for the jobs there: not in the loop, which must end them."""
+    with (
+        simulated_machine() as machine,
+        gpu_agent(
+            tmp_path, machine, gpu={"CALLS_WAIT": "1"}, job_limit_s=1, revoke_grace_s=1
+        ) as agent,
+    ):
+        for task in ("still", "good", "newcomer"):
+            agent.register(task, gpu_plan(6, ring=2))
+        good = agent.program("good", 2, 6, GPU_PROGRAM)
+        ours, theirs = os.pipe()
+        still = os.fork()
+        if still == 0:
+            load(agent, "still", 1, 6)[0].begin(0)
+            os.write(theirs, b"a job")
+            signal.pause()
+        assert os.read(ours, 5)
+        newcomer = agent.connect("newcomer", GpuClient)
+        newcomer.hello()
+        newcomer.send(p.Reserve(0, 1, 6 * EXTENT_BYTES, 0))
+        assert good.do("job") == good.expected
+        assert os.waitstatus_to_exitcode(os.waitpid(still, 0)[1]) == -signal.SIGKILL
+        assert newcomer.expect(p.Reserved).ring_slots == 2

@@ -34,8 +34,9 @@ def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
         (("pmem", 12),),
         (("nvme", 12),),
         (("dram", 5), ("nvme", 4), ("pmem", 3)),
+        (("dram", 1), ("pmem", 1), ("nvme", 1)) * 4,
     ],
-    ids=["dram", "pmem", "nvme", "all three"],
+    ids=["dram", "pmem", "nvme", "all three", "in turns"],
 )
 @pytest.mark.parametrize("resident", [(), (0, 5)], ids=["all streamed", "two resident"])
 def test_jobs_read_what_was_loaded(

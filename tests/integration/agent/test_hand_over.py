@@ -35,7 +35,7 @@ print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
 
 @contextmanager
 def serving(folder: Path, contexts: int = 8) -> Iterator[tuple[AgentProcess, Path]]:
-    """An agent of a GPU with room for so many contexts beside fast memory, and its machine."""
+    """An agent of a GPU with room for so many contexts next to fast memory, and its machine."""
     memory = FAST_EXTENTS * EXTENT_BYTES + contexts * CONTEXT_BYTES
     gpu = {"MEMORY": str(memory), "CONTEXT": str(CONTEXT_BYTES)}
     with simulated_machine() as machine, gpu_agent(folder, machine, FAST_EXTENTS, gpu) as agent:

@@ -8,33 +8,37 @@ one's task finds everything as if nothing had been.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import multiprocessing
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pytest
 from tests.integration.agent.agent_process import (
     EXTENT_BYTES,
+    TIMEOUT_S,
     AgentProcess,
     content,
     plan,
     wait_until,
 )
-from tests.integration.agent.raw_client import RawClient
+from tests.integration.agent.behaviours.descriptors import lingering_socket
+from tests.integration.agent.raw_client import RawClient, RefusedError
+from tests.ways_to_write import WAYS_TO_WRITE
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
 FORKED = multiprocessing.get_context("fork")
 EXTENTS = 5
-LINGER_S = 20
+NOBODY = 65534
 STALLED_S = 5.0
 """An answer that takes so long was held up by the hostile client, however busy the machine is."""
 Attack = Callable[[AgentProcess], None]
@@ -53,6 +57,14 @@ def attack(agent: AgentProcess, attack: Attack) -> None:
     assert hostile.exitcode in (0, -signal.SIGKILL)
 
 
+def lead_a_group(agent: AgentProcess, attack: Attack, attacked: Event) -> None:
+    """Attack with processes that can be ended together; returns when they are."""
+    os.setpgid(0, 0)
+    attack(agent)
+    attacked.set()
+    signal.pause()
+
+
 def others_are_served(agent: AgentProcess) -> None:
     began_s = time.monotonic()
     other = agent.client("other")
@@ -64,9 +76,7 @@ def others_are_served(agent: AgentProcess) -> None:
 
 def nothing_is_left(agent: AgentProcess) -> None:
     wait_until(lambda: not agent.task("hostile")["clients"], "the agent lets go of it")
-    wait_until(lambda: agent.extents()["draining"] == 0, "it knows that it is dead")
-    wait_until(lambda: agent.extents()["resident"] == 0, "its extents are free")
-    assert agent.extents()["workspace"] == 0
+    wait_until(lambda: agent.lent() == 0, "it knows that it is dead, and its extents are free")
     assert "unexpectedly" not in agent.log.read_text()
     assert "had no job" not in agent.log.read_text()
     with ExitStack() as clients:
@@ -76,22 +86,82 @@ def nothing_is_left(agent: AgentProcess) -> None:
         again.ask(p.Free(0), p.Freed)
 
 
-# -- descriptors
-
-
-def lingering_socket() -> int:
-    """A socket whose close waits: data is on its way to a peer that does not read."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    ours = socket.create_connection(listener.getsockname())
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
-    ours.setblocking(False)
-    try:
+def test_an_agent_whose_log_nobody_reads_serves_all(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
         while True:
-            ours.send(bytes(1 << 16))
-    except BlockingIOError:
-        listener.detach()  # it stays open as long as this process lives
-        return ours.detach()
+            os.write(writing, bytes(1 << 12))
+    os.set_blocking(writing, True)
+    agent = AgentProcess(tmp_path, errors=writing)
+    agent.start()
+    tasks(agent)
+    others_are_served(agent)
+    assert agent.stop() == 0
+    os.close(reading)
+    os.close(writing)
+
+
+# -- what it says
+
+
+def test_a_job_is_counted_as_long_as_it_had_the_device(agent: AgentProcess) -> None:
+    tasks(agent)
+    hostile, other = agent.client("hostile"), agent.client("other")
+    job = hostile.begin(p.NO_ARENA)
+    waiting = other.begin(p.NO_ARENA, wait=False)
+    time.sleep(0.3)  # what is counted is time
+    hostile.ask(p.JobEnd(job, 1, 1 << 63, 1 << 63, 1 << 63), p.Ended)
+    assert other.expect(p.Grant).job == waiting
+    hostile.ask(p.Stats(), p.Statistics)
+    (record,) = agent.call("jobs", since=0)["jobs"]
+    had_ns = record["end_ns"] - record["granted_ns"]
+    assert had_ns > 0.19e9
+    assert record["stall_ns"] <= had_ns
+    assert record["workspace_bytes"] <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# -- memory
+
+
+def leave_and_live(agent: AgentProcess) -> None:
+    """Ten processes borrow what one may, leave it mapped, and live on."""
+    for _ in range(10):
+        child = os.fork()
+        if child == 0:
+            with suppress(Exception):
+                client = agent.client("hostile")
+                with suppress(RefusedError):
+                    client.reserve(EXTENTS * EXTENT_BYTES)
+                    client.ask(p.Workspace(1, p.WorkspaceFlags(0)), p.WorkspaceLent)
+                client.socket.shutdown(socket.SHUT_RDWR)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+
+
+def test_memory_that_is_left_mapped_is_missed_by_its_own_task_alone(agent: AgentProcess) -> None:
+    tasks(agent)
+    attacked = FORKED.Event()
+    hostile = FORKED.Process(target=lead_a_group, args=(agent, leave_and_live, attacked))
+    hostile.start()
+    assert hostile.pid is not None
+    try:
+        assert attacked.wait(TIMEOUT_S)
+        wait_until(lambda: agent.extents()["draining"] == 1, "one has left its extent")
+        wait_until(lambda: not agent.task("hostile")["clients"], "all have left")
+        agent.client("other").load(content(3, 2))
+        with (
+            closing(agent.client("hostile")) as again,
+            pytest.raises(RefusedError, match="still mapped by processes that gave them up"),
+        ):
+            again.reserve(EXTENTS * EXTENT_BYTES)
+    finally:
+        os.killpg(hostile.pid, signal.SIGKILL)
+        hostile.join()
+    nothing_is_left(agent)
+
+
+# -- descriptors
 
 
 def send_lingering(client: RawClient, data: bytes) -> None:
@@ -168,7 +238,7 @@ def test_descriptors_whose_closing_waits_hold_up_nobody(
 def test_nothing_that_is_lent_can_be_kept_from_the_agent_by_a_lease(
     shared_agent: AgentProcess,
 ) -> None:
-    """The same user may have a lease on a file of its own, and whoever opens it waits."""
+    """The same user may have a lease on a file of its own, and a process that opens it waits."""
     tasks(shared_agent)
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     client = shared_agent.client("hostile")
@@ -247,6 +317,8 @@ def test_a_file_that_cannot_be_written_costs_nobody_his_work(
     tasks(agent)
     obstacle = agent.run_dir / f"{name}.new"
     obstacle.mkdir()
+    for number in range(8):  # it cannot be put aside, either
+        (agent.run_dir / f"{name}.new.odd{number or ''}" / "full").mkdir(parents=True)
 
     def come_and_go(agent: AgentProcess) -> None:
         client = agent.client("hostile")
@@ -257,13 +329,15 @@ def test_a_file_that_cannot_be_written_costs_nobody_his_work(
         attack(agent, come_and_go)
     others_are_served(agent)
     nothing_is_left(agent)
-    assert agent.log.read_text().count("cannot write") == 1, "it is said once"
+    wait_until(lambda: "cannot write" in agent.log.read_text(), "it is said")
     obstacle.rmdir()
     left = agent.client("other")
     wait_until(
         lambda: str(left.welcome and left.welcome.reattach_token) in clients(agent.run_dir),
         "it is written down again",
     )
+    assert agent.stop() == 0
+    assert agent.log.read_text().count("cannot write") == 1, "it is said once"
 
 
 def clients(run_dir: Path) -> str:
@@ -304,9 +378,12 @@ def test_what_a_client_says_forges_no_line_of_the_log(shared_agent: AgentProcess
     client.send(p.Notice(p.NoticeKind.ORDER_CHANGED, 0, forged))
     client.send(p.Error(p.ErrorCode.IO, forged))
     client.counted()
-    lines = shared_agent.log.read_text().splitlines()
-    assert sum("forged" in line for line in lines) == 2
-    assert not any(line.startswith("2026-01-01") or "\x1b" in line for line in lines)
+
+    def lines() -> list[str]:
+        return shared_agent.log.read_text().splitlines()
+
+    wait_until(lambda: sum("forged" in line for line in lines()) == 2, "both are logged")
+    assert not any(line.startswith("2026-01-01") or "\x1b" in line for line in lines())
 
 
 # -- jobs that never end
@@ -350,7 +427,8 @@ def acknowledges(agent: AgentProcess) -> None:
 def test_a_job_that_never_ends_is_ended_when_others_wait(
     tmp_path: Path, run: Attack, is_killed: bool
 ) -> None:
-    agent = AgentProcess(tmp_path, job_limit_s=0.5, revoke_grace_s=0.5)
+    grace_s = 0.5 if is_killed else TIMEOUT_S  # one that heeds it may stand still before it does
+    agent = AgentProcess(tmp_path, job_limit_s=0.5, revoke_grace_s=grace_s)
     agent.start()
     tasks(agent)
     hostile = FORKED.Process(target=run, args=(agent,))
@@ -361,7 +439,49 @@ def test_a_job_that_never_ends_is_ended_when_others_wait(
     other.end(other.begin(p.NO_ARENA))
     hostile.join()
     assert hostile.exitcode == (-signal.SIGKILL if is_killed else 0)
-    kills = agent.call("kills")["kills"]
-    assert [kill["reason"] for kill in kills] == ["JobTooLong"] * is_killed
+    done = agent.call("interventions")["interventions"]
+    assert [one["reason"] for one in done] == ["JobRevoked", *["JobTooLong"] * is_killed]
     assert agent.task("hostile")["notices"][0]["kind"] == "stuck"
     assert agent.stop() == 0
+
+
+# -- what is lent for reading
+
+
+def can_write(descriptor: int) -> bool:
+    """Whether this process can change what it was lent for reading, in any way that we know."""
+    opened = [descriptor]
+    for mode in (os.O_RDWR, os.O_WRONLY | os.O_APPEND):
+        with suppress(OSError):
+            opened.append(os.open(f"/proc/self/fd/{descriptor}", mode))
+    for one, way in itertools.product(opened, WAYS_TO_WRITE):
+        with suppress(OSError):
+            way(one)
+            return True
+    return False
+
+
+@pytest.mark.parametrize("user", [os.geteuid(), NOBODY])
+def test_nobody_can_write_to_what_stays_in_fast_memory(
+    shared_agent: AgentProcess, user: int
+) -> None:
+    """Also one that is the agent's own user, as root of a pod is; another one to no ring slot."""
+    tasks(shared_agent)
+    client = shared_agent.client("hostile")
+    lent = client.load(content(1, EXTENTS))
+    assert lent.residents
+    assert lent.ring
+    tried = lent.residents + (lent.ring if user != os.geteuid() else [])
+
+    def tries(_agent: AgentProcess) -> None:
+        if os.geteuid() == 0 and user != 0:  # without root there is no other user here
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+        os._exit(any(map(can_write, tried)))
+
+    attack(shared_agent, tries)
+    job = client.begin(0)
+    assert lent.read_in_job() == content(1, EXTENTS)
+    client.end(job)
+    client.ask(p.Free(0), p.Freed)

@@ -11,7 +11,7 @@ from tests.integration.agent.agent_process import (
     wait_until,
 )
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 import urllib.request
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.integration.agent.agent_process import (
 )
 from tests.integration.agent.raw_client import RefusedError
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ RING_KEEPING = {"scheduling": "RingKeeping", "layer_ns": 10**12, "penalty_ns": 1
 LATE_S, EARLY_S = 3000, 1000
 EXTENTS = 12
 UNHURRIED = {"predictedJobTime": "1000s"}
-"""Added to plans whose jobs are not to be contained, however busy the machine is."""
+"""Added to plans of jobs that are not to be contained, however busy the machine is."""
 
 
 def waiting(agent: AgentProcess) -> int:
@@ -84,7 +85,8 @@ def test_a_long_job_is_preempted_at_every_layer_and_reads_the_same(
     assert device["preemption"] == ["LayerPreemptive", "RingKeeping"]
     unhurried = plan(EXTENTS, resident=(3,), ring=3) | UNHURRIED
     assert agent.register("long", unhurried, preemption=terms)["ok"]
-    agent.register("short", plan(4, resident=(0, 1, 2, 3) if resident else (), ring=2))
+    often = {"period_ns": 10**3, "deadline_ns": 10**3}  # its jobs follow one after another
+    agent.register("short", plan(4, resident=(0, 1, 2, 3) if resident else (), ring=2), **often)
     long, short = agent.program("long", 1, EXTENTS), agent.program("short", 2, 4)
     for _ in range(2):
         assert long.do(f"begin {LATE_S}") == "begun"
@@ -189,9 +191,11 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
     shared_agent.register("later", plan(4))
     greedy, later = shared_agent.client("greedy"), shared_agent.client("later")
     arena = greedy.load(content(1, 4))
-    job = greedy.begin(0, deadline_s=EARLY_S)
+    job, granted_ns = greedy.begin(0, deadline_s=EARLY_S), time.monotonic_ns()
     later.begin(p.NO_ARENA, deadline_s=LATE_S, wait=False)
     assert arena.wait_published(p.YIELD_BIT)  # its deadline is the earlier one
+    # It has the device since a moment before the grant: that alone may make up the millisecond.
+    wait_until(lambda: time.monotonic_ns() - granted_ns > 1_000_000, "it is over its plan")
     greedy.send(p.Yield(job, 0, 0, 0, 0, p.JobFlags(0)))
     held = later.expect(p.Grant).job
     later.end(held)
@@ -268,22 +272,57 @@ def test_a_parked_job_says_nothing_before_it_has_the_device_again(
     other.end(held)
 
 
-def test_a_client_of_an_older_protocol_keeps_the_device_to_its_end(
+def test_a_job_without_gates_has_its_rank_only_while_it_is_no_longer_than_a_layer(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
-    agent.register("old", plan(4), preemption=terms)
-    agent.register("new", plan(4))
-    old, new = agent.connect("old"), agent.client("new")
-    old.hello(minor=1)
-    arena, data = old.load(content(1, 4)), content(1, 4)
-    job = old.begin(0, deadline_s=LATE_S)
-    new.begin(p.NO_ARENA, deadline_s=EARLY_S, wait=False)
-    wait_until(lambda: waiting(agent) == 1, "the new one waits")
-    assert arena.read_in_job() == data
-    assert arena.published() == 4
-    old.end(job)
-    assert new.expect(p.Grant)
-    assert agent.task("old")["notices"][-1]["kind"] == "not-preemptible"
+    layer_s = 3.0  # jobs that end at once are shorter, also where this process stands still
+    agent.register("blind", plan(4), preemption={**terms, "layer_ns": int(layer_s * 1e9)})
+    agent.register("other", plan(4))
+    agent.register("third", plan(4))
+    blind, other, third = (agent.client(name) for name in ("blind", "other", "third"))
+
+    def runs_for(seconds: float) -> None:
+        """One has the device, and another one with an earlier deadline waits so long."""
+        job = blind.begin(p.NO_ARENA, deadline_s=LATE_S)
+        other.begin(p.NO_ARENA, deadline_s=EARLY_S, wait=False)
+        wait_until(lambda: waiting(agent) == 1, "the other one waits")
+        begun = time.monotonic()  # the agent has asked for the device before it
+        wait_until(lambda: time.monotonic() >= begun + seconds, "its time has passed")
+        blind.end(job)
+        other.end(other.expect(p.Grant).job)
+
+    def goes_first() -> bool:
+        """Whether its job is granted before one that is due later; it ends at once."""
+        held = other.begin(p.NO_ARENA)
+        job = blind.begin(p.NO_ARENA, deadline_s=EARLY_S, wait=False)
+        later = third.begin(p.NO_ARENA, deadline_s=LATE_S, wait=False)
+        wait_until(lambda: waiting(agent) == 2, "both wait")
+        other.end(held)
+        heard = select.select([blind.socket, third.socket], [], [], 60)[0]
+        order = [(blind, job), (third, later)]
+        for client, number in order if blind.socket in heard else reversed(order):
+            assert client.expect(p.Grant).job == number
+            client.end(number)
+        return blind.socket in heard
+
+    assert goes_first()
+    assert agent.task("blind")["notices"] == []
+    runs_for(layer_s)
+    counted = agent.task("blind")
+    assert counted["late_yields"] == 1
+    assert [notice["kind"] for notice in counted["notices"]] == ["late-yield", "not-preemptible"]
+    assert not goes_first()
+    assert goes_first()
+    assert agent.task("blind")["jobs"] == 4
+
+
+def test_a_program_whose_jobs_yield_gets_no_workspace_in_extents(
+    shared_agent: AgentProcess, terms: dict[str, Any]
+) -> None:
+    shared_agent.register("yields", plan(4, workspace=EXTENT_BYTES), preemption=terms)
+    client = shared_agent.client("yields")
+    with pytest.raises(RefusedError, match="plan it without"):
+        client.ask(p.Workspace(EXTENT_BYTES, p.WorkspaceFlags(0)), p.WorkspaceLent)
 
 
 def test_extents_that_go_bad_while_a_job_is_parked_revoke_it(

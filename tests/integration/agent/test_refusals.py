@@ -18,7 +18,7 @@ from tests.integration.agent.agent_process import (
 )
 from tests.integration.agent.raw_client import ClosedError, RawClient, RefusedError
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +132,14 @@ def test_what_does_not_begin_with_hello_is_refused(
     client = shared_agent.connect("task")
     client.send_bytes(first)
     assert error_and_end(client) is (code or p.ErrorCode.UNSUPPORTED_VERSION)
+
+
+@pytest.mark.parametrize("minor", [0, p.MINOR - 1])
+def test_a_library_of_an_older_protocol_is_refused(shared_agent: AgentProcess, minor: int) -> None:
+    shared_agent.register("task", plan(4))
+    with pytest.raises(RefusedError, match=f"speaks protocol 1.{minor} and the agent 1") as refused:
+        shared_agent.connect("task").hello(minor=minor)
+    assert refused.value.code is p.ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_what_the_plan_does_not_grant_is_refused_and_nothing_is_lost(

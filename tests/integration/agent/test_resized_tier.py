@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def test_programs_stream_on_from_a_tier_of_another_size(tier: str, tmp_path: Pat
         agent = AgentProcess(tmp_path, **of(8 * MIB))
         agent.start()
         try:
+            status = agent.call("node")["node"]["status"]
+            lasts = {"dram": "Agent", "nvme": "PowerLoss"}
+            assert [one["durability"] for one in status["tiers"]] == [lasts[tier]]
+            assert status["agentVersion"] == version("tierline")
             agent.register("vision", plan(10, resident=(0, 6), homes=((tier, 10),)))
             vision = agent.program("vision", 1, 10)
             before, _ = resize(agent, **of(8 * MIB))

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from tests.integration.agent.agent_process import AgentProcess, content, plan, wait_until
-from tests.integration.agent.raw_client import RefusedError
+from tests.integration.agent.raw_client import TIMEOUT_S, RefusedError
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
@@ -126,8 +127,7 @@ def test_nobody_gets_the_lease_before_one_with_nothing_to_offer_says_that_it_has
     assert agent.task("holder")["jobs"] == 1
 
 
-@pytest.mark.parametrize("minor", [4, p.MINOR])
-def test_one_that_has_no_job_any_more_keeps_nobody_waiting(agent: AgentProcess, minor: int) -> None:
+def test_one_that_has_no_job_any_more_keeps_nobody_waiting(agent: AgentProcess) -> None:
     agent.register("holder", plan(6))
     client = agent.client("holder")
     assert client.welcome is not None
@@ -135,8 +135,8 @@ def test_one_that_has_no_job_any_more_keeps_nobody_waiting(agent: AgentProcess, 
     agent.kill()
     agent.start()
     again = agent.connect("holder")
-    welcome = again.hello(client.welcome.reattach_token, minor=minor)
-    assert bool(welcome.flags & p.WelcomeFlags.SAYS_HELD) == (minor >= 5)
+    welcome = again.hello(client.welcome.reattach_token)
+    assert p.WelcomeFlags.SAYS_HELD in welcome.flags
     again.end(again.begin(p.NO_ARENA))
 
 
@@ -187,6 +187,29 @@ def test_foreign_memory_is_not_taken_for_an_extent(agent: AgentProcess) -> None:
     assert refused.value.code is p.ErrorCode.NOT_ADMITTED
     assert again.ask(p.Stats(), p.Statistics).jobs == 0
     os.close(forged)
+
+
+def test_programs_that_are_refused_for_good_ask_once_and_end(agent: AgentProcess) -> None:
+    names = ("busy", "idle")
+    for name in names:
+        agent.register(name, plan(3))
+    busy, idle = (agent.program(name, 1, 3) for name in names)
+    agent.kill()
+    agent.store.unlink()
+    agent.start()
+    for program in (busy, idle):
+        began_s = time.monotonic()
+        program.tell("job")
+        assert program.process.wait(TIMEOUT_S) == 1
+        assert time.monotonic() - began_s < TIMEOUT_S / 2  # it may look for an agent for 300 s
+        assert "refused" in program.log.read_text()
+
+    def refused() -> list[int]:
+        log = agent.log.read_text()
+        return [log.count(f"cannot take an arena of {name}") for name in names]
+
+    wait_until(lambda: all(refused()), "the agent has said why")
+    assert refused() == [1, 1]
 
 
 def test_digests_of_another_domain_are_unknown(agent: AgentProcess) -> None:

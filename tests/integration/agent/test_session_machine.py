@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import socket
 import tempfile
@@ -18,7 +19,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -32,20 +32,23 @@ from tests.integration.agent.agent_process import EXTENT_BYTES, plan
 from tests.integration.agent.test_hostile_sequences import MESSAGES
 
 from tierline_agent import app
-from tierline_agent import protocol as p
 from tierline_agent.config import AgentConfig
+from tierline_agent.devices.preparation import Prepared
 from tierline_agent.errors import StreamFailed
-from tierline_agent.identity import Peer, Process, ProcessWatch
-from tierline_agent.preparation import Prepared
-from tierline_agent.server import TaskServer
+from tierline_agent.processes.identity import Peer, Process, ProcessWatch
+from tierline_agent.registry import parse_registration
+from tierline_agent.sessions.server import TaskServer
 from tierline_agent.sessions.session import Session
-from tierline_agent.tasks import parse_registration
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
+MEMORY = "/dev/shm"  # noqa: S108 - dram is a tmpfs, and so is the agent's run_dir
 CLIENTS = 4
+HOURS_NS = 10**13
 EXTENTS = 4
 TURNS = 6
+STEPS = 200
 PATIENCE_S = 20.0
 WHICH = st.integers(0, CLIENTS - 1)
 NOW = st.booleans()
@@ -103,15 +106,36 @@ class Deaths(ProcessWatch):
             self._events.call_soon(callback, process)
 
 
+class Faults(logging.Handler):
+    """What the agent says of faults that it did not expect: with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        failure = record.exc_info[1] if record.exc_info else None
+        if failure is not None and not isinstance(failure, StumbledError):
+            self.found.append(f"{record.getMessage()}: {failure!r}")
+
+    def note(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What escaped into the event loop."""
+        if not isinstance(context.get("exception"), StumbledError):
+            self.found.append(str(context))
+
+
+class StumbledError(Exception):
+    """What this test has a step of the way out fail with, when it is done."""
+
+
 class Agent:
     """The agent's parts, put together as the agent does."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self.undo = ExitStack()
-        folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory()))
-        store = Path("/dev/shm") / f"tierline-test-{uuid4().hex}"  # noqa: S108 - dram is a tmpfs
-        self.undo.callback(store.unlink)
+        folder = Path(self.undo.enter_context(tempfile.TemporaryDirectory(dir=MEMORY)))
+        store = folder / "dram"
         for name in ("state", "run"):
             (folder / name).mkdir()
         config = AgentConfig.model_validate(
@@ -119,21 +143,27 @@ class Agent:
                 "state_dir": str(folder / "state"),
                 "run_dir": str(folder / "run"),
                 "device": {"kind": "cpu", "fast_bytes": 24 << 16, "extent_bytes": EXTENT_BYTES},
-                "tiers": [{"name": "dram", "path": str(store), "size_bytes": 2 << 20}],
+                "tiers": [{"name": "dram", "path": str(store), "size_bytes": 1 << 20}],
                 "revoke_grace_s": 600,
             }
         )
-        devices, storage, _ = app._open(config, Prepared({}, {}))
+        devices, storage, book, _ = app._open(config, Prepared({}, {}))
         self.undo.callback(storage.close)
-        self.node = self.loop.run_until_complete(self._assemble(config, devices, storage))
+        self.node = self.loop.run_until_complete(self._assemble(config, devices, storage, book))
         self.watch = Deaths(self.loop)
-        self.node.watch = self.node.kills._watch = self.watch
+        self.node.watch = self.node.interventions._watch = self.watch
         self.server = TaskServer(self.node, folder / "run" / "tasks")
         self.paths = [self._register(name) for name in ("mean", "other")]
         self.unit = self.node.units["cpu"]
+        self.run_dir = folder / "run"
+        self.faults = Faults()
+        self.loop.set_exception_handler(self.faults.note)
+        logging.getLogger("tierline_agent").addHandler(self.faults)
+        self.undo.callback(logging.getLogger("tierline_agent").removeHandler, self.faults)
 
-    async def _assemble(self, config: AgentConfig, devices: Any, storage: Any) -> Any:
-        return await app._assemble(config, devices, storage, self.undo)
+    async def _assemble(self, *parts: Any) -> Any:
+        config, devices, storage, book = parts
+        return await app._assemble(config, devices, storage, book, self.undo)
 
     def _register(self, name: str) -> Path:
         values = {
@@ -144,6 +174,17 @@ class Agent:
             "plan": plan(EXTENTS, resident=(1,), ring=2, workspace=EXTENT_BYTES),
         }
         return self.server.open(self.node.registry.register(parse_registration(values)))
+
+    def stumble(self, owner: object, name: str) -> None:
+        """The next call of a method does what it should, and fails."""
+        plain = getattr(owner, name)
+
+        def once(*arguments: Any) -> None:
+            setattr(owner, name, plain)
+            plain(*arguments)
+            raise StumbledError(name)
+
+        setattr(owner, name, once)
 
     def turn(self, count: int = TURNS) -> None:
         """Let the event loop turn."""
@@ -164,6 +205,7 @@ class Agent:
         self.server.close()
         self.turn()
         self.undo.close()
+        self.unit.pool.close()  # an agent that ends leaves extents to those that map them
         self.loop.close()
 
 
@@ -246,6 +288,8 @@ class Sessions(RuleBasedStateMachine):
         super().__init__()
         self.agent = Agent()
         self.clients: list[Client | None] = [None] * CLIENTS
+        self.abandoned: list[Process] = []
+        """They closed their connections, and live."""
         self.sessions: set[Session] = set()
         """All that there were."""
 
@@ -269,6 +313,8 @@ class Sessions(RuleBasedStateMachine):
         if not client.loaded:
             client.flush()
             client.say(p.Reserve(0, 1, EXTENTS * EXTENT_BYTES, 0), now=False)
+            if not client.await_answer(p.Reserved):
+                return False
             for extent in range(EXTENTS):
                 client.say(p.Store(0, extent, 0, EXTENT_BYTES), now=False)
             if client.await_answer(p.Stored, EXTENTS):
@@ -314,7 +360,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(which=WHICH, sends=NOW, before=st.integers(0, 4), between=st.integers(0, 6))
     def leave(self, which: int, sends: bool, before: int, between: int) -> None:
-        """Die so many turns behind the last messages; the socket is closed before, or behind."""
+        """Die so many turns after the last messages; the socket is closed before, or after."""
         client = self.clients[which]
         if client is None:
             return
@@ -330,13 +376,22 @@ class Sessions(RuleBasedStateMachine):
         client.close()
         self.clients[which] = None
 
+    @rule(which=WHICH)
+    def abandon(self, which: int) -> None:
+        """Close the connection, and live on with all that was lent."""
+        client = self.clients[which]
+        if client is not None:
+            client.close()
+            self.abandoned.append(client.process)
+            self.clients[which] = None
+
     @rule(turns=st.integers(1, 30))
     def wait(self, turns: int) -> None:
         self.agent.turn(turns)
 
     @rule(which=WHICH, leaves=NOW)
     def stream_fails(self, which: int, leaves: bool) -> None:
-        """A job is revoked, maybe of a client whose end was not noticed yet."""
+        """A job is revoked, maybe of a client that has left unnoticed so far."""
         client = self.clients[which]
         for session in list(self.agent.server.sessions()):
             job = session.jobs._job
@@ -348,6 +403,77 @@ class Sessions(RuleBasedStateMachine):
                 session.jobs._stream_failed(StreamFailed("it is a test", corrupt=False))
         self.agent.turn(1)
 
+    @rule(name=st.sampled_from(["clients.json.new", "extents-cpu.json.new"]))
+    def fill_the_disk(self, name: str) -> None:
+        """A file of what is lent cannot be written, or can again."""
+        obstacle = self.agent.run_dir / name
+        if obstacle.is_dir():
+            obstacle.rmdir()
+        elif not obstacle.exists():
+            obstacle.mkdir()
+            for number in range(8):  # it cannot be put aside, either
+                aside = obstacle.with_name(f"{name}.odd{number or ''}")
+                (aside / "full").mkdir(parents=True, exist_ok=True)
+        for file in self.agent.node.files:
+            file.retry()
+
+    @rule(which=WHICH, step=st.sampled_from(["settle", "reattach", "forget", "open", "records"]))
+    def stumble_and_leave(self, which: int, step: str) -> None:
+        """A client leaves, and a step of its way out fails."""
+        client = self.clients[which]
+        for session in list(self.agent.server.sessions()):
+            if client is None or session.client.process != client.process:
+                continue
+            owner, name = {
+                "settle": (session.jobs, "settle"),
+                "reattach": (session._reattach, "close"),
+                "forget": (session, "_forget"),
+                "open": (session._open_jobs, "close"),
+                "records": (session.jobs.records, "publish"),
+            }[step]
+            self.agent.turn()
+            if not session.client.connection.closed:
+                session.client.connection.close()
+                self.agent.stumble(owner, name)
+                self.leave(which, sends=False, before=0, between=1)
+
+    @rule(which=WHICH, other=WHICH)
+    def wait_for_hours(self, which: int, other: int) -> None:
+        """One has the device, another one wants it, and nothing is heard for long."""
+        for client in (self._client(which), self._client(other)):
+            client.say(p.JobBegin(1, p.NO_ARENA, p.JobFlags(0), 0, 1 << 60), now=True)
+        self.hours_pass()
+
+    @rule()
+    def hours_pass(self) -> None:
+        """A client that keeps the device from others by then has been told to let go of it."""
+        sessions = list(self.agent.server.sessions())
+        for session in sessions:
+            self._await_grant(session)
+        for session in sessions:
+            session.jobs.look(time.monotonic_ns() + HOURS_NS)
+        for session in sessions:
+            job, unit = session.jobs._job, self.agent.unit
+            if job is not None and job.execution is not None and unit.leases.waiting:
+                assert job.revoked or not unit.executor.has_device(job.execution)
+
+    def _await_grant(self, session: Session) -> None:
+        """The client with the device is told so, or gives it up, and need do nothing for that."""
+        job, executor = session.jobs._job, self.agent.unit.executor
+
+        def is_over() -> bool:
+            assert job is not None
+            execution = job.execution
+            has_it = execution is not None and executor.has_device(execution)
+            return job.granted_ns is not None or session.jobs._job is not job or not has_it
+
+        # One that left inside a job, or was sent away, and lives on, has been killed by then.
+        sent_away = [one.process for one in self.clients if one is not None and one.left()]
+        for process in self.abandoned + sent_away:
+            self.agent.watch.die(process)
+        if job is not None:
+            self.agent.until(is_over, f"a grant of job {job.number} to {session.client}")
+
     @invariant()
     def no_stream_is_without_a_job(self) -> None:
         assert self.agent.unit.executor.mend() == []
@@ -356,7 +482,20 @@ class Sessions(RuleBasedStateMachine):
     def no_session_is_without_a_connection(self) -> None:
         self.agent.turn(1)
         self.sessions.update(self.agent.server.sessions())
-        assert not any(one.client.connection.closed for one in self.agent.server.sessions())
+        closed = {one for one in self.sessions if one.client.connection.closed}
+        self.agent.turn(1)  # a session is told in a turn of its own
+        assert not closed.intersection(self.agent.server.sessions())
+
+    @invariant()
+    def nothing_failed_that_is_not_expected(self) -> None:
+        assert self.agent.faults.found == []
+
+    @invariant()
+    def nobody_keeps_descriptors_that_nothing_announces(self) -> None:
+        self.agent.turn(1)
+        for session in self.agent.server.sessions():
+            connection = session.client.connection
+            assert not connection._received or connection._decoder.buffered_bytes
 
     @invariant()
     def the_device_is_held_by_a_job(self) -> None:
@@ -371,6 +510,14 @@ class Sessions(RuleBasedStateMachine):
         count = sum(pool.count_by_state().values())
         assert count * EXTENT_BYTES == pool.bytes_held <= self.agent.unit.device.fast_bytes
 
+    @invariant()
+    def no_task_has_more_than_its_plan_says(self) -> None:
+        pool = self.agent.unit.pool
+        for task in self.agent.node.registry:
+            extents = [one for one in pool._extents.values() if one.task == task.name]
+            assert len(extents) <= len(task.plan.resident_extents)
+            assert len(pool._workspaces.get(task.registration.domain, ())) <= 1
+
     def teardown(self) -> None:
         agent = self.agent
         try:
@@ -378,6 +525,11 @@ class Sessions(RuleBasedStateMachine):
                 if client is not None:
                     client.close()
                     agent.watch.die(client.process)
+            for process in self.abandoned:
+                agent.watch.die(process)
+            for obstacle in agent.run_dir.glob("*.new"):
+                if obstacle.is_dir():
+                    obstacle.rmdir()
             agent.until(lambda: not [*agent.server.sessions()], "all have left")
             agent.until(lambda: not agent.server._leaving, "all is given up")
             states = agent.unit.pool.count_by_state
@@ -388,6 +540,7 @@ class Sessions(RuleBasedStateMachine):
                 "extents are free",
             )
             assert all(task.arena_owner is None for task in agent.node.registry)
+            assert not any(task.arena_users for task in agent.node.registry)
             assert not any(one.jobs._job or one.jobs._grace for one in self.sessions)
             assert agent.node.storage.tiers["dram"].store.statistics().referenced == 0
             last = Client(agent, 0)
@@ -406,8 +559,8 @@ class Sessions(RuleBasedStateMachine):
 
 Sessions.TestCase.settings = settings(
     settings.get_profile("ci"),
-    max_examples=int(os.environ.get("TIERLINE_FUZZ_EXAMPLES", "100")),
-    stateful_step_count=50,
+    max_examples=int(os.environ.get("TIERLINE_FUZZ_EXAMPLES", "500")),
+    stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a fault is waited for: no shrinking

@@ -4,7 +4,7 @@ import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, content, plan
 from tests.integration.agent.raw_client import RefusedError
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tests.integration.agent.agent_process import (
 from tests.integration.agent.raw_client import Loaded, RawClient, RefusedError
 from tests.integration.agent.test_refusals import error_and_end
 
-from tierline_agent import protocol as p
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
@@ -109,11 +109,18 @@ def test_a_copy_goes_to_the_home_planned_whatever_became_of_the_arenas_before(
     client.store(1, 1, b"x" * EXTENT_BYTES)
 
 
+def back(agent: AgentProcess, task: str, client: RawClient) -> RawClient:
+    """It has lost its connection, and comes back to the same agent."""
+    assert client.welcome is not None
+    client.close()
+    return agent.client(task, client.welcome.reattach_token)
+
+
 def test_nothing_is_reserved_where_an_arena_is_being_attached(agent: AgentProcess) -> None:
     agent.register("vision", plan(EXTENTS, resident=(0, 1)), domain="alone")
     client = agent.client("vision")
     loaded = client.load(content(1, EXTENTS))
-    client.ask(p.Free(0), p.Freed)
+    client = back(agent, "vision", client)
     client.send(p.Digests(0, 0, tuple(loaded.digests)))
     client.send(
         p.Attach(0, EXTENTS, len(loaded.ring), loaded.size, 0, 0, 0, 1 << 60, loaded.placement)
@@ -135,6 +142,7 @@ def test_no_other_job_takes_the_place_of_one_in_progress(agent: AgentProcess) ->
     agent.register("victim", plan(4))
     victim, hostile = agent.client("victim"), agent.client("hostile")
     loaded = hostile.load(content(1, 3))
+    hostile = back(agent, "hostile", hostile)
     hostile.begin(p.NO_ARENA)
     loaded.arena = 1
     with suppress(BrokenPipeError):  # the agent may end it before all are sent
@@ -177,5 +185,5 @@ def test_a_job_that_came_back_may_have_the_device_no_longer_than_others(
     agent.kill()
     agent.start()
     assert speech.do("job") == speech.expected
-    (kill,) = agent.call("kills", since=0)["kills"]
-    assert (kill["task"], kill["reason"]) == ("measured", "JobTooLong")
+    (kill,) = agent.call("interventions", since=0)["interventions"]
+    assert (kill["task"], kill["action"], kill["reason"]) == ("measured", "Kill", "JobTooLong")

@@ -23,8 +23,8 @@ from tests.integration.agent.agent_process import (
 from tests.integration.agent.raw_client import TIMEOUT_S, RawClient
 from tests.native_builds import simulated_machine
 
-from tierline_agent import protocol as p
-from tierline_agent.recovery import ClientBook
+from tierline_agent.scheduling.recovery import ClientBook
+from tierline_agent.transport import protocol as p
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_nobody_begins_while_one_that_left_in_its_job_may_still_write(agent: Age
     leaving = agent.program("two", 0, 3, LEAVING_PROGRAM)
     assert leaving.do("job") == "left"
     job = one.client.begin(p.NO_ARENA, wait=False)
-    assert agent.task("two")["clients"] == []
+    wait_until(lambda: agent.task("two")["clients"] == [], "the agent knows that one has left")
     alive_ns = time.monotonic_ns()
     leaving.kill()
     granted = one.client.expect(p.Grant)
@@ -139,7 +139,7 @@ def test_one_that_left_in_its_job_and_lives_on_is_killed(agent: AgentProcess) ->
     one = tenant(agent, "one", 3)
     assert agent.register("two", plan(1, resident=(0,), ring=0, workspace=3 * EXTENT_BYTES))["ok"]
     leaving = agent.program("two", 0, 3, LEAVING_PROGRAM)
-    assert leaving.do("job") == "left"
+    leaving.tell("job")  # its end may come before its answer
     assert leaving.process.wait(TIMEOUT_S) == -signal.SIGKILL
     one.begin()
     one.end()

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 
 import tierline
-from tierline_cli.admin_client import AdminClient
+from tierline_cli.local.admin_client import AdminClient
 
 WIDTH = 64
 DEPTH = 100

@@ -2,24 +2,30 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import psutil
 import pytest
-from tests.integration.cli import overload_task
+import torch
+from tests.integration.cli import overload_task, tiny_task
 
 from tierline_agent.devices.cpu import processor_name
-from tierline_api.manifests import load_manifests
-from tierline_cli.admin_client import AdminClient
+from tierline_api.manifests.files import load_manifests
+from tierline_cli.local.admin_client import AdminClient
+from tierline_cluster.processes import free_port
 
 _ROOT = Path(__file__).parents[3]
 _TASK = """
@@ -39,11 +45,12 @@ spec:
           workingDir: {root}
 """
 _FAST_BYTES = 4 << 20
+_REMOVED_S = 60.0
 
 
 @dataclass
 class Runs:
-    """Runs of the command in a folder of their own, and what they leave behind."""
+    """Runs of the command in a folder of their own, and what is left after them."""
 
     folder: Path
     before: frozenset[Path]
@@ -71,13 +78,25 @@ class Runs:
     def left_behind(self) -> list[str]:
         """Files that the runs made, here and in tmpfs, and processes that they started."""
         files = [
-            path for path in self.folder.iterdir() if path.name.startswith(("tierline-", "tl-"))
+            path
+            for path in self.folder.iterdir()
+            if path.name.startswith(("tierline-", "tl-"))
+            and not path.name.startswith("tierline-log-")  # of a program that failed: it is told
         ]
         children = _children() - self.running
-        return [
-            *map(str, [*files, *(_stores() - self.before - _open_files())]),
-            *(" ".join(child.cmdline()) for child in children),
-        ]
+        left = [*map(str, files), *(" ".join(child.cmdline()) for child in children)]
+        return left or [*map(str, self._stores_left())]
+
+    def _stores_left(self) -> Set[Path]:
+        """Stores that nobody removes: nothing of these runs is there to do it any more.
+
+        One that somebody else's run is about to remove, with its agent gone, is waited for.
+        """
+        end_s = time.monotonic() + _REMOVED_S
+        while left := _stores() - self.before - _open_files():
+            if time.monotonic() > end_s:
+                break
+        return left
 
 
 def _children() -> frozenset[psutil.Process]:
@@ -132,9 +151,16 @@ def manifest(folder: Path, period: str) -> Path:
 
 def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     kept = runs.folder / "profiles.yaml"
-    options = ("--duration", "6", "--profiles-file", str(kept))
-    output, errors = runs.start(manifest(runs.folder, "4s"), *options).communicate()
+    node = runs.folder / "node.yaml"
+    options = ("--duration", "6", "--profiles-file", str(kept), "--node-file", str(node))
+    tasks = manifest(runs.folder, "4s")
+    output, errors = runs.start(tasks, *options).communicate()
     assert output, errors
+    assert "tierline top --run-dir /" in errors
+    # What was written answers the same question without the agent.
+    arguments = [str(path) for path in ("admit", tasks, kept, "--node", node)]
+    asked = subprocess.run([sys.executable, "-m", "tierline_cli", *arguments], check=False)
+    assert asked.returncode == 0
     profiles = load_manifests([kept]).profiles
     assert [profile.name for profile in profiles] == ["left", "right"]
     report = json.loads(output)
@@ -153,6 +179,46 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert streamed.count(0) == len(report["remarks"])
     assert "summary" in errors
     assert not runs.left_behind()
+
+
+_OBJECTS = """
+  swap:
+    tiers: [pmem, nvme]
+    objects:
+      - {name: "3", policy: Stream, tier: nvme}
+      - {name: "7", policy: Resident}
+"""
+
+
+def test_objects_lie_where_the_task_wishes(runs: Runs) -> None:
+    """Read from the media: each KiB of weights, which program and tier know nothing of."""
+    media = {tier: runs.folder / f"{tier}.store" for tier in ("pmem", "nvme")}
+    path = runs.folder / "task.yaml"
+    text = _TASK.format(name="tiny", tier="pmem", seed=1, period="4s", root=_ROOT)
+    path.write_text(text.replace("  swap: {tiers: [pmem], policy: Stream}\n", _OBJECTS[1:]))
+    for store in media.values():
+        store.touch()
+    named = [word for tier, store in media.items() for word in (f"--{tier}", str(store))]
+    output, errors = runs.start(path, "--duration", "4", *named).communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    assert task["outputs"]["verdict"] == "identical"
+    assert (task["misses"], task["notices"]) == (0, [])
+    # There is room for all, so what streams is the extents of the one object.
+    layer_bytes, extent_bytes = 4 * 256 * 257, 64 << 10
+    first, last = 3 * layer_bytes // extent_bytes, (4 * layer_bytes - 1) // extent_bytes
+    wished = (last - first + 1) * extent_bytes
+    assert task["streamed_bytes_per_job"] == task["planned_bytes_per_job"] == wished
+    stored = {tier: store.read_bytes() for tier, store in media.items()}
+    torch.manual_seed(1)
+    for number, layer in enumerate(tiny_task.layers()):
+        weights = layer.weight.detach().numpy().tobytes()
+        for at in range(0, len(weights), 1 << 10):
+            extents = {(number * layer_bytes + at + n) // extent_bytes for n in (0, 1023)}
+            if len(extents) == 1:
+                home = "nvme" if first <= extents.pop() <= last else "pmem"
+                here = {tier for tier in stored if weights[at : at + 1024] in stored[tier]}
+                assert here == {home}, f"layer {number}, byte {at}"
 
 
 _OVERLOAD = """
@@ -202,7 +268,7 @@ def overload_profile(name: str, worst: str, mean: str) -> str:
 def test_a_soft_and_a_best_effort_task_that_take_too_much_harm_no_hard_one(runs: Runs) -> None:
     # By its worst a job of `best` or `soft` takes 80 s, 80 and 27 times what there is; by its mean
     # one of `soft` takes 0.2 s. Really it takes more than its 3 s. What is proven for `hard` is far
-    # from what happens: not the machine's hiccups decide, but who has the device.
+    # from what happens: what decides is which task has the device, not the machine's hiccups.
     path = runs.folder / "overload.yaml"
     tasks = [
         ("best", "BestEffort", "1s", "800ms", "800ms"),
@@ -257,9 +323,9 @@ def told(admin: AdminClient) -> list[dict[str, Any]]:
     return [job for job in found if not job["warmup"]]
 
 
-def running(runs: Runs) -> "subprocess.Popen[str]":
-    """A run whose tasks are released once each, due later than any machine takes for it."""
-    process = runs.start(manifest(runs.folder, "100s"))
+def running(runs: Runs, *arguments: str) -> "subprocess.Popen[str]":
+    """A run of tasks that are released once each, due later than any machine takes for it."""
+    process = runs.start(manifest(runs.folder, "100s"), *arguments)
     assert process.stderr is not None
     said: list[str] = []
     while not (said and "running; Ctrl-C ends" in said[-1]):
@@ -305,11 +371,11 @@ def test_a_folder_for_temporary_files_may_have_a_long_name(runs: Runs) -> None:
     assert not runs.left_behind()
 
 
-def without_weights_of_its_own(folder: Path, command: list[str]) -> Path:
-    """A task whose program is what `command` says."""
+def without_weights_of_its_own(folder: Path, command: list[str], **realtime: str) -> Path:
+    """A task with `command` as its program."""
     path = folder / "task.json"
     spec = {
-        "realtime": {"period": "1s"},
+        "realtime": {"period": "1s", **realtime},
         "memory": {"budget": "64Mi"},
         "device": {"kind": "cpu"},
         "template": {
@@ -333,6 +399,80 @@ def test_weights_that_differ_from_start_to_start_are_not_called_wrong(runs: Runs
     assert not runs.left_behind()
 
 
+def test_a_program_with_a_loop_of_its_own_is_ended_when_the_time_is_over(runs: Runs) -> None:
+    source = "import torch; m = torch.nn.Linear(8, 8).eval().requires_grad_(False)\n"
+    source += "import time\nwhile True: m(torch.ones(1, 8)); time.sleep(0.1)"
+    path = without_weights_of_its_own(runs.folder, ["python", "-c", source])
+    process = runs.start(path, "--duration", "1")
+    output, errors = process.communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    # Ten jobs in the time, and some before it begins; nobody waits for an end that it never makes.
+    assert 1 <= task["jobs"] < 50, errors
+    assert not runs.left_behind()
+
+
+def test_a_program_may_close_every_descriptor_and_open_its_own(runs: Runs) -> None:
+    command = ["python", "-m", "tests.integration.cli.closing_task"]
+    path = without_weights_of_its_own(runs.folder, command)
+    process = runs.start(path, "--duration", "9")
+    output, errors = process.communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    assert task["outputs"]["verdict"] == "identical", errors
+    assert task["jobs"] >= 8
+    assert task["failed_jobs"] == 0
+    assert task["planned_bytes_per_job"] > 0, "nothing was streamed"
+    assert not runs.left_behind()
+
+
+_TWO_LIVES = """
+import os, pathlib, signal, torch, tierline
+marker = pathlib.Path("{folder}/managed")
+if managed := "TIERLINE_SOCKET" in os.environ:
+    marker.touch()
+compared = marker.exists() and not managed
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 64).eval().requires_grad_(False)
+for release in tierline.periodic():
+    model(torch.full((1, 64), float(release.index + 1000 * marker.exists())))
+"""
+"""A program that has inputs in the run, and later, which it had not while it was measured."""
+
+
+def test_a_program_in_a_crash_loop_does_not_cost_the_summary(runs: Runs) -> None:
+    """Its shell starts it again for ever when it is compared."""
+    ended = "    if compared and release.index == 2: os._exit(7)\n"
+    command = shlex.join(["python", "-c", _TWO_LIVES.format(folder=runs.folder) + ended])
+    loop = ["bash", "-c", f"while true; do {command}; done"]
+    path = without_weights_of_its_own(runs.folder, loop, criticality="BestEffort")
+    process = runs.start(path, "--duration", "5")
+    output, errors = process.communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    why = task["outputs"]["why"]
+    assert re.fullmatch(r"its program ended after \d outputs and was started again", why)
+    assert "summary" in errors
+    assert process.returncode == 0
+    assert not runs.left_behind()
+
+
+def test_ctrl_c_in_the_comparison_still_sums_up(runs: Runs) -> None:
+    """The program that is compared sends it."""
+    sent = "    if compared: os.kill(os.getppid(), signal.SIGINT); signal.pause()\n"
+    source = _TWO_LIVES.format(folder=runs.folder) + sent
+    command = ["python", "-c", source]
+    path = without_weights_of_its_own(runs.folder, command, criticality="BestEffort")
+    process = runs.start(path, "--duration", "3")
+    output, errors = process.communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    assert task["outputs"]["why"] == "the comparison was ended"
+    assert "summary" in errors
+    assert process.returncode == 0
+    assert not runs.left_behind()
+
+
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
@@ -342,13 +482,13 @@ def test_weights_that_differ_from_start_to_start_are_not_called_wrong(runs: Runs
             "it runs with gradients; use torch.inference_mode() or torch.no_grad()",
             id="with gradients",
         ),
+        pytest.param("print('hello')", "its last words: hello; all that it", id="without a model"),
         pytest.param(
-            "import torch; m = torch.nn.Linear(8, 8)\n"
-            "with torch.no_grad():\n for _ in range(9): m(torch.ones(1, 8))",
-            "it is in training mode; call its eval()",
-            id="in training mode",
+            "import json; print('one')\njson.loads('?')",
+            "its program ended with status 1: json.decoder.JSONDecodeError: Expecting value: line "
+            "1 column 1 (char 0) (<string>:2); all that it said is in",
+            id="with an error",
         ),
-        pytest.param("print('hello')", "its last words: hello", id="without a model"),
     ],
 )
 def test_one_sentence_says_why_there_is_no_profile(runs: Runs, source: str, sentence: str) -> None:
@@ -357,14 +497,29 @@ def test_one_sentence_says_why_there_is_no_profile(runs: Runs, source: str, sent
     assert process.returncode == 1
     assert sentence in " ".join(errors.split())
     assert "Traceback" not in errors
+    for kept in runs.folder.glob("tierline-log-odd-*"):
+        assert str(kept) in errors
+        assert ("Traceback" in kept.read_text()) == ("json" in source)
     assert not runs.left_behind()
 
 
-def test_verify_streams_all_and_compares(runs: Runs) -> None:
+def test_a_profile_goes_where_it_is_wanted(runs: Runs) -> None:
+    kept = runs.folder / "profiles.yaml"
+    arguments = ("profile", manifest(runs.folder, "1s"), "--jobs", "4", "--output", str(kept))
+    process = subprocess.run(
+        [sys.executable, "-m", "tierline_cli", *arguments], capture_output=True, check=False
+    )
+    assert (process.returncode, process.stdout) == (0, b""), process.stderr
+    assert [profile.name for profile in load_manifests([kept]).profiles] == ["left", "right"]
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+def test_verify_streams_all_and_compares(runs: Runs, as_json: bool) -> None:
     process = subprocess.run(
         [
             *(sys.executable, "-m", "tierline_cli", "verify", manifest(runs.folder, "1s")),
             *("--fast-memory", "4Mi", "--extent-size", "64Ki", "--jobs", "4"),
+            *(["--json"] if as_json else []),
         ],
         capture_output=True,
         text=True,
@@ -372,14 +527,23 @@ def test_verify_streams_all_and_compares(runs: Runs) -> None:
         check=False,
     )
     assert process.returncode == 0, process.stderr
-    rows = [line.split() for line in process.stdout.splitlines()[1:]]
-    assert rows == [[name, "4", "3", "MiB", "identical"] for name in ("left", "right")]
+    if as_json:
+        said = json.loads(process.stdout)
+        assert [said[name]["verdict"] for name in ("left", "right")] == ["identical"] * 2
+    else:
+        rows = [line.split() for line in process.stdout.splitlines()[1:]]
+        assert rows == [[name, "4", "3", "MiB", "identical"] for name in ("left", "right")]
     assert not runs.left_behind()
 
 
 def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     # Missing a release's deadline is an error.
-    process = running(runs)
+    kept = runs.folder / "report.json"
+    port = str(free_port())
+    options = ("--json-file", str(kept), "--metrics-port", port, "--margin", "4")
+    process = running(runs, *options)
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        assert b"tierline_" in answer.read()
     (admin_path,) = runs.folder.glob("tl-*/run/admin.sock")
     with AdminClient(admin_path) as admin:
         # So that each task has an output to compare.
@@ -388,5 +552,8 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate()
     assert process.returncode == 0
-    assert all(task["outputs"]["verdict"] == "identical" for task in json.loads(output)["tasks"])
+    report = json.loads(output)
+    assert report["margin"] == 4
+    assert json.loads(kept.read_text()) == report
+    assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
     assert not runs.left_behind()

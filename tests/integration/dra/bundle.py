@@ -1,9 +1,7 @@
 """`python -m tierline_agent.kubernetes.bundle FOLDER`: what pods get of Tierline, laid out.
 
 FOLDER/libtierline.so is the library; FOLDER/python goes to the end of a program's PYTHONPATH: the
-plugin with its entry point, and the one compiled module that it needs beside what every PyTorch
-program has. That module is made for one version of Python; an image for several puts theirs beside
-it, since their file names differ.
+plugin with its entry point. It needs nothing but Python and PyTorch.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Final
 
 from tierline_client.library import library_path
 
-_PACKAGES: Final = ("tierline", "tierline_torch", "tierline_client", "tierline_api", "blake3")
+_PACKAGES: Final = ("tierline", "tierline_torch", "tierline_client", "tierline_api")
 _NOTES: Final = ("METADATA", "entry_points.txt")
 
 

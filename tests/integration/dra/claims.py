@@ -25,7 +25,7 @@ def notes(
     terms: dict[str, Any] | None = None,
     beside: bool = False,
 ) -> dict[str, str]:
-    """The operator's annotations; `beside`: it is measured beside others, by a limit of 500 ms."""
+    """The operator's annotations; `beside`: measured while others run, by a limit of 500 ms."""
     if beside:
         extents, terms = 0, {"realtime": TERMS["realtime"] | {"measuringLimit": "500ms"}}
     granted = {

@@ -14,11 +14,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from tierline_agent.kubernetes.agent import Agent
+from tierline_agent.admin.client import Agent
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.grants import grant_of
 from tierline_agent.kubernetes.placing import Placing
-from tierline_agent.state import boot_id
+from tierline_agent.processes.state import boot_id
 
 CHANGES: Final = frozenset(
     {"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"}
@@ -59,7 +59,8 @@ def placing_in(folder: Path, agent: Agent) -> Placing:
     library = Library(folder / "opt", folder / "lib")
     pods = PodFolders(folder / "run" / "tasks")
     descriptions = Descriptions(folder / "cdi")
-    return Placing(agent, library, library.install("1"), pods, descriptions, boot_id())
+    version = library.install("1")
+    return Placing(agent, library, version, pods, descriptions, boot_id(), reconnect_s=900)
 
 
 async def act(folder: Path, order: dict[str, Any], steps: Steps) -> None:

@@ -18,7 +18,7 @@ from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.dra.claims import NODE, claim
 from tests.integration.dra.crasher import placing_in
 
-from tierline_agent.kubernetes.agent import Agent
+from tierline_agent.admin.client import Agent
 from tierline_agent.kubernetes.grants import Grant, grant_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # also on a busy machine

@@ -1,4 +1,4 @@
-"""The agent towards a real API server, and towards a kubelet whose part the test plays."""
+"""The agent towards a real API server, and towards a kubelet that the test plays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.installed import EXTENT_BYTES, FAST_EXTENTS, PATIENCE_S, NodeAgent
 from tests.integration.agent.raw_client import RawClient
 from tests.integration.dra.claims import NODE, notes, results
-from tests.integration.operator.running import until
+from tests.integration.operator.running import conditions, until
 
 from tierline_agent.kubernetes.kubelet import dra_pb2, health_pb2, registration_pb2
 from tierline_cluster.api import Manifest
@@ -117,6 +117,44 @@ def agent(api_server: ControlPlane) -> Iterator[NodeAgent]:
 @pytest.fixture
 def kubelet(agent: NodeAgent) -> Kubelet:
     return Kubelet(agent)
+
+
+MEMNODE: Manifest = {
+    "apiVersion": "tierline.io/v1alpha1",
+    "kind": "MemNode",
+    "metadata": {"name": NODE},
+}
+
+
+def test_a_kubelet_that_does_not_register_the_driver_is_told(
+    api_server: ControlPlane, agent: NodeAgent, kubelet: Kubelet
+) -> None:
+    def ready(found: Manifest) -> Manifest:
+        said: Manifest = conditions(found).get("Ready", {})
+        return said
+
+    def events() -> list[Manifest]:
+        found = api_server.api.list("events.k8s.io/v1", "Event", "default")
+        return [event for event in found if event["reason"] == "KubeletNotRegistered"]
+
+    named = api_server.api.wait(
+        MEMNODE, lambda found: ready(found).get("reason") == "KubeletNotRegistered", PATIENCE_S
+    )
+    said = ready(named)["message"]
+    assert f"{agent.kubelet_root}/plugins_registry" in said
+    assert "agent.kubeletDir" in said
+    until("its log does not say so", lambda: said in agent.log, PATIENCE_S)
+    until("there is no event", events, PATIENCE_S)
+    [told] = events()
+    assert (told["regarding"]["name"], told["note"]) == (NODE, said)
+    first = named["status"]["lastSeen"]
+
+    kubelet.accept()
+
+    api_server.api.wait(MEMNODE, lambda found: ready(found).get("status") == "True", PATIENCE_S)
+    last = api_server.api.wait(MEMNODE, lambda one: one["status"]["lastSeen"] > first)["status"]
+    assert {c["type"] for c in last["conditions"]} == {"Healthy", "Ready"}
+    assert all(c["lastTransitionTime"] for c in last["conditions"])
 
 
 @pytest.fixture
@@ -280,14 +318,14 @@ def test_the_next_agent_waits_for_the_end_of_the_one_that_serves(
 
 HOLDS = """
 import signal, sys, time
-from tierline_agent.protocol import NO_ARENA
+from tierline_agent.transport.protocol import NO_ARENA
 from tierline_client import Client
 client = Client(sys.argv[1], "holds")
 now_ns = time.monotonic_ns()
 client.job_begin(NO_ARENA, now_ns, now_ns + 10**9)
 signal.pause()
 """
-"""A program whose job never ends."""
+"""A program with a job that never ends."""
 
 
 def test_a_pod_is_told_why_its_program_was_killed(
@@ -388,6 +426,39 @@ def test_a_library_in_use_stays_until_the_machine_boots(
     agent.kill()
     agent.start()
     assert len(list((agent.folder / "lib").iterdir())) == 1
+
+
+def test_an_agent_that_keeps_ending_is_steadily_not_ready(
+    agent: NodeAgent, kubelet: Kubelet, api_server: ControlPlane
+) -> None:
+    def ready() -> Manifest:
+        found: Manifest = conditions(api_server.api.get(MEMNODE))["Ready"]
+        return found
+
+    assert agent.stop() == 0
+    agent.start()  # after an end in good order what was before does not count
+    for reason in ("Registered", "Registered", "AgentCrashing"):
+        kubelet.accept()
+        until(f"it is {reason}", lambda reason=reason: ready()["reason"] == reason, PATIENCE_S)  # type: ignore[misc]
+        agent.kill()
+        agent.start()
+    told = ready()
+    assert told["status"] == "False"
+    for _ in range(2):
+        seen = api_server.api.get(MEMNODE)["status"]["lastSeen"]
+        agent.kill()
+        agent.start()
+        kubelet.accept()
+        until(
+            "it gives a sign of life",
+            lambda seen=seen: api_server.api.get(MEMNODE)["status"]["lastSeen"] > seen,  # type: ignore[misc]
+            PATIENCE_S,
+        )
+        assert ready() == told, "nothing changes: not the word, the sentence, nor since when"
+    assert agent.stop() == 0
+    agent.start()
+    kubelet.accept()
+    until("it is well", lambda: ready()["status"] == "True", PATIENCE_S)
 
 
 def edits(described: dict[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,11 @@ def _of_pods() -> Iterator[Case]:
     there = edited(pod(annotations={}), {"metadata__name": "started"})
     late = edited(there, {"metadata__annotations": {TASK: "camera"}})
     yield Case("Pod", "opting in after the pod was made", late, (there,), before=there)
+    seen = edited(pod(), {"metadata__name": "seen"})
+    unseen = edited(seen, {"metadata__labels": {TASK: "other"}})
+    yield Case(
+        "Pod", "another label of a task at a pod that is there", unseen, (seen,), before=seen
+    )
 
 
 def _of_workloads() -> Iterator[Case]:

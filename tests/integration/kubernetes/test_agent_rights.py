@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.unit.api.api_objects import node as inventory
+from tests.unit.api.api_objects import profile as measured
 
 from tierline_cluster.api import Api, ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
+from tierline_kube.events import Reporter, event
 
 HERE, THERE = "node-here", "node-there"
 ACCOUNT = "tierline-agent"
@@ -30,7 +32,8 @@ def rights(namespace: str, account: str) -> list[Manifest]:
     every = ["get", "list", "create", "update", "patch", "delete"]
     node_aware = ["associated-node:update", "associated-node:patch"]
     groups = (
-        ("tierline.io", ["memnodes", "memnodes/status"], every),
+        ("tierline.io", ["memnodes", "memnodes/status", "memprofiles"], every),
+        ("events.k8s.io", ["events"], every),
         ("resource.k8s.io", ["resourceslices", "resourceclaims/status"], every),
         ("resource.k8s.io", ["resourceclaims"], ["get", "list"]),
         ("resource.k8s.io", ["resourceclaims/driver"], node_aware),
@@ -142,7 +145,7 @@ def resource_slice(
 
 
 def allocated_claim(plane: ControlPlane, namespace: str, node: str) -> Manifest:
-    """Return a claim whose device is on `node`."""
+    """Return a claim with its device on `node`."""
     request = {"name": "device", "exactly": {"deviceClassName": "tierline.io"}}
     claim = plane.api.create(
         {
@@ -250,3 +253,75 @@ def test_other_accounts_are_not_bound_to_a_node(agent: Agent, opting_in: Control
 
     wait_until("the account's rights are not at work", may_write, opting_in.daemons)
     other.delete(other.apply(bare(THERE)))
+
+
+def told(agent: Agent, **changes: Any) -> Manifest:
+    """Return an event as the agent of HERE writes it, with changes."""
+    reporter = Reporter("tierline.io/agent", HERE, "Prepare")
+    about = {"kind": "Pod", "apiVersion": "v1", "namespace": agent.namespace, "name": "robot"}
+    name = {"metadata": {"namespace": agent.namespace, "name": f"robot.{uuid.uuid4().hex}"}}
+    return event(reporter, about, "Killed", "why", 1, normal=False) | name | changes
+
+
+def profile(agent: Agent, node: str, **device: str) -> Manifest:
+    """Return a MemProfile of a device of the MemNode HERE, with changes, made by `node`."""
+    manifest = measured()
+    (known, *_) = inventory()["status"]["devices"]
+    same = {"kind": known["kind"], "product": known["product"]}
+    manifest["metadata"] = {
+        "name": "measured",
+        "namespace": agent.namespace,
+        "annotations": {"tierline.io/node": node},
+    }
+    manifest["spec"]["device"] |= same | device
+    return manifest
+
+
+def test_an_agent_tells_of_pods_and_claims_as_its_node(agent: Agent) -> None:
+    agent.api.create(told(agent))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reportingInstance": THERE},
+        {"reportingInstance": HERE[:4]},
+        {"reportingController": "kubelet"},
+        {"reportingController": "tierline.io/operator"},
+        {"regarding": {"kind": "MemTask", "apiVersion": "tierline.io/v1alpha1", "name": "robot"}},
+    ],
+    ids=str,
+)
+def test_an_agent_tells_nothing_as_others(agent: Agent, changes: dict[str, Any]) -> None:
+    if "regarding" in changes:
+        changes["regarding"]["namespace"] = agent.namespace
+    with pytest.raises(ApiError, match="events of its own node about claims and pods only"):
+        agent.api.create(told(agent, **changes))
+
+
+def test_a_user_brings_profiles_where_no_node_is_yet(agent: Agent, opting_in: ControlPlane) -> None:
+    brought = profile(agent, HERE)
+    brought["metadata"] = {"name": "brought", "namespace": agent.namespace}
+    assert opting_in.api.create(brought, dry_run=True)
+
+
+def test_an_agent_writes_profiles_of_its_own_devices(agent: Agent, opting_in: ControlPlane) -> None:
+    opting_in.api.apply(bare(THERE))
+    agent.api.apply(bare(HERE))
+    agent.api.apply(bare(HERE) | {"status": inventory()["status"]}, subresource="status")
+    nameless = {"name": "measured", "namespace": agent.namespace}
+    for refused in (profile(agent, THERE), profile(agent, HERE) | {"metadata": nameless}):
+        with pytest.raises(ApiError, match="MemProfiles that name its own node only"):
+            agent.api.create(refused)
+
+    def knows_the_devices() -> bool:  # the server takes parameters from a watch, too
+        try:
+            agent.api.create(profile(agent, HERE, product="another"), dry_run=True)
+        except ApiError as error:
+            return "MemProfiles of a device of its own node only" in str(error)
+        return False
+
+    wait_until("the node is no parameter yet", knows_the_devices, opting_in.daemons)
+    agent.api.create(profile(agent, HERE))
+    for node in (HERE, THERE):
+        opting_in.api.delete(bare(node))

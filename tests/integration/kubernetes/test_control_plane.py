@@ -14,10 +14,10 @@ import pytest
 from tierline_cluster.api import Api, ApiError
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.errors import ClusterError
-from tierline_cluster.versions import REPOSITORY
+from tierline_cluster.versions import KUBERNETES, REPOSITORY
 
 NO_WAY = r"SSL|TLS|reset|EOF|Broken pipe|closed connection"
-"""How a connection ends that the server does not want: it depends on who was faster."""
+"""How a connection ends that the server does not want: it depends on which end was faster."""
 
 
 def test_it_needs_no_privilege_and_runs_beside_another_one(
@@ -44,7 +44,7 @@ def test_it_needs_no_privilege_and_runs_beside_another_one(
 
     assert done.returncode == 0, done.stderr
     version, capabilities = done.stdout.split()
-    assert version.startswith("v1.36.")
+    assert version == KUBERNETES
     assert int(capabilities, 16) == 0
 
 
@@ -81,6 +81,23 @@ def may_list(reader: Api, namespace: str) -> bool:
     except ApiError:
         return False
     return True
+
+
+def test_the_pods_of_a_job_that_is_deleted_go_with_it(control_plane: ControlPlane) -> None:
+    """The API server's own default leaves them, without owner."""
+    api, namespace = control_plane.api, control_plane.namespace()
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "j", "namespace": namespace},
+        "spec": {"template": {"spec": pod}},
+    }
+    api.create(job)
+    api.wait(job, lambda found: (found.get("status") or {}).get("active"))
+    [made] = api.list("v1", "Pod", namespace)
+    api.delete(job)
+    api.wait_gone({"apiVersion": "v1", "kind": "Pod", **made})
 
 
 def test_no_user_of_the_api_server_can_reach_etcd(api_server: ControlPlane) -> None:

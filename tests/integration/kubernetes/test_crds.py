@@ -12,14 +12,14 @@ import yaml
 from tests.integration.conftest import condition, install_crds
 from tests.unit.api.api_objects import REMOVED, node, plan, profile, task
 
-from tierline_api.kinds import KINDS
+from tierline_api.objects.kinds import KINDS
 from tierline_cluster.api import ApiError
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import REPOSITORY
 
 CRDS = [yaml.safe_load(path.read_text()) for path in sorted((REPOSITORY / "crds").glob("*.yaml"))]
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
+EXAMPLES = sorted((REPOSITORY / "examples").glob("*/*.yaml"))
 
 
 def mine(namespace: str, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_objects_survive_an_upgrade_of_their_crd(api_server: ControlPlane, names
     assert stored["spec"] == upgraded["spec"] == downgraded["spec"]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
 def test_every_example_is_admitted(api_server: ControlPlane, path: Any) -> None:
     said = api_server.kubectl("apply", "-f", str(path))
 

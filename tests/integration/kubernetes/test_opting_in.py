@@ -196,7 +196,12 @@ def test_the_task_of_a_pod_does_not_change(opting_in: ControlPlane, robots: str)
     with pytest.raises(ApiError, match="read when a pod is made"):
         opting_in.api.merge(made, {"metadata": {"annotations": annotations}})
 
+    for label in (None, "other"):
+        with pytest.raises(ApiError, match="leave it as it is while the pod runs"):
+            opting_in.api.merge(made, {"metadata": {"labels": {"tierline.io/task": label}}})
+
     opting_in.api.merge(made, {"metadata": {"annotations": {"example.com/a": "b"}}})
+    opting_in.api.merge(made, {"metadata": {"labels": {"example.com/a": "b"}}})
     gone = {"spec": {"schedulingGates": None}}
     assert "schedulingGates" not in opting_in.api.merge(made, gone)["spec"]
 

@@ -49,6 +49,7 @@ _HARD = f'tierline_task_info{{{TASK}, device="cpu", criticality="Hard"}}'
 _SOFT = f'tierline_task_info{{{TASK}, device="cpu", criticality="Soft"}}'
 _MISSES, _JOBS = _of_task("deadline_misses_total"), _of_task("jobs_total")
 _OVERRUNS, _REVOKED = _of_task("overrun_jobs_total"), _of_task("revoked_jobs_total")
+_KILLED = 'tierline_killed_programs_total{node="a", reason="JobTooLong"}'
 _LATE = _of_task("late_yields_total")
 _ERRORS = 'tierline_operator_api_requests_total{method="GET", outcome="error"}'
 _ANSWERS = 'tierline_operator_api_requests_total{method="GET", outcome="200"}'
@@ -57,6 +58,18 @@ _PENDING = 'tierline_operator_blocked_tasks{reason="MemoryInsufficient"}'
 _LEADER = 'tierline_operator_leader{{instance="{}"}}'
 
 CASES = (
+    Case(
+        "TierlineTasksStalled",
+        {"tierline_operator_stalled_tasks": "0x60"},
+        {"tierline_operator_stalled_tasks": "2x60"},
+        value="2",
+    ),
+    Case(
+        "TierlineNodeUnready",
+        {'tierline_operator_node_ready{node="a", reason="Registered"}': "1x60"},
+        {'tierline_operator_node_ready{node="a", reason="KubeletNotRegistered"}': "0x60"},
+        {"node": "a", "reason": "KubeletNotRegistered"},
+    ),
     Case(
         "TierlineAgentDown",
         {'up{job="tierline-agent", node="a"}': "1x60", 'up{job="other", node="a"}': "0x60"},
@@ -115,6 +128,12 @@ CASES = (
         _ON_TASK,
     ),
     Case("TierlineJobsRevoked", _steady(_REVOKED), {_REVOKED: "0x54 1x6"}, _ON_TASK),
+    Case(
+        "TierlineProgramsKilled",
+        _steady(_KILLED),
+        {_KILLED: "0x54 1x6"},
+        {"node": "a", "reason": "JobTooLong"},
+    ),
     Case(
         "TierlineDeviceDown",
         {_DEVICE.format("up"): "1x40 0x1 1x20"},

@@ -16,7 +16,7 @@ from tests.integration.agent.agent_process import AgentProcess, TaskProcess, pla
 from tests.integration.observability.expressions import RULES, panel_expressions, watched
 from tests.integration.observability.prometheus import Prometheus
 from tests.integration.operator.running import ALONE, Nursery, Operator, User, until
-from tests.unit.placement.fleets import node, profile, task
+from tests.unit.placement.fleets import node, profile, quota, task
 
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import free_port
@@ -37,7 +37,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
 
 @pytest.fixture
 def program(agent: AgentProcess) -> TaskProcess:
-    """A task's program that has loaded its weights; beside it a Soft task that has none."""
+    """A task's program that has loaded its weights; in addition a Soft task without a program."""
     registered = agent.register("vit", plan(9, resident=(2,)), domain="vision")
     assert registered["ok"], registered
     registered = agent.register("captions", plan(2), domain="vision", criticality="Soft")
@@ -103,6 +103,7 @@ def test_every_panel_and_every_alert_has_data(
         named = {**published.to_api(), "metadata": {"name": other["metadata"]["name"]}}
         user.api.delete(named)
     user.node(published)
+    user.apply(quota("limit", fast_mib=1 << 16))
     user.apply(profile("m"))
     user.apply(task("m"))
     user.apply(task("too-much", of="m", period_ms=11))

@@ -6,14 +6,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.operator.running import ALONE, Nursery, Operator, User, prepare, until
+from tests.integration.operator.running import (
+    ALONE,
+    Nursery,
+    Operator,
+    User,
+    named_worker,
+    prepare,
+    until,
+)
 
 from tierline_cluster.control_plane import ControlPlane
 
 
 @pytest.fixture(scope="session")
 def prepared(control_plane: ControlPlane) -> ControlPlane:
-    """A control plane with what the chart installs beside the operator."""
+    """A control plane with what the chart installs except the operator."""
     prepare(control_plane)
     return control_plane
 
@@ -32,6 +40,8 @@ def user(prepared: ControlPlane) -> Iterator[User]:
     until("all claims are gone", lambda: not someone.claims())
     for task in named:
         prepared.api.wait_gone(task)
+    for worker in prepared.api.list("v1", "Node"):
+        prepared.api.delete(named_worker(worker["metadata"]["name"]))
     for node in prepared.api.list("tierline.io/v1alpha1", "MemNode"):
         prepared.api.delete(
             {

@@ -62,6 +62,10 @@ def as_asked(path: str) -> str:
     return path
 
 
+def unheard(_events: bytes) -> None:
+    """Nobody listens to what watches say."""
+
+
 @dataclass
 class Proxy:
     """A running proxy."""
@@ -69,6 +73,8 @@ class Proxy:
     kubeconfig: Path
     on_write: Watcher
     on_watch: Watch = as_asked
+    on_events: Callable[[bytes], None] = unheard
+    """Called with what was passed on of a watch: as a rule an event."""
     writes: int = 0
     """How many were seen."""
     watches: set[HTTPSConnection] = field(default_factory=set)
@@ -156,6 +162,7 @@ def proxied(plane: ControlPlane, folder: Path, on_write: Watcher) -> Iterator[Pr
             while chunk := answer.read1(65536):
                 self.wfile.write(chunk)
                 self.wfile.flush()
+                proxy.on_events(chunk)
 
         def handle(self) -> None:
             with suppress(OSError):  # the operator was killed

@@ -16,11 +16,11 @@ from typing import Any
 from tests.chart.helm import SYSTEM, rights
 from tests.integration.policies import apply_policies
 
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.memquota import MemQuota
-from tierline_api.memtask import MemTask
-from tierline_api.optin import GATE, POD_CLAIM, TASK
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memquota import MemQuota
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.optin import GATE, POD_CLAIM, TASK
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
@@ -33,7 +33,7 @@ ALONE = {**QUICK, "LEASE_DURATION_S": "60", "RENEW_DEADLINE_S": "50"}
 
 
 def prepare(plane: ControlPlane, operators: Iterable[Manifest] | None = None) -> None:
-    """What the chart installs beside the operator: namespace, DeviceClass, policies, its rights."""
+    """What the chart installs except the operator: namespace, DeviceClass, policies, its rights."""
     plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}})
     apply_policies(plane)
     for manifest in rights("operator") if operators is None else operators:
@@ -170,10 +170,28 @@ class User:
         self.plane, self.api, self.namespace = plane, plane.api, namespace
 
     def node(self, made: MemNode) -> Manifest:
-        """Publish a MemNode as its agent does: the object, then its status."""
+        """Publish a MemNode as its agent does: the object, then its status. Its Node is there."""
+        if not self.api.exists(named_worker(made.name)):
+            self.worker(made.name)
         manifest = made.to_api()
         status = manifest.pop("status")
         found: Manifest = self.api.apply(manifest)
+        return self.api.merge(found, {"status": status}, subresource="status")
+
+    def worker(self, name: str, *, pods: int = 0, ready: str = "True", **spec: Any) -> Manifest:
+        """A Node of the cluster as a kubelet would report it, with `pods` slots for pods.
+
+        Without slots kube-scheduler leaves every pod where it is.
+        """
+        slots = {"cpu": "8", "memory": "16Gi", "pods": str(pods)}
+        manifest = named_worker(name)
+        manifest["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+        self.api.apply(manifest)
+        # The API server taints a new Node as not ready, and nobody here would take that away.
+        whole = {"taints": None, "unschedulable": None, **spec}
+        found = self.api.merge(manifest, {"spec": whole})
+        condition = {"type": "Ready", "status": ready, "reason": "Test", "message": "as told"}
+        status = {"capacity": slots, "allocatable": slots, "conditions": [condition]}
         return self.api.merge(found, {"status": status}, subresource="status")
 
     def apply(self, made: MemTask | MemProfile | MemQuota) -> Manifest:
@@ -312,6 +330,11 @@ class User:
             if event["regarding"]["name"] == name
             and event["reportingController"] == "tierline.io/operator"
         ]
+
+
+def named_worker(name: str) -> Manifest:
+    """How to name a Node."""
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
 
 
 def conditions(found: Manifest) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from tests.integration.operator.running import (
 from tests.unit.placement.fleets import node, profile, quota, task
 
 from tierline_agent.kubernetes.grants import grant_of
-from tierline_api.swap import SwapPolicy
-from tierline_cluster.api import ApiError
+from tierline_api.objects.swap import SwapPolicy
+from tierline_cluster.api import ApiError, Manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
 
@@ -68,9 +68,14 @@ def test_tasks_spread_and_what_does_not_fit_starts_when_another_goes(user: User)
     places = {user.wait_placed("a"), user.wait_placed("b")}
     assert places == {("node-a", "cpu0"), ("node-b", "cpu0")}
 
-    waits = user.wait_task("c", "DeadlineInfeasible")
+    def knows_both(found: Manifest) -> bool:
+        """It may have been judged before the second node was seen."""
+        said: str = conditions(found)["Admitted"]["message"]
+        return said.startswith("fits on none of 2 devices; nearest is node-")
+
+    user.wait_task("c", "DeadlineInfeasible")
+    waits = user.api.wait(user.task("c"), knows_both)
     message = conditions(waits)["Admitted"]["message"]
-    assert message.startswith("fits on none of 2 devices; nearest is node-")
     assert "% of the device's time" in message
     assert waits["status"]["phase"] == "Pending"
     assert waits["status"]["reason"] == "DeadlineInfeasible"
@@ -520,7 +525,8 @@ def test_a_claim_template_that_is_somebody_elses_is_left_alone(user: User) -> No
 
     until("the event", lambda: "NameTaken" in dict(user.events("m")))
     assert dict(user.events("m"))["NameTaken"].endswith(
-        "exists and is not Tierline's; rename it or the MemTask"
+        "exists and is not Tierline's; rename it or the MemTask, and delete the pods that were "
+        "made meanwhile"
     )
     user.wait_task("m", "Admitted")
     assert "labels" not in user.api.get(foreign)["metadata"]

@@ -14,8 +14,8 @@ from tests.integration.operator.proxy import Write, proxied
 from tests.integration.operator.running import Nursery, Operator, User, memory_in, placed, until
 from tests.unit.placement.fleets import node, profile, task
 
-from tierline_api.optin import NODE_LABEL
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.optin import NODE_LABEL
+from tierline_api.objects.swap import SwapPolicy
 
 pytestmark = pytest.mark.slow
 NAMES = ("a", "b", "c")
@@ -69,7 +69,7 @@ def settled(user: User) -> bool:
 
 @dataclass
 class Fate:
-    """When a life ends: at a write, which is lost or whose answer is."""
+    """When a life ends: at a write that is lost, or that loses its answer."""
 
     operator: Operator
     fatal: int
@@ -197,10 +197,10 @@ def test_a_late_write_of_a_former_leader_is_refused(
 def test_an_allocation_without_an_answer_to_a_node_that_goes(
     user: User, operators: list[Operator], nursery: Nursery, tmp_path: Path, *, arrives: bool
 ) -> None:
-    """It is decided anew where it is not there; where it is, the claim is the truth."""
+    """It is decided again where it is not there; where it is, the claim is the truth."""
     user.node(node("node-a"))
     user.apply(profile("m"))
-    under_way, gone = threading.Event(), threading.Event()
+    under_way, gone, told = threading.Event(), threading.Event(), threading.Event()
 
     def unanswered(write: Write) -> None:
         if not write.allocates or bool(write.status) != arrives:
@@ -212,7 +212,12 @@ def test_an_allocation_without_an_answer_to_a_node_that_goes(
             gone.wait(300)
             raise ConnectionAbortedError("the answer is lost")
 
+    def passed_on(events: bytes) -> None:
+        if b'"DELETED"' in events and b'"MemNode"' in events:
+            told.set()
+
     with proxied(user.plane, tmp_path, unanswered) as proxy:
+        proxy.on_events = passed_on
         operator = Operator(user.plane, nursery, tmp_path, "one", kubeconfig=proxy.kubeconfig)
         operators.append(operator.start())
         user.apply(task("a", of="m"))
@@ -220,6 +225,7 @@ def test_an_allocation_without_an_answer_to_a_node_that_goes(
         until("the allocation is under way", under_way.is_set)
         user.api.delete(user.node(node("node-a")))
         user.node(node("node-b"))
+        until("the operator is told that the node is gone", told.is_set)
         gone.set()
 
         place = user.wait_placed("a")
@@ -252,7 +258,7 @@ def test_what_came_while_no_operator_was_there(
 def test_a_restart_changes_no_plan_of_a_running_pod(
     user: User, operators: list[Operator], nursery: Nursery, tmp_path: Path
 ) -> None:
-    """The next leader knows from the claims what is held, and plans the newcomer beside it."""
+    """The next leader knows from the claims what is held, and plans the newcomer in addition."""
     first = Operator(user.plane, nursery, tmp_path, "first").start()
     operators.append(first)
     user.node(node("node-a", fast_mib=100))

@@ -1,4 +1,4 @@
-"""A leader whose loop is busy keeps the Lease; one whose loop hangs leaves it to others."""
+"""A leader with a busy loop keeps the Lease; one with a hanging loop leaves it to others."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.unit.agent.loops import in_loop
 
 from tierline_cluster.control_plane import ControlPlane
 from tierline_kube.client import Kube
-from tierline_operator.leader import Leadership, NoLongerLeader
-from tierline_operator.leading import Leading
+from tierline_operator.leadership.lease import Leadership, NoLongerLeader
+from tierline_operator.leadership.renewal import Leading
 from tierline_operator.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,7 @@ async def test_a_lease_is_given_up_whatever_write_came_in_between(
 async def test_who_finds_the_lease_deleted_takes_over_from_whoever_had_it(
     plane: ControlPlane,
 ) -> None:
-    """Who had it may be in the middle of a write, and term 1 may stand at the claims already."""
+    """Its last holder may be in the middle of a write; term 1 may stand at the claims already."""
     name = {"name": "deleted", "namespace": SYSTEM}
     named = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": name}
     async with Kube("test") as kube:

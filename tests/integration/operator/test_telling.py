@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.chart.helm import objects
 from tests.integration.operator.running import User, until
 from tests.unit.placement.fleets import node, profile, task
 
@@ -87,7 +89,7 @@ def run_one_task(user: User) -> None:
     user.wait_task("m", "DeadlinesMissed", "DeadlinesMet")
 
 
-def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
+def test_a_task_that_runs(user: User, plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     run_one_task(user)
 
     # the columns, as the API server makes them
@@ -100,8 +102,16 @@ def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
     shown = dict(zip(columns.split(), row.split(), strict=True))
     assert (shown["NAME"], shown["PHASE"], shown["NODE"]) == ("m", "Running", "node-a")
     assert (shown["PERIOD"], shown["MISSES"], shown["REASON"]) == ("100ms", "1", "Running")
-    assert int(shown["FAST-MEMORY"]) > 0
-    assert shown["STREAMED"] == str(2**20)
+    assert shown["FAST-MEMORY"].endswith("Mi")
+    assert shown["STREAMED"] == "1Mi"
+    wide = user.plane.kubectl("get", "memtasks", "-n", user.namespace, "-o", "wide").split()
+    assert "112ms" in wide, "the worst response"
+
+    def profiles() -> list[str]:
+        rows = user.plane.kubectl("get", "memprofiles", "-n", user.namespace).splitlines()
+        return rows[1].split()[-4:-1]
+
+    until("the profile is told", lambda: profiles() == ["64Mi", "4Mi", "10ms"])
 
     # the story, in order; an event follows what it tells
     until("the story is told", lambda: "DeadlinesMissed" in dict(user.events("m")))
@@ -125,6 +135,16 @@ def test_a_task_that_runs(user: User, plugin: Plugin) -> None:
     table = kubectl(user.plane, "tierline", "top", "-n", user.namespace).splitlines()
     assert table[0].split()[:3] == ["TASK", "PHASE", "DEVICE"]
     assert table[1].split()[:3] == ["m", "Running", "node-a/cpu0"]
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("time.sleep", pause)
+        _, watched, _ = plugin.run("top", "--watch", "--interval", "0.7", "-n", user.namespace)
+    assert (pauses, "node-a/cpu0" in watched) == ([0.7], True)
     told = plugin.tell("explain", "m")
     assert told.startswith(f"MemTask {user.namespace}/m: Running\n")
     assert "measured      20 jobs, 1 of them late, worst 112 ms" in told
@@ -153,9 +173,9 @@ def test_a_task_that_waits(user: User, plugin: Plugin) -> None:
     assert waiting["reason"] == "DeadlineInfeasible"
     assert waiting["message"] in note
     assert waiting["gated_pods"] == ["held"]
-    assert found["pods_without_task"] == [
-        {"namespace": user.namespace, "pod": "lost", "task": "nowhere"}
-    ]
+    [orphan] = found["pods_without_task"]
+    assert (orphan["pod"], orphan["task"]) == ("lost", "nowhere")
+    assert orphan["why"].startswith("MemTaskMissing: there is no MemTask/nowhere")
     told = plugin.tell("why-pending", "held")
     assert told.splitlines()[0] == (
         f"MemTask {user.namespace}/too-much: Pending (DeadlineInfeasible)"
@@ -163,6 +183,129 @@ def test_a_task_that_waits(user: User, plugin: Plugin) -> None:
     assert "what helps: lengthen its deadline or period" in told
     _, everywhere, _ = plugin.run("why-pending", "-A")
     assert f"MemTask {user.namespace}/too-much" in everywhere
+
+
+def test_a_task_that_is_admitted_and_does_not_run(user: User, plugin: Plugin) -> None:
+    """The reasons lie with a quota, kube-scheduler, a kubelet, and the name of a task."""
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    for name in ("scheduled", "pulling", "preparing"):
+        user.apply(task(name, of="m"))
+        user.pod(f"{name}-pod", name)
+        user.wait_placed(f"{name}-pod")
+    user.api.wait(user.named_pod("scheduled-pod"), is_unschedulable)
+    for name, status in (("pulling", PULLING), ("preparing", CREATING)):
+        pod = user.named_pod(f"{name}-pod")
+        user.api.wait(pod, is_unschedulable)
+        user.api.merge(pod, {"status": status}, subresource="status")
+    user.api.create(prepare_fails(user, "preparing-pod"))
+    user.pod("wrong", "nowhere")
+    until("it is told", lambda: user.events("wrong"))
+    metadata = {"name": "q", "namespace": user.namespace}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
+    user.api.apply(quota | {"spec": {"hard": {"pods": "4"}}})
+    user.api.wait(quota, lambda found: (found.get("status") or {}).get("hard"))
+    templated = task("forbidden", of="m").to_api()
+    templated["metadata"] = {"name": "forbidden", "namespace": user.namespace}
+    templated["spec"]["template"] = {"spec": {"containers": [{"name": "c", "image": "none"}]}}
+    user.api.apply(templated)
+    user.wait_task("forbidden", "ReplicaFailure", "Ready")
+
+    here = ("why-pending", "-n", user.namespace)
+    ended, told, errors = plugin.run(*here, kubeconfig=viewer_of(user))
+
+    assert ended == 0, errors
+    for line in (
+        "  pod scheduled-pod: kube-scheduler: 0/1 nodes are available: 1 Too many pods",
+        "  pod pulling-pod: ErrImagePull: no such image",
+        "  pod preparing-pod: FailedPrepareDynamicResources: the agent is not registered",
+        "  why:        MemTaskMissing: there is no MemTask/nowhere in namespace",
+        f"MemTask {user.namespace}/forbidden: admitted on node-a, but not running",
+        "exceeded quota: q",
+        "admitted, but not running: 4",
+    ):
+        assert line in told
+
+
+PULLING = {
+    "containerStatuses": [
+        {
+            "name": "main",
+            "image": "none",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}},
+        }
+    ],
+    "conditions": [{"type": "PodScheduled", "status": "True"}],
+}
+CREATING = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
+
+
+def is_unschedulable(pod: dict[str, Any]) -> bool:
+    """Whether kube-scheduler has looked at it in vain."""
+    found = pod["status"].get("conditions", ())
+    return any(one.get("reason") == "Unschedulable" for one in found)
+
+
+def prepare_fails(user: User, pod: str) -> dict[str, Any]:
+    """The event of a kubelet that cannot prepare a claim."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod}.1", "namespace": user.namespace},
+        "involvedObject": {"kind": "Pod", "namespace": user.namespace, "name": pod},
+        "type": "Warning",
+        "reason": "FailedPrepareDynamicResources",
+        "message": "the agent is not registered",
+        "lastTimestamp": "2099-01-01T00:00:00Z",
+    }
+
+
+def viewer_of(user: User) -> Path:
+    """A kubeconfig that may view the user's namespace, and nothing else."""
+    for manifest in objects(only="templates/users.yaml"):
+        user.api.apply(manifest)
+    group = "rbac.authorization.k8s.io"
+    for role in ("view", "tierline-view"):
+        user.api.apply(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": role, "namespace": user.namespace},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+                "subjects": [
+                    {"apiGroup": group, "kind": "User", "name": "viewer"},
+                    {"apiGroup": group, "kind": "Group", "name": "viewers"},
+                ],
+            }
+        )
+    return user.plane.kubeconfig_for("viewer")
+
+
+def test_it_asks_as_somebody_else_as_kubectl_does(user: User, plugin: Plugin) -> None:
+    viewer_of(user)
+    user.apply(task("m"))
+    here = ("why-pending", "-n", user.namespace)
+    kubeconfig = yaml.safe_load(user.plane.kubeconfig.read_text())
+    kubeconfig["users"][0]["user"] |= {"as": "viewer", "as-groups": ["one", "two"]}
+    as_said = user.plane.folder / "as-viewer.kubeconfig"
+    as_said.write_text(yaml.safe_dump(kubeconfig))
+    for how, chosen in (
+        (("--as", "viewer"), None),
+        (("--as", "nobody", "--as-group", "none", "--as-group", "viewers"), None),
+        ((), as_said),
+    ):
+        ended, told, errors = plugin.run(*here, *how, kubeconfig=chosen)
+        assert (ended, f"MemTask {user.namespace}/m" in told) == (0, True), errors
+
+    ended, _, errors = plugin.run(*here, "--as", "stranger")
+    assert ended == 1
+    assert "you may not; ask for the ClusterRole tierline-view" in errors
+    ended, _, errors = plugin.run(*here, "--as-group", "viewers")
+    assert ended == 2
+    assert "--as-group needs --as" in errors
 
 
 def test_completion_knows_commands_and_tasks(user: User) -> None:

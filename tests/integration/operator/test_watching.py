@@ -16,11 +16,11 @@ from tests.integration.operator.proxy import Proxy, Watch, as_asked, proxied
 from tests.integration.operator.running import ALONE, Nursery, Operator, User, until
 from tests.unit.placement.fleets import node, profile, quota, task
 
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.swap import SwapPolicy
 from tierline_cluster.api import Manifest
 from tierline_cluster.processes import free_port
 from tierline_kube.resource import Resource
-from tierline_operator.resources import WATCHED
+from tierline_operator.cluster.resources import WATCHED
 
 pytestmark = pytest.mark.slow
 API = "resource.k8s.io/v1"

@@ -36,7 +36,7 @@ class Case:
 
 
 class Attention(nn.Module):
-    """Multi-head attention, whose output projection is read by its parent."""
+    """Multi-head attention with an output projection that its parent reads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.integration.agent.agent_process import AgentProcess, plan, wait_until
 
-from tierline_agent.protocol import NO_ARENA
+from tierline_agent.transport.protocol import NO_ARENA
 
 _PATIENCE_S = 300.0
 _ENDS_TO_START_ANEW = 75
@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Start:
 
 
 def ended(program: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a program printed and said that ends to be started anew."""
+    """What a program printed and said that ends to be started again."""
     try:
         printed, said = program.communicate(timeout=_PATIENCE_S)
     finally:
@@ -108,7 +108,8 @@ def test_measured_beside_others_it_takes_the_lease_for_each_job(
         held = other.begin(NO_ARENA)
         program = start(TIERLINE_SOCKET=answer["socket"], TIERLINE_REQUIRED="1")
         wait_until(lambda: agent.task("new")["clients"], "the program is there")
-        assert not (tmp_path / "profile.jsonl").read_text(), "it waits for the lease"
+        (told,) = (tmp_path / "profile.jsonl").read_text().splitlines()
+        assert list(json.loads(told)) == ["began"], "it waits for the lease"
         other.end(held)
 
         _, said = ended(program)

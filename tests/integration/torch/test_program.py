@@ -25,6 +25,7 @@ _PROGRAM = Path(__file__).with_name("program.py")
 _ROOT = _PROGRAM.parents[3]
 _SPARE_EXTENTS = 4
 _TIMEOUT_S = 600
+_PERIOD_NS = 10**8
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Outcome:
     task: dict[str, Any]
     jobs: list[dict[str, Any]]
     stderr: str
+    epoch_ns: int
 
 
 def _run(folder: Path, name: str, **environment: str) -> tuple[dict[str, str | None], str]:
@@ -85,12 +87,13 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         answer = agent.register(
             "program",
             plan(layout.extent_count + _SPARE_EXTENTS, resident=pinned, ring=ring),
-            period_ns=10**8,
-            deadline_ns=10**8,
+            period_ns=_PERIOD_NS,
+            deadline_ns=_PERIOD_NS,
             record_outputs=True,
         )
         assert answer["ok"], answer
-        agent.call("start", epoch_ns=time.monotonic_ns(), until_ns=0)
+        epoch_ns = time.monotonic_ns()
+        agent.call("start", epoch_ns=epoch_ns, until_ns=0)
         managed, stderr = _run(
             folder, "kept", TIERLINE_SOCKET=answer["socket"], TIERLINE_REQUIRED="1"
         )
@@ -105,6 +108,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
             task=agent.task("program"),
             jobs=agent.call("jobs", since=0)["jobs"],
             stderr=stderr,
+            epoch_ns=epoch_ns,
         )
     finally:
         agent.stop()
@@ -154,6 +158,15 @@ def _in_loop(outcome: Outcome) -> list[dict[str, Any]]:
     return counted[: RELEASES * outcome.layout.arena_count]
 
 
+def test_a_program_that_starts_after_the_releases_began_does_not_make_up_for_them(
+    outcome: Outcome,
+) -> None:
+    releases_ns = sorted({job["release_ns"] for job in _in_loop(outcome)})
+    missed, left = divmod(releases_ns[0] - outcome.epoch_ns, _PERIOD_NS)
+    assert missed > 1  # it imports PyTorch and learns meanwhile
+    assert left == 0
+
+
 def test_weights_were_streamed_and_none_fetched_in_the_learned_order(outcome: Outcome) -> None:
     in_loop = _in_loop(outcome)
     assert sum(job["streamed_bytes"] for job in in_loop) > 10 * len(in_loop) * EXTENT_BYTES // 2
@@ -163,8 +176,8 @@ def test_weights_were_streamed_and_none_fetched_in_the_learned_order(outcome: Ou
 def test_outputs_agree_by_digest_with_the_observed_run(outcome: Outcome) -> None:
     told = {
         job["input_digest"]: job["output_digest"]
-        for job in outcome.jobs
-        if job["input_digest"] in outcome.observed_outputs and not job["warmup"]
+        for job in _in_loop(outcome)  # later ones have other weights for the same input
+        if job["input_digest"] in outcome.observed_outputs
     }
     differing = {
         given for given, output in told.items() if outcome.observed_outputs[given] != output
@@ -214,7 +227,6 @@ def test_only_replaced_weights_are_told_as_such(outcome: Outcome) -> None:
 
 def test_what_is_left_alone_is_told(outcome: Outcome) -> None:
     assert "is left alone: it runs with gradients" in outcome.stderr
-    assert "is left alone: it is in training mode" in outcome.stderr
 
 
 def test_the_workspace_was_measured(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Others who see the memory of weights, and write it between jobs."""
+"""Others that see the memory of weights, and write it between jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models: each makes `self.body` of a request's width, whose output has the request's shape."""
+"""Models: each makes `self.body` of a request's width, with outputs of the request's shape."""
 
 from __future__ import annotations
 
@@ -402,4 +402,4 @@ BODIES: tuple[Piece, ...] = (
     made_in_inference_mode,
 )
 ORDERED: frozenset[Piece] = frozenset({one_after_another, in_training, lazy, normed_weights})
-"""Bodies whose output depends on the order of requests."""
+"""Bodies with an output that depends on the order of requests."""

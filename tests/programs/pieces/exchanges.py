@@ -32,6 +32,34 @@ _STEPS = {
     "swaps": "a = nn.Linear(WIDTH, WIDTH)\nfor m in model.modules():\n"
     "    if type(m) is nn.Linear and m.weight.shape == a.weight.shape and type(m.weight) is "
     "nn.Parameter:\n        torch.utils.swap_tensors(m.weight, a.weight)\n        break",
+    "loads_by_swapping": "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+    "model.load_state_dict({k: v * 1.1 if v.is_floating_point() else v\n"
+    "                       for k, v in model.state_dict().items()})\n"
+    "torch.__future__.set_swap_module_params_on_conversion(False)",
+    "converts_by_swapping": "torch.__future__.set_swap_module_params_on_conversion(True)\n"
+    "model.double().float()\n"
+    "torch.__future__.set_swap_module_params_on_conversion(False)",
+    # A program that is told that memory of Tierline's has a fixed size does what that says.
+    "resizes": "for p in model.parameters():\n"
+    "    if type(p) is nn.Parameter and not p.is_inference() and p.is_contiguous():\n"
+    "        with torch.no_grad():\n"
+    "            shape = p.shape\n"
+    "            try: p.data.resize_(2 * p.numel()).resize_(shape)\n"
+    "            except RuntimeError as error:\n"
+    "                assert 'Tierline' in str(error) or 'not resizable' in str(error)\n"
+    "                p.data = p.data.clone()",
+    "frees_and_refills": "for p in model.parameters():\n"
+    "    if type(p) is nn.Parameter and not p.is_inference() and p.is_contiguous():\n"
+    "        kept, memory = p.detach().clone(), p.untyped_storage()\n"
+    "        if memory.nbytes() != kept.nbytes: continue\n"
+    "        try: memory.resize_(0)\n"
+    "        except RuntimeError as error:\n"
+    "            assert 'Tierline' in str(error)\n"
+    "            p.data = p.data.clone()\n"
+    "            memory = p.untyped_storage()\n"
+    "            memory.resize_(0)\n"
+    "        memory.resize_(kept.nbytes)\n"
+    "        p.data.copy_(kept * 1.1)",
     "sets": "for p in model.parameters():\n"
     "    if type(p) is nn.Parameter: p.data.set_(p.data.clone())",
     "quantises": "torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, inplace=True)",

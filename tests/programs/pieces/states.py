@@ -276,16 +276,31 @@ def own_socket(text: Text) -> None:
 
 
 def hooks_count(text: Text) -> None:
+    """In the order of the calls; those of threads that run at the same time have none."""
     text.add("top", "HOOKED = []")
+    text.add(
+        "top",
+        """
+        def hooked(name):
+            return lambda m, a, o: HOOKED.append((name, threading.get_ident()))
+        """,
+    )
     text.add(
         "ready",
         """
         for name, part in model.named_modules():
             if not isinstance(part, torch.jit.ScriptModule):
-                part.register_forward_hook(lambda m, a, o, name=name: HOOKED.append(name))
+                part.register_forward_hook(hooked(name))
         """,
     )
-    text.add("told", "say(HOOKED)\nHOOKED.clear()")
+    text.add(
+        "told",
+        """
+        own = [name for name, thread in HOOKED if thread == HOOKED[-1][1]]
+        say(own, sorted(name for name, thread in HOOKED if thread != HOOKED[-1][1]))
+        HOOKED.clear()
+        """,
+    )
 
 
 def hook_changes_output(text: Text) -> None:

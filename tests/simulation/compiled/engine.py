@@ -55,6 +55,7 @@ NOBODY: Final = -1
 FOREIGN: Final = -1
 DEVICE: Final = -1
 NOTHING: Final = -2
+_BEST_EFFORT: Final = 1e300
 
 
 class State(NamedTuple):
@@ -64,7 +65,7 @@ class State(NamedTuple):
     jobs: Table
     links: Table
     rings: Table
-    """Whose extents lie in each domain's ring."""
+    """The job with extents in each domain's ring."""
     arrived: Table
     """By job and position of its stream."""
     nexts: Table
@@ -169,8 +170,10 @@ def _occupy_links(tables: Tables, state: State, attack: Any, displaces: bool) ->
 
 @inlined
 def _urgency(job: Any) -> float:
-    """The absolute deadline in whole nanoseconds; best effort comes last."""
-    return float(np.rint(job.deadline_s * 1e9))
+    """The absolute deadline in whole nanoseconds; then best effort, and first jobs last."""
+    if job.starts:
+        return math.inf
+    return min(_BEST_EFFORT, float(np.rint(job.deadline_s * 1e9)))
 
 
 @inlined
@@ -239,6 +242,8 @@ def _take(tables: Tables, state: State, attack: Any) -> None:
             job.deadline_s = run.now + task.deadline_s
             job.part, job.waiting, job.alive = 0, 1, 1
             job.begun = job.stood = 0
+            job.starts = task.starts
+            job.opens_s = 0.0
             _open(state, slot)
 
 
@@ -263,6 +268,11 @@ def _begin(tables: Tables, state: State, attack: Any, seen: Any) -> None:
     if before != NOBODY:
         _lose_ring(tables, state, before, seen)
     state.rings[task.domain] = slot
+    state.jobs[slot].opens_s = 0.0
+    for number in range(state.links.shape[0]):
+        link = state.links[number]
+        if link.position != FOREIGN and link.at < math.inf:
+            state.jobs[slot].opens_s = max(state.jobs[slot].opens_s, link.at)
     _occupy_links(tables, state, attack, state.jobs[slot].begun == 0)
     state.jobs[slot].begun = 1
 
@@ -297,11 +307,13 @@ def _end_layer(
         return
     job.part += 1
     _open(state, slot)
-    if job.part < task.parts:
-        if task.streams:
-            _occupy_links(tables, state, attack, False)
-        return
     run.holder = NOBODY
+    if job.part < task.parts:
+        if state.rings[task.domain] == slot:
+            state.rings[task.domain] = NOBODY
+        job.begun = 0
+        job.waiting = 1
+        return
     job.alive = 0
     if state.rings[task.domain] == slot:
         state.rings[task.domain] = NOBODY
@@ -363,7 +375,7 @@ def _settle(tables: Tables, state: State, attack: Any, seen: Any) -> None:
 
 @inlined
 def _copies_for(tables: Tables, state: State) -> int:
-    """Whose stream goes on: the holder's, or beside a resident holder the ring's owner's."""
+    """Which stream goes on: the holder's, or with a resident holder that of the ring's owner."""
     run = state.run[0]
     if run.holder != NOBODY and tables.tasks[state.jobs[run.holder].task].streams:
         return NOBODY if run.phase == DISPATCH else int(run.holder)
@@ -388,6 +400,8 @@ def _start_copies(tables: Tables, state: State, attack: Any) -> None:
     if owner == NOBODY:
         return
     job = state.jobs[owner]
+    if state.run[0].now < job.opens_s:
+        return
     part = _part(tables, state, owner)
     for number in range(state.links.shape[0]):
         link = state.links[number]

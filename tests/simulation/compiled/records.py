@@ -15,10 +15,12 @@ JOB = np.dtype(
         ("epoch", "i8"),
         ("published", "i8"),
         ("consumed", "i8"),
+        ("opens_s", "f8"),
         ("waiting", "i8"),
         ("alive", "i8"),
         ("begun", "i8"),
         ("stood", "i8"),
+        ("starts", "i8"),
     ],
     align=True,
 )

@@ -11,7 +11,7 @@ from tests.simulation.compiled.engine import play_many
 from tests.simulation.compiled.records import ATTACK, SEEN
 from tests.simulation.compiled.tables import Table, Tables
 
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.simulation.device import Machine, Noise, Seen, simulate
 from tierline_operator.simulation.job import TaskModel
 from tierline_operator.simulation.releases import Arrivals, Pattern

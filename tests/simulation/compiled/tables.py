@@ -29,6 +29,7 @@ TASK = np.dtype(
         ("ring", "i8"),
         ("first_part", "i8"),
         ("parts", "i8"),
+        ("starts", "i8"),
     ],
     align=True,
 )
@@ -95,6 +96,7 @@ def tables_of(tasks: Sequence[TaskModel], machine: Machine) -> Tables:
                 task.ring_extents,
                 len(parts),
                 len(task.parts),
+                task.starts,
             )
         )
         for part in task.parts:

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.device import Releases, SimTask, simulate
 from tests.unit.admission.reference import random_tasks
 
+from tierline_operator.admission import response
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.response import worst_responses
 
@@ -67,6 +68,26 @@ def test_responses_meet_deadlines_exactly_when_the_test_accepts() -> None:
             )
     assert checked > 100
     assert tight > 5
+
+
+def test_bounds_from_one_pass_lie_between_the_exact_ones_and_the_deadlines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(8)
+    shares: list[float] = []
+    for _ in range(400):
+        tasks = random_tasks(rng, load=float(rng.uniform(0.2, 0.99)))
+        exact = worst_responses(tasks)
+        with monkeypatch.context() as many:
+            many.setattr(response, "EXACT", 0)
+            bounds = worst_responses(tasks)
+        for task, least, bound in zip(tasks, exact, bounds, strict=True):
+            assert (least is None) == (bound is None)
+            if least is not None and bound is not None and task.deadline_s is not None:
+                assert least <= bound <= task.deadline_s
+                shares.append(least / bound)
+    assert len(shares) > 100
+    assert np.median(shares) > 0.7
 
 
 def test_no_simulated_job_responds_later_and_some_respond_as_late() -> None:

@@ -1,7 +1,7 @@
 """Run a coroutine test in a loop that is made for it and closed after it.
 
-`in_loop` uses the agent's own kind of loop; `in_virtual_time` one whose clock jumps to the next
-timer when nothing else is to do, so that a test of minutes takes none.
+`in_loop` uses the agent's own kind of loop; `in_virtual_time` one with a clock that jumps to
+the next timer when nothing else is to do, so that a test of minutes takes none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import gc
+from dataclasses import asdict, replace
 
-from tierline_agent.accounting import FastMemory, JobLog, JobRecord, TaskCounters
+from tierline_agent.telemetry.accounting import FastMemory, JobLog, JobRecord, TaskCounters
 
 RECORD = JobRecord(
     task="t",
@@ -30,6 +31,14 @@ def test_a_reader_gets_each_record_once_and_is_told_what_it_lost() -> None:
     assert log.since(5)["jobs"] == []
     log.append(replace(RECORD, job=5))
     assert [job["job"] for job in log.since(first["cursor"])["jobs"]] == [5]
+
+
+def test_the_garbage_collector_does_not_pass_over_records() -> None:
+    log = JobLog(limit=3)
+    log.append(RECORD)
+    gc.collect()
+    assert not any(gc.is_tracked(record) for record in log._records)
+    assert log.since(0)["jobs"] == [asdict(RECORD)]
 
 
 def test_a_cursor_of_another_agent_is_harmless() -> None:

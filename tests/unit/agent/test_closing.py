@@ -1,4 +1,4 @@
-"""Whoever closes what clients sent may wait; nobody else does.
+"""The thread that closes what clients sent may wait; nothing else does.
 
 Whatever a client can put together is closed: sockets with SO_LINGER and data that nobody reads, in
 a connection, and in a connection in a connection.
@@ -6,6 +6,7 @@ a connection, and in a connection in a connection.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
@@ -17,21 +18,25 @@ from pathlib import Path
 
 import pytest
 
-from tierline_agent import closing as subject
-from tierline_agent.closing import Closer
+from tierline_agent.transport import closing as subject
+from tierline_agent.transport.closing import Closer
 
-LINGER_S = 1
-AT_ONCE_S = 0.5
+LINGER_S = 60
+AT_ONCE_S = 30.0
+"""Far less than what lingers takes, and long for a machine that is busy with other things."""
 
 
 @contextmanager
-def lingering(seconds: int = LINGER_S) -> Iterator[int]:
-    """The last descriptor of a TCP socket whose close waits for a peer that does not read."""
+def lingering() -> Iterator[int]:
+    """The last descriptor of a TCP socket that waits in close for a peer that does not read.
+
+    At the end the peer is gone, and nothing is waited for any more.
+    """
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         ours = socket.create_connection(listener.getsockname())
         with closing(listener.accept()[0]):
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_S))
             ours.setblocking(False)
             with suppress(BlockingIOError):
                 while True:
@@ -70,9 +75,9 @@ def is_closed(descriptor: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("depth", [0, 1], ids=["a socket", "a connection with a socket"])
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
 def test_what_lingers_is_closed_at_once_and_elsewhere(depth: int) -> None:
-    with lingering(600) as sent:
+    with lingering() as sent:
         descriptor = sent
         for _ in range(depth):
             descriptor = inside_a_connection(descriptor)
@@ -82,8 +87,35 @@ def test_what_lingers_is_closed_at_once_and_elsewhere(depth: int) -> None:
         assert until(lambda: is_closed(descriptor)) < AT_ONCE_S
 
 
+@pytest.mark.parametrize("may", [True, False], ids=["", "no own table of descriptors"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_what_was_left_in_a_connection_is_dropped_and_not_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, may: bool
+) -> None:
+    """A record lock stands for a file of FUSE whose server does not answer to FLUSH.
+
+    The kernel gives it up, and sends FLUSH, when a process closes any descriptor of the file. What
+    is only dropped leaves it.
+    """
+    if not may:
+        monkeypatch.setattr(subject, "_CLOSE_RANGE", 0xFFFF)  # no such call
+    path = tmp_path / "file"
+    path.touch()
+    connection = inside_a_connection(os.open(path, os.O_RDWR))
+    for _ in range(depth):
+        connection = inside_a_connection(connection)
+    with path.open("r+b") as locked, path.open("r+b") as other:
+        fcntl.lockf(locked, fcntl.LOCK_EX)
+        Closer().close("a", [connection])
+        until(lambda: is_closed(connection))
+        asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(other, fcntl.F_OFD_GETLK, asked)
+        assert struct.unpack("hhqqi0q", answer)[0] == fcntl.F_WRLCK, "the lock is still there"
+
+
 def test_a_task_waits_for_its_own_descriptors_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "MOST", 4)
+    monkeypatch.setattr(subject, "_CLOSE_RANGE", 0xFFFF)  # no such call: what lingers waits
     drained = threading.Event()
     with lingering() as descriptor:
         deep = inside_a_connection(inside_a_connection(inside_a_connection(descriptor)))
@@ -95,17 +127,18 @@ def test_a_task_waits_for_its_own_descriptors_only(monkeypatch: pytest.MonkeyPat
         assert until(lambda: is_closed(other)) < AT_ONCE_S
         assert closer.is_full("hostile", drained.set), "its closing takes longer"
         assert not closer.is_full("good", drained.set)
-        assert drained.wait(60)
-        assert not closer.is_full("hostile", drained.set)
+    assert drained.wait(AT_ONCE_S)
+    assert not closer.is_full("hostile", drained.set)
 
 
 def test_nothing_stays_open_or_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "_IDLE_S", 0.01)
+    # What other tests left may end meanwhile.
     before, threads = open_descriptors(), threading.active_count()
     closer = Closer()
     for number in range(200):
         closer.close(f"task-{number % 3}", [inside_a_connection(os.dup(0)), os.dup(0)])
-    until(lambda: open_descriptors() == before)
-    until(lambda: threading.active_count() == threads)
+    until(lambda: open_descriptors() <= before)
+    until(lambda: threading.active_count() <= threads)
     closer.close("task-0", [os.dup(0)])
-    until(lambda: open_descriptors() == before)
+    until(lambda: open_descriptors() <= before)

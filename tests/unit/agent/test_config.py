@@ -68,6 +68,9 @@ def test_faults_are_named(changes: dict[str, Any], field: str) -> None:
 def test_files_that_are_no_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not JSON"):
         parse_config("{", "test")
+    for text in ("[1, 2]", "null", "3"):
+        with pytest.raises(ConfigError, match="in test: they are no JSON object; write one with"):
+            parse_config(text, "test")
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "missing")
 

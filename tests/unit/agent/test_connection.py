@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import array
 import asyncio
 import fcntl
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,10 +17,11 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent import protocol as p
-from tierline_agent.connection import Connection
-from tierline_agent.errors import ConnectionViolation
-from tierline_agent.readiness import Readiness
+from tierline_agent.errors import ConnectionViolation, NothingToOffer
+from tierline_agent.transport import protocol as p
+from tierline_agent.transport.connection import Connection
+from tierline_agent.transport.in_flight import InFlight
+from tierline_agent.transport.readiness import Readiness
 
 LIMIT_BYTES = 1 << 17
 AT_ONCE = 32
@@ -31,6 +36,8 @@ class Peer:
     messages: list[p.Message] = field(default_factory=list)
     violations: list[Exception] = field(default_factory=list)
     closed: int = 0
+    takes_s: float = 0
+    """A message keeps the event loop for so long."""
     pauses: bool = False
     sends_on: bool = False
     """The client sends the next message while one is worked with."""
@@ -38,6 +45,7 @@ class Peer:
     """The connection is closed at this message."""
     taken: list[list[int]] = field(default_factory=list)
     """The descriptors of each FDS message."""
+    takes_descriptors: bool = True
     closed_elsewhere: list[int] = field(default_factory=list)
     """What the connection gave up: itself, and what was sent to it."""
     quiet: list[int] = field(default_factory=list)
@@ -50,12 +58,21 @@ class Peer:
         loop = asyncio.get_running_loop()
         self.readiness = Readiness(loop)
         self.connection = Connection(
-            ours, loop, self.readiness, self, LIMIT_BYTES, self.closed_elsewhere.extend
+            ours,
+            loop,
+            self.readiness,
+            self,
+            LIMIT_BYTES,
+            self.closed_elsewhere.extend,
+            InFlight(lambda: None),
         )
+        self.connection.takes_descriptors = self.takes_descriptors
         self.connection.resume()
 
     def on_message(self, _sequence: int, message: p.Message) -> None:
         self.messages.append(message)
+        if self.takes_s:
+            time.sleep(self.takes_s)
         if self.pauses:
             self.connection.pause()
         if self.sends_on:
@@ -193,6 +210,17 @@ async def test_no_turn_delivers_more_however_much_is_there() -> None:
 
 
 @in_loop
+async def test_messages_that_take_long_have_a_turn_each() -> None:
+    peer = Peer(takes_s=0.003)
+    turns = count_turns(peer)
+    peer.client.sendall(frames(AT_ONCE))
+    await peer.until(lambda: len(peer.messages) == AT_ONCE)
+    assert most_at_once(turns) <= 2
+    assert peer.messages == ended(AT_ONCE)
+    peer.end()
+
+
+@in_loop
 async def test_all_that_a_client_sent_before_it_left_is_delivered() -> None:
     peer = Peer()
     peer.client.sendall(frames(FLOOD))
@@ -308,6 +336,31 @@ async def test_descriptors_that_nobody_expects_are_a_violation(data: bytes) -> N
 
 
 @in_loop
+@pytest.mark.parametrize("before", [b"", frames(2), frames(1)[:5]], ids=["", "others", "a part"])
+async def test_from_one_that_has_nothing_to_offer_none_is_received(before: bytes) -> None:
+    peer = Peer(takes_descriptors=False)
+    open_before = open_descriptors()
+    peer.client.sendall(before)
+    socket.send_fds(peer.client, [p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 1), 1)], [0])
+    await peer.until(lambda: peer.violations)
+    assert isinstance(peer.violations[0], NothingToOffer)
+    assert open_descriptors() == open_before
+    peer.end()
+
+
+@in_loop
+async def test_a_byte_out_of_band_hides_no_descriptors() -> None:
+    peer = Peer(takes_descriptors=False)
+    peer.client.sendall(frames(1))
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0]))]
+    peer.client.sendmsg([b"x"], control, socket.MSG_OOB)
+    peer.client.sendall(frames(1))
+    await peer.until(lambda: peer.violations)
+    assert isinstance(peer.violations[0], NothingToOffer)
+    peer.end()
+
+
+@in_loop
 async def test_a_connection_is_left_in_a_turn_of_its_own() -> None:
     """What is told a client that is gone must not undo what is done meanwhile."""
     peer = Peer()
@@ -317,6 +370,58 @@ async def test_a_connection_is_left_in_a_turn_of_its_own() -> None:
         assert not peer.closed
     await peer.until(lambda: peer.closed)
     peer.end()
+
+
+TOO_MANY_IN_FLIGHT = """
+import asyncio, os, resource, socket, sys
+from tests.unit.agent.test_connection import Peer, p
+from tierline_agent.telemetry.logs import log_to
+from tierline_agent.transport import in_flight
+
+if os.geteuid() == 0:
+    os.setuid(61234)  # root may send on, and what it has in flight is others' too
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+log_to(2)
+
+async def main():
+    flooded, flood = socket.socketpair()
+    peer = Peer()
+    with flooded, flood:
+        try:
+            while True:
+                socket.send_fds(flood, [b"x"], [0] * 50)
+        except OSError as refusal:
+            assert refusal.errno == 109, refusal
+        peer.connection.send(p.Fds(0, p.DescriptorKind.RING, 0, 1), 1, [os.dup(0)])
+        peer.connection.send(p.Ended(1), 2)
+        if sys.argv[1] == "goes on":
+            in_flight.PATIENCE_S = 0.0
+            await peer.until(lambda: peer.closed)
+            return
+        assert not peer.connection.closed
+    loop = asyncio.get_running_loop()
+    data, descriptors, _, _ = await loop.run_in_executor(None, socket.recv_fds, peer.client, 500, 4)
+    assert len(descriptors) == 1
+    rest = len(p.encode(p.Ended(1), 2))
+    while len(data) < rest:
+        data += await loop.run_in_executor(None, peer.client.recv, 500)
+    assert not peer.connection.closed
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("flood", ["passes", "goes on"])
+def test_descriptors_wait_while_too_many_are_in_flight_and_not_for_ever(flood: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TOO_MANY_IN_FLIGHT, flood],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("more of them in flight than the 64 that the agent may have open") == 1
 
 
 @in_loop

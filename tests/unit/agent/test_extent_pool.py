@@ -7,14 +7,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tierline_agent.devices.base import Identity
 from tierline_agent.devices.cpu import CpuDevice
+from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.errors import DescriptorRefused, QuotaExceeded
-from tierline_agent.extents import ExtentPool, Pooled, State
-from tierline_agent.identity import Process
+from tierline_agent.memory.extents import ExtentPool, Pooled, Share, State
+from tierline_agent.processes.identity import Process
 
 EXTENT_BYTES = 64 << 10
 LIMIT = 6
 ALICE, BOB = Process(1, 1), Process(2, 2)
+MOST = 4
+SHARES = {domain: Share(f"task-{domain}", domain, MOST) for domain in "ab"}
 
 
 def pool_of(extents: int = LIMIT) -> tuple[CpuDevice, ExtentPool]:
@@ -56,11 +60,14 @@ class PoolMachine(RuleBasedStateMachine):
         process=st.sampled_from([ALICE, BOB]),
     )
     def take(self, domain: str, count: int, process: Process) -> None:
+        if sum(held[1] == domain for held in self.held) + count > MOST:
+            return  # a session does not ask for more than its plan has
         try:
-            taken = self.pool.take_resident(domain, count, process)
+            taken = self.pool.take_resident(SHARES[domain], count, process)
         except QuotaExceeded:
             return
         for pooled in taken:
+            assert pooled.importers == {process}
             assert set(bytes_of(self.device, pooled)) <= {0, ord(domain)}
             fill(self.device, pooled, domain.encode())
             self.held.append((pooled, domain, process))
@@ -85,6 +92,10 @@ class PoolMachine(RuleBasedStateMachine):
     def within_the_limit(self) -> None:
         assert self.pool.bytes_held <= LIMIT * EXTENT_BYTES
         assert self.pool.count_by_state()[State.RESIDENT] == len(self.held)
+        for share in SHARES.values():
+            extents = self.pool._extents.values()
+            kept = [one for one in extents if one.domain == share.domain and one.importers]
+            assert len(kept) <= share.most
 
     def teardown(self) -> None:
         self.pool.close()
@@ -118,8 +129,8 @@ def test_the_workspace_is_kept_free() -> None:
     _, pool = pool_of(4)
     pool.reserve(EXTENT_BYTES + 1)
     with pytest.raises(QuotaExceeded, match="1 more"):
-        pool.take_resident("a", 3, ALICE)
-    assert len(pool.take_resident("a", 2, ALICE)) == 2
+        pool.take_resident(SHARES["a"], 3, ALICE)
+    assert len(pool.take_resident(SHARES["a"], 2, ALICE)) == 2
     pool.close()
 
 
@@ -127,8 +138,8 @@ def test_what_programs_keep_apart_is_lent_to_nobody() -> None:
     _, pool = pool_of(4)
     pool.reserve(EXTENT_BYTES, EXTENT_BYTES)
     with pytest.raises(QuotaExceeded, match="1 more"):
-        pool.take_resident("a", 3, ALICE)
-    assert len(pool.take_resident("a", 2, ALICE)) == 2
+        pool.take_resident(SHARES["a"], 3, ALICE)
+    assert len(pool.take_resident(SHARES["a"], 2, ALICE)) == 2
     assert len(pool.workspace("a", 1, ALICE)) == 1
     with pytest.raises(QuotaExceeded, match="1 more"):
         pool.workspace("a", 2, ALICE)
@@ -140,20 +151,58 @@ def test_a_workspace_in_extents_is_what_was_kept_free() -> None:
     pool.reserve(2 * EXTENT_BYTES)
     first = pool.workspace("a", 1, ALICE)
     assert pool.workspace("a", 2, BOB)[:1] == first
-    assert len(pool.take_resident("a", 2, ALICE)) == 2
+    assert len(pool.take_resident(SHARES["a"], 2, ALICE)) == 2
     with pytest.raises(QuotaExceeded, match="1 more"):
         pool.workspace("a", 3, ALICE)
     pool.shrink_workspace("a", 0)
     pool.died(ALICE)
-    assert pool.count_by_state()[State.DRAINING] == 2
+    assert pool.count_by_state()[State.WORKSPACE] == 2  # BOB may have them mapped
+    assert pool.workspace("a", 2, ALICE)[:1] == first
+    pool.shrink_workspace("a", 0)
+    pool.died(ALICE)
     pool.died(BOB)
     assert pool.count_by_state()[State.FREE] == 2
     pool.close()
 
 
+def test_a_task_goes_without_what_its_own_processes_left_mapped() -> None:
+    _, pool = pool_of(2 * MOST)
+    left = pool.take_resident(SHARES["a"], 3, ALICE)
+    pool.give_up(left)
+    assert pool.take_resident(SHARES["a"], 3, ALICE) == left  # what it has mapped it may have
+    pool.give_up(left)
+    with pytest.raises(QuotaExceeded, match=r"3 are still mapped by processes .*; end process 1"):
+        pool.take_resident(SHARES["a"], 2, BOB)
+    assert len(pool.take_resident(SHARES["a"], 1, BOB)) == 1
+    assert len(pool.take_resident(SHARES["b"], MOST, BOB)) == MOST
+    pool.died(ALICE)
+    assert len(pool.take_resident(SHARES["a"], 2, BOB)) == 2
+    pool.close()
+
+
+def test_a_task_takes_back_no_more_than_it_has_left_over() -> None:
+    device, earlier = pool_of()
+    offered = [
+        device.export_extent(one.extent) for one in earlier.take_resident(SHARES["a"], 3, BOB)
+    ]
+    lent = earlier.identities()
+    earlier.close()
+    _, pool = pool_of()
+    pool.expect(lent)
+    pool.give_up(pool.take_resident(SHARES["a"], 2, ALICE))
+    for descriptor in offered[:2]:
+        pool.adopt_resident(SHARES["a"], descriptor, BOB)
+    with pytest.raises(QuotaExceeded, match="end process 1"):
+        pool.adopt_resident(SHARES["a"], offered[2], BOB)
+    assert pool.bytes_held == MOST * EXTENT_BYTES
+    for descriptor in offered:
+        os.close(descriptor)
+    pool.close()
+
+
 def test_extents_come_back_by_identity_and_only_into_their_domain() -> None:
     device, earlier = pool_of()
-    pooled = earlier.take_resident("a", 1, ALICE)[0]
+    pooled = earlier.take_resident(SHARES["a"], 1, ALICE)[0]
     fill(device, pooled, b"x")
     descriptor = device.export_extent(pooled.extent)
     lent = earlier.identities()
@@ -162,30 +211,86 @@ def test_extents_come_back_by_identity_and_only_into_their_domain() -> None:
     _, pool = pool_of()
     pool.expect(lent)
     with pytest.raises(DescriptorRefused, match="did not lend"):
-        pool.adopt_resident("b", descriptor, ALICE)
-    again = pool.adopt_resident("a", descriptor, ALICE)
+        pool.adopt_resident(SHARES["b"], descriptor, ALICE)
+    again = pool.adopt_resident(SHARES["a"], descriptor, ALICE)
     assert bytes_of(device, again) == b"x" * EXTENT_BYTES
     with pytest.raises(DescriptorRefused, match="in use"):
-        pool.adopt_resident("a", descriptor, ALICE)
+        pool.adopt_resident(SHARES["a"], descriptor, ALICE)
     os.close(descriptor)
     pool.close()
 
 
-def test_ring_slots_come_back_in_order_and_are_the_same_for_all() -> None:
-    device, earlier = pool_of()
-    ring = earlier.ring("a", 2, ALICE)
-    descriptors = [device.export_extent(pooled.extent) for pooled in ring]
-    lent = earlier.identities()
-    earlier.close()
+def test_what_was_not_brought_back_yet_stays_known_when_others_are_lent_memory() -> None:
+    descriptors = writable_extents(1)
     _, pool = pool_of()
-    pool.expect(lent)
+    pool.expect({identity_of(descriptors[0]): "a"})
+    pool.ring("b", 1, BOB)
+    assert pool.identities()[identity_of(descriptors[0])] == "a"
+    pool.expect_no_more()
+    assert identity_of(descriptors[0]) not in pool.identities()
+    os.close(descriptors[0])
+    pool.close()
+
+
+def writable_extents(count: int) -> list[int]:
+    """Extents as agents lent them that sealed nothing."""
+    found = []
+    for _ in range(count):
+        memory = SharedMemory.create("test", EXTENT_BYTES)
+        found.append(memory.export(writable=True))
+        memory.close()
+    return found
+
+
+def identity_of(descriptor: int) -> Identity:
+    about = os.fstat(descriptor)
+    return Identity(about.st_dev, about.st_ino)
+
+
+def test_ring_slots_come_back_in_order_and_are_the_same_for_all() -> None:
+    descriptors = writable_extents(2)
+    _, pool = pool_of()
+    pool.expect({identity_of(one): "a" for one in descriptors})
     with pytest.raises(DescriptorRefused, match="not the next"):
         pool.adopt_ring("a", 1, descriptors[1], ALICE)
-    first = [pool.adopt_ring("a", slot, fd, ALICE) for slot, fd in enumerate(descriptors)]
-    second = [pool.adopt_ring("a", slot, fd, BOB) for slot, fd in enumerate(descriptors)]
+    first, second = [
+        [pool.adopt_ring("a", slot, fd, who) for slot, fd in enumerate(descriptors)]
+        for who in (ALICE, BOB)
+    ]
     assert first == second
     with pytest.raises(DescriptorRefused, match="another one"):
         pool.adopt_ring("a", 0, descriptors[1], BOB)
     for descriptor in descriptors:
         os.close(descriptor)
+    pool.close()
+
+
+def test_what_clients_could_write_is_never_lent_as_resident_extents() -> None:
+    """It is destroyed where there is no room for other memory."""
+    device, pool = pool_of(2)
+    lent = pool.workspace("a", 2, ALICE)
+    for one in lent:
+        os.close(device.export_extent(one.extent, writable=True))
+    pool.shrink_workspace("a", 0)
+    pool.died(ALICE)
+    residents = pool.take_resident(SHARES["a"], 2, BOB)
+    assert not {one.key for one in residents} & {one.key for one in lent}
+    pool.close()
+
+
+def test_what_was_brought_back_is_lent_to_nobody_else() -> None:
+    device, earlier = pool_of()
+    (resident,) = earlier.take_resident(SHARES["a"], 1, ALICE)
+    descriptor = device.export_extent(resident.extent, sealed=True)
+    lent = earlier.identities()
+    earlier.close()
+    _, pool = pool_of()
+    pool.expect(lent)
+    with pytest.raises(DescriptorRefused, match="nobody can write"):
+        pool.adopt_ring("a", 0, descriptor, ALICE)
+    back = pool.adopt_resident(SHARES["a"], descriptor, ALICE)
+    pool.give_up([back])
+    pool.died(ALICE)
+    assert pool.ring("a", 1, BOB) != [back]
+    os.close(descriptor)
     pool.close()

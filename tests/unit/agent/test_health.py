@@ -6,9 +6,9 @@ from urllib.error import HTTPError
 
 import pytest
 
-from tierline_agent.endpoint import Endpoint
-from tierline_agent.health import STUCK_S, Health
-from tierline_agent.metrics import Metrics
+from tierline_agent.telemetry.endpoint import Endpoint
+from tierline_agent.telemetry.health import STUCK_S, Health
+from tierline_agent.telemetry.metrics import Metrics
 
 
 class Clock:

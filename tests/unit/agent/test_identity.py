@@ -1,4 +1,4 @@
-"""Who a peer is, and when it dies, with real processes."""
+"""Which process a peer is, and when it dies, with real processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent import identity
 from tierline_agent.errors import ConnectionViolation
-from tierline_agent.identity import Process, ProcessWatch
+from tierline_agent.processes import identity
+from tierline_agent.processes.identity import Process, ProcessWatch
 
 BEYOND_SELECT = 1024
 """The first descriptor that select(2) cannot ask about."""

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tierline_agent.leases import LeaseManager, Ticket
 from tierline_agent.policy.leases import Rank
+from tierline_agent.scheduling.leases import LeaseManager, Ticket
 
 
 @dataclass
@@ -15,10 +16,21 @@ class Desk:
     waits_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.leases = LeaseManager(lambda: self.now_ns, self.waits_s.append)
+        self.timers: list[Callable[[], None]] = []
+        self.leases = LeaseManager(
+            lambda: self.now_ns, self.waits_s.append, lambda _s, then: self.timers.append(then)
+        )
 
-    def ask(self, name: str, deadline_ns: int, rank: Rank = Rank.GUARANTEED) -> Ticket:
-        ticket = self.leases.ticket(deadline_ns, rank)
+    def expire(self) -> None:
+        """All timers end."""
+        due, self.timers = self.timers, []
+        for then in due:
+            then()
+
+    def ask(
+        self, name: str, deadline_ns: int, rank: Rank = Rank.GUARANTEED, eligible_ns: int = 0
+    ) -> Ticket:
+        ticket = self.leases.ticket(deadline_ns, rank, eligible_ns=eligible_ns)
         self.leases.request(ticket, lambda _now_ns: self.granted.append(name))
         return ticket
 
@@ -28,6 +40,61 @@ def test_a_free_lease_is_granted_at_once() -> None:
     ticket = desk.ask("only", 5)
     assert desk.granted == ["only"]
     assert desk.leases.holder is ticket
+
+
+def test_a_lease_is_idle_while_nobody_with_a_rank_has_it_or_wants_it() -> None:
+    desk = Desk()
+    ticket = desk.ask("only", 5)
+    desk.now_ns = 10
+    assert desk.leases.idle_ns < 10
+    desk.leases.release(ticket)
+    assert desk.leases.idle_ns == 10
+
+
+def test_between_two_jobs_of_a_release_only_who_is_due_earlier_gets_the_lease() -> None:
+    desk = Desk()
+    first = desk.ask("first", 20)
+    desk.ask("later", 30)
+    desk.leases.keep(first.claim, 100)
+    desk.leases.release(first)
+    assert desk.granted == ["first"]
+    urgent = desk.ask("urgent", 10)
+    assert desk.granted == ["first", "urgent"]
+    desk.leases.release(urgent)
+    desk.now_ns = 10
+    assert desk.leases.idle_ns < 10
+    second = desk.ask("second", 20)
+    desk.leases.let_go(first.claim.key)
+    assert desk.granted == ["first", "urgent", "second"]
+    desk.leases.keep(second.claim, 100)
+    desk.leases.release(second)
+    desk.expire()
+    assert desk.granted == ["first", "urgent", "second", "later"]
+
+
+def test_one_before_its_time_is_served_only_while_nobody_else_waits() -> None:
+    desk = Desk()
+    holder = desk.ask("early", 10, eligible_ns=5)
+    desk.ask("early again", 20, eligible_ns=15)
+    later = desk.ask("later", 100)
+    desk.leases.release(holder)
+    assert desk.granted == ["early", "later"]
+    desk.leases.release(later)
+    assert desk.granted == ["early", "later", "early again"]
+
+
+def test_a_holder_is_asked_when_the_time_of_one_that_waits_comes() -> None:
+    desk, asked = Desk(), list[str]()
+    long = desk.leases.ticket(100, Rank.GUARANTEED, lambda: asked.append("long"))
+    desk.leases.request(long, lambda _now_ns: desk.granted.append("long"))
+    desk.ask("early", 10, eligible_ns=5)
+    assert not desk.leases.must_yield(long)
+    desk.expire()  # a clock that is a little ahead
+    assert asked == []
+    desk.now_ns = 5
+    desk.expire()
+    assert asked == ["long"]
+    assert desk.leases.must_yield(long)
 
 
 def test_waiters_follow_by_deadline_and_their_waits_are_measured() -> None:

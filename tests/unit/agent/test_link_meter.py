@@ -4,15 +4,15 @@ import pytest
 from tests.unit.planning.shapes import LINK, device, task
 
 from tierline_agent.config import DeviceSettings
-from tierline_agent.link_meter import (
+from tierline_agent.links.meter import (
     DRIFT_SPANS,
     SPAN_NS,
     WINDOW_TRANSFERS,
     LinkMeter,
     LinkRate,
 )
-from tierline_api.device import DeviceKind
-from tierline_api.margins import MARGINS
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.margins import MARGINS
 from tierline_operator.planning.options import Task
 from tierline_operator.planning.request import Margins
 

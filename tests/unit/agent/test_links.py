@@ -9,7 +9,7 @@ import pytest
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent.errors import LinkClosed
-from tierline_agent.links import Link, Transfer
+from tierline_agent.links.link import Link, Transfer
 from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT
 
 TIMEOUT_S = 60.0

@@ -15,33 +15,39 @@ from pathlib import Path
 
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent.accounting import FastMemory
 from tierline_agent.devices.cpu import CpuDevice, CpuWords
-from tierline_agent.execution import Executor
-from tierline_agent.identity import Process
-from tierline_agent.leases import LeaseManager
-from tierline_agent.links import Link
+from tierline_agent.links.link import Link
 from tierline_agent.policy.leases import Rank
+from tierline_agent.policy.preemption import Allowance, Scheduling, Terms
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.sources import Source
-from tierline_agent.state import LeaseMark
-from tierline_agent.work import Job
+from tierline_agent.processes.identity import Process
+from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling.execution import Execution, Job, Yielding
+from tierline_agent.scheduling.executor import Executor
+from tierline_agent.scheduling.leases import LeaseManager
+from tierline_agent.telemetry.accounting import FastMemory
+from tierline_agent.tiers.sources import Source
 from tierline_client import words
 
 EXTENT_BYTES = 64 << 10
 HOUR_NS = 3600 * 10**9
 TIMEOUT_S = 60.0
 CONSUMED_OFFSET = 64
+FREELY = Allowance(0, 0, 0)
 
 
 class Stalled:
-    """A job of four extents through two slots, whose client has not read the first yet."""
+    """A job of four extents through two slots; its client has not read the first yet."""
 
     def __init__(self, link: Link, flags: CpuWords) -> None:
         self.link = link
         self.order: list[str] = []
         """What the link moved."""
         self._flags = flags
+
+    def start(self, executor: Executor, execution: Execution) -> None:
+        self.executor, self.execution = executor, execution
+        executor.begin(execution, lambda _now_ns: None)
 
     def move(self, what: str, _target: memoryview | None = None) -> int:
         self.order.append(what)
@@ -79,16 +85,18 @@ async def stalled(folder: Path, planned_ns: int) -> AsyncIterator[Stalled]:
             domain="default",
             deadline_ns=time.monotonic_ns() + HOUR_NS,
             rank=Rank.GUARANTEED,
+            eligible_ns=0,
             workspace_bytes=0,
             sources=sources,
             ring=[device.create_extent() for _ in range(2)],
             words=flags,
             planned_ns=planned_ns,
+            yielding=Yielding(flags, Terms(Scheduling.RING_KEEPING, HOUR_NS, 1), FREELY),
         ),
         lambda failure: job.order.append(str(failure)),
     )
     try:
-        executor.begin(execution, lambda _now_ns: None)
+        job.start(executor, execution)
         await job.published(2)
         yield job
     finally:
@@ -117,3 +125,35 @@ async def test_a_job_that_has_had_its_time_is_not_waited_for(tmp_path: Path) -> 
         await asyncio.wait_for(job.load("load", "cpu"), TIMEOUT_S)
         assert sorted(job.order) == ["0", "1", "load"]
         await job.finish()
+
+
+@in_loop
+async def test_a_parked_jobs_stream_counts_on_its_link_while_others_have_the_device(
+    tmp_path: Path,
+) -> None:
+    async with stalled(tmp_path, 1) as job:
+        urgent = job.executor.prepare(
+            Job(
+                token=2,
+                process=Process(1, 1),
+                domain="default",
+                deadline_ns=0,
+                rank=Rank.GUARANTEED,
+                eligible_ns=0,
+                workspace_bytes=0,
+                sources=[],
+                ring=[],
+                words=None,
+                planned_ns=HOUR_NS,
+            ),
+            lambda failure: job.order.append(str(failure)),
+        )
+        job.executor.begin(urgent, lambda _now_ns: None)
+        job.executor.park(job.execution, 0, lambda: None)
+        load = asyncio.ensure_future(job.load("load", "cpu"))
+        await job.load("another device's", "gpu-0")
+        await job.finish()
+        await asyncio.wait_for(load, TIMEOUT_S)
+        moved = [job.order.index(what) for what in ("another device's", "2", "3", "load")]
+        assert moved == sorted(moved)
+        job.executor.end(urgent)

@@ -16,11 +16,11 @@ from random import Random
 
 import pytest
 
-from tierline_agent.identity import Process, start_ticks
-from tierline_agent.leases import LeaseManager, Ticket
-from tierline_agent.open_lease import OpenLease, close_all
 from tierline_agent.policy.leases import Rank
-from tierline_agent.state import LeaseMark
+from tierline_agent.processes.identity import Process, start_ticks
+from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling.leases import LeaseManager, Ticket
+from tierline_agent.scheduling.open_lease import OpenLease, close_all
 
 SELF = Process(os.getpid(), start_ticks(os.getpid()) or 0)
 ARENA = 3

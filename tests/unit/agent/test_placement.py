@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierline_agent.errors import QuotaExceeded
-from tierline_agent.placement import (
+from tierline_agent.policy.layout import (
     check_layers,
     check_pinned,
     check_span_fits,
@@ -13,7 +13,7 @@ from tierline_agent.placement import (
     residents_of,
     streamed_of,
 )
-from tierline_agent.protocol import RESIDENT_BIT, LayerSpan
+from tierline_agent.transport.protocol import RESIDENT_BIT, LayerSpan
 
 
 @given(count=st.integers(1, 40), ring=st.integers(1, 6), data=st.data())

@@ -18,14 +18,14 @@ from tests.unit.planning.shapes import layout_of
 
 from tierline_agent.policy import preemption
 from tierline_api.layout import ArenaLayout
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.simulation.device import Machine, simulate
 from tierline_operator.simulation.job import TaskModel
 from tierline_operator.simulation.releases import Arrivals, Pattern
 
-TICK_S = 1 / 1024
+TICK_S = 1 / 512  # a whole number of nanoseconds
 LINK = LinkRate(128.0)
 UNTIL_S = 40.0
 SAME = {

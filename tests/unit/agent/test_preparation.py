@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tierline_agent.preparation import room_beside
+from tierline_agent.devices.preparation import room_beside
 
 GPU = "GPU-1"
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tierline_agent.identity import Process
-from tierline_agent.reclaims import Reclaims
+from tierline_agent.processes.identity import Process
+from tierline_agent.processes.reclaim_latency import Reclaims
 
 ALICE, BOB = Process(1, 1), Process(2, 2)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.loops import in_loop, in_virtual_time
 
-from tierline_agent.identity import Process, ProcessWatch, start_ticks
-from tierline_agent.kills import Kills
-from tierline_agent.leases import LeaseManager
 from tierline_agent.policy.leases import Rank
-from tierline_agent.recovery import ClientBook, ClientRecord, Recovery
-from tierline_agent.state import LeaseMark
+from tierline_agent.processes.identity import Process, ProcessWatch, start_ticks
+from tierline_agent.processes.interventions import Interventions
+from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling.leases import LeaseManager
+from tierline_agent.scheduling.recovery import ClientBook, ClientRecord, Recovery
+from tierline_agent.telemetry.metrics import Metrics
 
 
 def process_of(pid: int) -> Process:
@@ -39,7 +40,13 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 class Restarted:
     """An agent that finds what an earlier one wrote down."""
 
-    def __init__(self, folder: Path, *records: ClientRecord, holder: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *records: ClientRecord,
+        holder: int | None = None,
+        unreadable: bytes | None = None,
+    ) -> None:
         before = ClientBook(folder / "clients")
         for record in records:
             before.note(record)
@@ -47,30 +54,41 @@ class Restarted:
         if holder is not None:
             process = next(record.process for record in records if record.token == holder)
             self.mark.set(holder, process)
+        if unreadable is not None:
+            (folder / "clients").write_bytes(unreadable)
+        self.other_mark = LeaseMark(folder / "other")
+        self.other_leases = LeaseManager(lambda: 0)
+        self.all_back = 0
         self.leases = LeaseManager(lambda: 0)
         self.watch = ProcessWatch(asyncio.get_running_loop())
         self.book = ClientBook(folder / "clients")
         self.recovery = Recovery(
             book=self.book,
-            devices=[(self.mark, self.leases)],
+            devices=[(self.mark, self.leases), (self.other_mark, self.other_leases)],
             watch=self.watch,
-            kills=Kills(self.watch),
+            interventions=Interventions(self.watch, Metrics("")),
             recovery_s=2,
             holder_grace_s=30,
+            all_back=self.note_all_back,
         )
 
-    def grants(self) -> bool:
-        """Whether a request would be granted now."""
+    def note_all_back(self) -> None:
+        self.all_back += 1
+
+    def grants(self, *, other: bool = False) -> bool:
+        """Whether a request would be granted now, of the device or the other one."""
+        leases = self.other_leases if other else self.leases
         granted: list[int] = []
-        ticket = self.leases.ticket(0, Rank.GUARANTEED)
-        self.leases.request(ticket, granted.append)
-        self.leases.release(ticket)
+        ticket = leases.ticket(0, Rank.GUARANTEED)
+        leases.request(ticket, granted.append)
+        leases.release(ticket)
         return bool(granted)
 
     def close(self) -> None:
         self.recovery.close()
         self.watch.close()
         self.mark.close()
+        self.other_mark.close()
 
 
 @in_virtual_time
@@ -114,6 +132,63 @@ async def test_nobody_passes_a_live_holder_however_long_it_takes(tmp_path: Path)
     assert agent.grants()
     assert agent.mark.read() is None
     assert not agent.recovery.may_resume(1)
+    agent.close()
+
+
+@in_virtual_time
+async def test_a_holder_keeps_nobody_from_another_device(tmp_path: Path) -> None:
+    agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1)
+    assert not agent.grants(other=True)
+    await asyncio.sleep(2.1)
+    assert agent.grants(other=True)
+    assert not agent.grants()
+    assert agent.recovery.pending, "nothing is stored: what the holder has there may go"
+    agent.recovery.attached(1, 1)
+    assert agent.grants()
+    await agent.recovery.settled()
+    agent.close()
+
+
+UNREADABLE = [b"", b"{", b"\xff" * 4000, b"[" * 100_000, b'{"boot": 5}']
+
+
+@in_virtual_time
+@pytest.mark.parametrize("content", UNREADABLE, ids=["empty", "cut", "garbage", "deep", "no book"])
+async def test_of_a_book_that_cannot_be_read_anybody_may_come_back(
+    tmp_path: Path, content: bytes
+) -> None:
+    record = ClientRecord(1, "a", SELF, 1)
+    for _ in range(2):  # the agent that finds it so dies, and the next one comes
+        agent = Restarted(tmp_path, unreadable=content)
+        await asyncio.sleep(1.9)
+        assert (agent.grants(), agent.all_back, agent.recovery.pending) == (False, 0, True)
+        agent.book.note(record)
+        agent.close()
+        content = (tmp_path / "clients").read_bytes()
+    await asyncio.sleep(0)
+    agent = Restarted(tmp_path)
+    assert agent.recovery.record_of(1, "a", SELF) == record
+    agent.recovery.attached(1, 1)
+    assert (agent.grants(), agent.all_back) == (False, 0)
+    await asyncio.sleep(2.1)
+    assert (agent.grants(), agent.all_back, agent.recovery.pending) == (True, 1, False)
+    agent.close()
+    agent = Restarted(tmp_path, ClientRecord(2, "a", SELF, 0))
+    assert not agent.book.has_unknown
+    agent.close()
+
+
+@in_virtual_time
+async def test_a_holder_that_the_book_does_not_have_goes_on(tmp_path: Path) -> None:
+    agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1, unreadable=b"")
+    assert agent.recovery.record_of(1, "a", Process(SELF.pid, 1)) is None
+    assert agent.recovery.record_of(2, "a", SELF) is None
+    assert agent.recovery.record_of(1, "a", SELF) is not None
+    agent.recovery.attached(1, 0)
+    await asyncio.sleep(2.1)
+    assert agent.recovery.may_resume(1)
+    agent.recovery.has_offered_all(1)
+    assert agent.grants()
     agent.close()
 
 

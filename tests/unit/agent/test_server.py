@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent import server
-from tierline_agent.closing import Closer
 from tierline_agent.config import Limits
-from tierline_agent.identity import ProcessWatch
-from tierline_agent.node import Node
-from tierline_agent.tasks import Task
+from tierline_agent.context import Node
+from tierline_agent.processes.identity import ProcessWatch
+from tierline_agent.registry import Task
+from tierline_agent.sessions import server
+from tierline_agent.transport.closing import Closer
 
 
 @in_loop

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from tests.unit.planning.shapes import device, task
 
-from tierline_agent.link_meter import DRIFT_SPANS, SPAN_NS, LinkRate
-from tierline_agent.links import Link
-from tierline_agent.reporting import describe_link
-from tierline_api.device import DeviceKind
-from tierline_api.memnode import Device, Health, MemNode, MemNodeStatus, TierStatus
-from tierline_api.metadata import ClusterObjectMeta
-from tierline_api.plan import Tier
+from tierline_agent.links.link import Link
+from tierline_agent.links.meter import DRIFT_SPANS, SPAN_NS, LinkRate
+from tierline_agent.reporting.snapshot import describe_link
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memnode import Device, Health, MemNode, MemNodeStatus, TierStatus
+from tierline_api.objects.plan import Tier
+from tierline_api.schema.metadata import ClusterObjectMeta
 from tierline_operator.planning.from_api import capacity_of
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins
@@ -77,6 +77,12 @@ def test_admission_is_asked_again_with_what_a_slow_link_does_now(link: Link) -> 
     copies(link, 1.0)
     assert offered(link) == (Health.HEALTHY, before)
     assert told == [link]
+
+
+def test_the_typical_rate_is_shown_and_the_worst_is_planned_with(link: Link) -> None:
+    described = describe_link(link, "cpu", 1)
+    assert described is not None
+    assert described.typical_bandwidth == 2 * described.bandwidth == 2 * PLANNED_BYTES_PER_S
 
 
 def test_the_turns_of_other_devices_are_not_offered(link: Link) -> None:

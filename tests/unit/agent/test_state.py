@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tierline_agent.identity import Process
-from tierline_agent.state import BootFile, LeaseMark, read_json, write_json
+from tierline_agent.processes.identity import Process
+from tierline_agent.processes.state import BootFile, LeaseMark, read_json, write_json
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -25,6 +29,59 @@ def test_what_is_no_json_counts_as_nothing(tmp_path: Path) -> None:
     assert read_json(tmp_path / "missing") is None
     (tmp_path / "torn").write_text('{"a": ')
     assert read_json(tmp_path / "torn") is None
+
+
+def foreign(path: Path) -> None:
+    path.touch()
+    os.chown(path, 65534, 65534)
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+KINDS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "pipe": ("a pipe", os.mkfifo),
+    "folder": ("a folder", Path.mkdir),
+    "device": ("a device", lambda path: os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))),
+    "link to a device": ("a link", lambda path: path.symlink_to("/dev/zero")),
+    "link to nothing": ("a link", lambda path: path.symlink_to("nothing")),
+    "of another user": ("a file of user 65534", foreign),
+    "sparse": ("a file of 1099511627776 bytes", sparse),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_no_file_of_ours_is_put_aside_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    path = tmp_path / "file"
+    kind, make = KINDS[name]
+    make(path)
+    assert (read_json(path), read_json(path)) == (None, None)
+    assert [record.message for record in caplog.records] == [
+        f"{path} is {kind}, which no agent made; put aside as file.odd"
+    ]
+    assert os.path.lexists(tmp_path / "file.odd")
+    make(tmp_path / "file.new")  # in the way of writing
+    write_json(path, [1], durable=True)
+    assert read_json(path) == [1]
+    LeaseMark(path).close()
+
+
+def test_what_was_put_aside_before_stays_if_it_has_to(tmp_path: Path) -> None:
+    (tmp_path / "file.odd" / "inside").mkdir(parents=True)
+    os.mkfifo(tmp_path / "file")
+    assert read_json(tmp_path / "file") is None
+    assert (tmp_path / "file.odd1").is_fifo()
+    assert (tmp_path / "file.odd" / "inside").is_dir()
+
+
+def test_a_failure_to_write_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
+        write_json(tmp_path / "file", [1], durable=False)
 
 
 def test_a_boot_file_counts_in_its_boot_only(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tests.unit.agent.loops import in_loop
 
-from tierline_agent import probe
 from tierline_agent.config import TierSettings
 from tierline_agent.devices.cpu import CpuDevice
-from tierline_agent.link_meter import LinkMeter
-from tierline_agent.storage import Storage
+from tierline_agent.links.meter import LinkMeter
+from tierline_agent.storage import probe
+from tierline_agent.storage.node_tiers import Storage
 from tierline_agent.tiers.memory import scratch
 
 EXTENT_BYTES = 64 << 10

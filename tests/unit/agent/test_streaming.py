@@ -11,12 +11,12 @@ from tests.unit.agent.loops import in_loop
 
 from tierline_agent.devices.base import Ahead, Extent, StreamOrder
 from tierline_agent.devices.cpu import CpuDevice, CpuWords
+from tierline_agent.devices.host_stream import Stream, StreamRunner
 from tierline_agent.errors import StreamFailed
-from tierline_agent.links import Link
+from tierline_agent.links.link import Link
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.sources import Source
-from tierline_agent.streaming import Stream, StreamRunner
 from tierline_agent.tiers import CorruptExtent
+from tierline_agent.tiers.sources import Source
 from tierline_client import words
 
 EXTENT_BYTES = 64 << 10
@@ -122,7 +122,7 @@ def bench() -> Iterator[Bench]:
 
 
 def damaged(_target: memoryview) -> int:
-    """Read an extent whose bytes are not what they were."""
+    """Read an extent with changed bytes."""
     raise CorruptExtent("not what was stored")
 
 

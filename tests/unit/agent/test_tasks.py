@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
-from tierline_agent.tasks import (
+from tierline_agent.registry import (
     Capacity,
     DeviceCapacity,
     Registration,
@@ -184,7 +184,7 @@ def test_terms_change_in_place_and_a_plan_when_nobody_has_its_arenas(tmp_path: P
     assert tasks.revise(faster) is task
     assert task.registration.deadline_ns == 5
 
-    task.arena_owner = object()
+    task.arena_users.add("a client")
     larger = registration("a", resident=2)
     tasks.revise(larger)
     assert (task.registration.deadline_ns, len(task.plan.resident_extents)) == (10, 0)
@@ -192,7 +192,7 @@ def test_terms_change_in_place_and_a_plan_when_nobody_has_its_arenas(tmp_path: P
     tasks.revise(registration("a").model_copy(update={"plan": slower}))
     assert task.plan.predicted_response_time_s == 0.002
 
-    task.arena_owner = None
+    task.arena_users.clear()
     tasks.revise(larger)
     assert len(task.plan.resident_extents) == 2
     again = registry(tmp_path)

@@ -16,12 +16,12 @@ from tests.unit.agent.loops import in_loop
 from tierline_agent.devices.backup import HostBackup
 from tierline_agent.devices.base import Extent
 from tierline_agent.devices.cpu import CpuDevice
-from tierline_agent.extents import ExtentPool, State
-from tierline_agent.identity import Process
-from tierline_agent.protocol import Message, Workspace, WorkspaceFlags
+from tierline_agent.memory.extents import ExtentPool, Share, State
+from tierline_agent.memory.workspaces import Workspaces
+from tierline_agent.processes.identity import Process
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.workspace import ClientWorkspace
-from tierline_agent.workspaces import Workspaces
+from tierline_agent.transport.protocol import Message, Workspace, WorkspaceFlags
 
 EXTENT_BYTES = 64 << 10
 EXTENTS = 8
@@ -58,11 +58,11 @@ class Poor(CpuDevice):
         self._left -= 1
         return super().create_extent()
 
-    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:
+    def export_extent(self, extent: Extent, *, writable: bool = False, sealed: bool = False) -> int:
         if self._descriptors_left == 0:
             raise OSError(errno.EMFILE, "no descriptor for an extent")
         self._descriptors_left -= 1
-        return super().export_extent(extent, writable=writable)
+        return super().export_extent(extent, writable=writable, sealed=sealed)
 
 
 class Slow(Poor):
@@ -90,7 +90,7 @@ class Asking:
         )
         client = SimpleNamespace(
             node=node,
-            task=SimpleNamespace(plan=plan),
+            task=SimpleNamespace(plan=plan, registration=SimpleNamespace(preemption=None)),
             unit=SimpleNamespace(device=device, workspaces=Workspaces(device, pool)),
             close_elsewhere=lambda _: None,
             domain="a",
@@ -127,7 +127,7 @@ async def test_a_workspace_without_a_backup_takes_no_extents() -> None:
     assert pool.count_by_state()[State.WORKSPACE] == 0
 
     pool.reserve(0)  # the task was removed
-    assert len(pool.take_resident("b", EXTENTS, BOB)) == EXTENTS
+    assert len(pool.take_resident(Share("b", "b", EXTENTS), EXTENTS, BOB)) == EXTENTS
     pool.close()
 
 
@@ -152,6 +152,7 @@ async def test_a_workspace_that_cannot_be_handed_over_is_given_up() -> None:
     with pytest.raises(OSError, match="no descriptor for an extent"):
         await asking.ask()
     assert (asking.workspace.lent, asking.replies) == (False, [])
+    pool.died(ALICE)
     assert pool.count_by_state()[State.WORKSPACE] == 0
     device.check_backup_is_closed()
     pool.died(ALICE)

@@ -1,6 +1,6 @@
 """Objects as a user writes them, and the same with one mistake: the table that all levels share.
 
-A case says which field is edited, where the mistake is reported, what the sentence holds, and who
+A case says which field is edited, where the mistake is reported, what the sentence holds, and what
 else refuses it: the API server by the CRD (`CLUSTER`), or only the reader of manifests (`LOCAL`).
 """
 
@@ -34,7 +34,6 @@ _PROFILE: Final[dict[str, Any]] = {
     "metadata": {"name": "camera", "namespace": "robot"},
     "spec": {
         "device": {"kind": "cpu", "product": "AMD EPYC"},
-        "extentBytes": 4194304,
         "layers": [
             {"name": "embed", "bytes": 1024, "computeTime": "1ms", "pinned": True},
             {"name": "head", "bytes": 4096, "computeTime": "2.5ms", "arena": 1},
@@ -57,7 +56,7 @@ _NODE: Final[dict[str, Any]] = {
                 "extentBytes": 4194304,
             }
         ],
-        "tiers": [{"name": "dram", "capacityBytes": 2147483648}],
+        "tiers": [{"name": "dram", "capacityBytes": 2147483648, "durability": "Agent"}],
         "links": [{"name": "h2d", "device": "cpu", "bandwidth": 3000000000, "overhead": "40us"}],
         "agentVersion": "0.1.0",
     },
@@ -158,6 +157,13 @@ WRONG: Final = (
     Wrong(
         "a period of two days",
         task(spec__realtime__period="48h"),
+        "spec.realtime.period",
+        "from 1us to 24h",
+        CLUSTER,
+    ),
+    Wrong(
+        "a period longer than the world",
+        task(spec__realtime={"period": "99999999999999h", "deadline": "9223372036854775808ns"}),
         "spec.realtime.period",
         "from 1us to 24h",
         CLUSTER,
@@ -319,17 +325,61 @@ WRONG: Final = (
         CLUSTER,
     ),
     Wrong(
-        "objects of a program with layers",
+        "allocations of a program with layers",
         task(spec__swap__objects=[{"name": "#0", "policy": "Stream"}]),
         "spec.swap.objects",
-        "write policy Swap, or leave them out",
+        "swapped with policy Swap; write that policy, or names of layers",
         CLUSTER,
     ),
     Wrong(
-        "an object that is a module",
+        "layers of a program that is swapped whole",
         task(spec__swap__policy="Swap", spec__swap__objects=[{"name": "head", "policy": "Stream"}]),
+        "spec.swap.objects",
+        "write numbers, such as #0, #3-7 or #3-, or another policy",
+        CLUSTER,
+    ),
+    Wrong(
+        "a tier for allocations",
+        task(
+            spec__swap__policy="Swap",
+            spec__swap__objects=[{"name": "#0", "policy": "Stream", "tier": "dram"}],
+        ),
+        "spec.swap.objects",
+        "write its policy, and leave tier out",
+        CLUSTER,
+    ),
+    Wrong(
+        "an object with a number that is none",
+        task(spec__swap__policy="Swap", spec__swap__objects=[{"name": "#a", "policy": "Stream"}]),
         "spec.swap.objects[0].name",
-        "write numbers of allocations, such as #0, #3-7 or #3-",
+        "numbers of allocations, such as #0, #3-7 or #3-",
+        CLUSTER,
+    ),
+    Wrong(
+        "an object in a tier that the task does not name",
+        task(
+            spec__swap__tiers=["dram", "nvme"],
+            spec__swap__objects=[{"name": "embed.*", "tier": "pmem"}],
+        ),
+        "spec.swap.objects",
+        "has the tier pmem, which is not one of tiers; add it there, or write dram or nvme",
+        CLUSTER,
+    ),
+    Wrong(
+        "an object that streams where all stays resident",
+        task(
+            spec__swap__policy="Resident",
+            spec__swap__objects=[{"name": "embed.*", "policy": "Stream"}],
+        ),
+        "spec.swap.objects",
+        "policy Resident keeps all weights; write policy Auto or Stream",
+        CLUSTER,
+    ),
+    Wrong(
+        "an object that wishes nothing",
+        task(spec__swap__objects=[{"name": "embed.*"}]),
+        "spec.swap.objects[0]",
+        "wishes nothing; write a policy, a tier or both",
         CLUSTER,
     ),
     Wrong(
@@ -565,8 +615,8 @@ WRONG: Final = (
     ),
     Wrong(
         "an extent size that is no power of two",
-        profile(spec__extentBytes=4000000),
-        "spec.extentBytes",
+        node(status__devices__0__extentBytes=4000000),
+        "status.devices[0].extentBytes",
         "write a power of two from 65536 (64 KiB)",
         CLUSTER,
     ),
@@ -590,6 +640,20 @@ WRONG: Final = (
         "metadata.namespace",
         "there is no such field",
         LOCAL,
+    ),
+    Wrong(
+        "a device whose name is no label",
+        node(status__devices__0__name="a/b c\n"),
+        "status.devices[0].name",
+        "lower-case",
+        CLUSTER,
+    ),
+    Wrong(
+        "a link to a device whose name is no label",
+        node(status__links__0__device="GPU 0"),
+        "status.links[0].device",
+        "lower-case",
+        CLUSTER,
     ),
     Wrong(
         "a link that stands still",

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tierline_api import crdgen
-from tierline_api.quantities import DURATION_PATTERN
+from tierline_api.schema.quantities import DURATION_PATTERN
 
 CRDS = Path(__file__).parents[3] / "crds"
 GENERATED = {name: yaml.safe_load(text) for name, text in crdgen.files()}
@@ -88,6 +88,14 @@ def test_bounds_are_exact_in_the_floating_point_of_the_api_server() -> None:
             assert int(float(bound)) == bound < 2**63, (kind, path)
 
 
+def test_every_default_is_of_its_fields_type() -> None:
+    """The API server takes no other CRD."""
+    types = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+    for kind, path, schema in ALL:
+        if "default" in schema and "type" in schema:
+            assert isinstance(schema["default"], types[schema["type"]]), (kind, path)
+
+
 def test_units_never_leave_python() -> None:
     for kind, path, _ in ALL:
         assert not re.search(r"_|(Time|period|deadline|overhead)S\b", path), kind
@@ -103,15 +111,17 @@ def test_kubectl_finds_the_kinds_by_short_names() -> None:
         ("MemNode", ["mn"], ["tierline"], "Cluster"),
         ("MemQuota", ["mq"], ["tierline"], "Namespaced"),
     ]
+    scaled = {s["names"]["kind"] for s in SPECS if "scale" in s["versions"][0]["subresources"]}
+    assert scaled == {"MemTask"}
     for spec in SPECS:
-        assert spec["versions"][0]["subresources"] == {"status": {}}
+        assert spec["versions"][0]["subresources"]["status"] == {}
 
 
 def test_every_column_shows_a_field_that_exists() -> None:
     for spec in SPECS:
         paths = {p for p, _ in schemas(spec["versions"][0]["schema"]["openAPIV3Schema"])}
         for column in spec["versions"][0]["additionalPrinterColumns"]:
-            path = column["jsonPath"].replace("[0]", "[]")
+            path = re.sub(r"\[[^]]+\]", "[]", column["jsonPath"])
             assert path in paths or path == ".metadata.creationTimestamp", column
 
 

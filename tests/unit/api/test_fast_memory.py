@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tierline_api.device import DeviceKind
-from tierline_api.fast_memory import Contexts, Workspace, WorkspaceCharge, charge
-from tierline_api.memnode import Device
+from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.fast_memory import Contexts, Workspace, WorkspaceCharge, charge
+from tierline_api.objects.memnode import Device
 
 E = 10
 

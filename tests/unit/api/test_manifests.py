@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.api.api_objects import REMOVED, WRONG, Wrong, node, profile, task
 
-from tierline_api.documents import MAX_DEPTH, DocumentError, read_documents
-from tierline_api.manifests import MAX_FILE_BYTES, ManifestError, load_manifests
+from tierline_api.manifests.documents import MAX_DEPTH, DocumentError, read_documents
+from tierline_api.manifests.files import MAX_FILE_BYTES, ManifestError, load_manifests
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -250,8 +250,8 @@ def test_documents_keep_their_place() -> None:
 
 
 def test_the_examples_load_and_name_their_programs() -> None:
-    perception = load_manifests([EXAMPLES / "perception.yaml"]).tasks
-    infeasible = load_manifests([EXAMPLES / "infeasible.yaml"]).tasks
+    perception = load_manifests([EXAMPLES / "1-quickstart" / "tasks.yaml"]).tasks
+    infeasible = load_manifests([EXAMPLES / "2-refused" / "tasks.yaml"]).tasks
 
     assert [t.name for t in perception] == ["resnet", "vit", "bert"]
     assert len({t.domain for t in perception}) == 1
@@ -313,3 +313,59 @@ def complaint_about(text: str) -> str:
         except ManifestError as error:
             return str(error)
     return ""
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"command": ["python", "a\0b"]}, "command[1]"),
+        ({"command": [""]}, "command"),
+        ({"command": ["p"], "args": ["\0"]}, "args[0]"),
+        ({"command": ["p"], "env": [{"name": "A", "value": "\0"}]}, "env[0].value"),
+        ({"command": ["p"], "env": [{"name": "A\0"}]}, "env[0].name"),
+        ({"command": ["p"], "env": [{"name": "A=B"}]}, "env[0].name"),
+        ({"command": ["p"], "workingDir": "/\0"}, "workingDir"),
+    ],
+)
+def test_what_no_process_can_be_given_names_its_field(
+    tmp_path: Path, part: dict[str, Any], field: str
+) -> None:
+    template = {"spec": {"containers": [{"name": "c", **part}]}}
+    path = written(tmp_path / "t.yaml", task(spec__template=template))
+    with pytest.raises(ManifestError) as caught:
+        load_manifests([path])
+    assert f": spec.template.spec.containers[0].{field}: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("worst", "mean", "taken"),
+    [
+        ("2ms", "2ms", True),
+        ("2ms", "1999us", True),
+        ("0s", "0s", True),
+        ("1ns", "2ns", True),  # so much rounding may do
+        ("2ms", "2001us", False),
+        ("0s", "8ms", False),
+        ("15ms", "9s", False),
+    ],
+)
+def test_a_mean_above_the_worst_contradicts_itself(
+    tmp_path: Path, worst: str, mean: str, taken: bool
+) -> None:
+    times = {"spec__layers__0__computeTime": worst, "spec__layers__0__meanComputeTime": mean}
+    path = written(tmp_path / "p.yaml", profile(**times))
+    if taken:
+        assert load_manifests([path]).profiles
+        return
+    with pytest.raises(ManifestError) as caught:
+        load_manifests([path])
+    assert ": spec.layers[0].meanComputeTime: the mean " in str(caught.value)
+    assert "is longer than computeTime" in str(caught.value)
+
+
+def test_a_missing_field_is_one_line_however_long_its_description(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.yaml", task(spec__swap__objects=[{"tier": "dram"}]))
+    with pytest.raises(ManifestError) as caught:
+        load_manifests([path])
+    assert ": spec.swap.objects[0].name: is missing; write name (layers of" in str(caught.value)
+    assert "\n" not in str(caught.value)

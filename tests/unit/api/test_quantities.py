@@ -1,11 +1,17 @@
 """Quantities and durations mean what they mean to Kubernetes; whatever is wrong names its fix."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_api.quantities import (
+from tierline_api.schema.quantities import (
+    DURATION_PATTERN,
+    DURATION_TOO_LONG,
     MAX_BYTES,
+    MAX_TEXT,
+    OutOfRangeError,
     QuantityError,
     format_duration,
     format_quantity,
@@ -143,3 +149,29 @@ def test_what_is_negative_cannot_be_written() -> None:
         format_quantity(-1)
     with pytest.raises(QuantityError, match="negative"):
         format_duration(-1.0)
+
+
+UNITS_NS = {
+    **{"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3},
+    **{"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9},
+}
+parts = st.builds(
+    lambda whole, part, unit: (f"{whole}{part}{unit}", unit),
+    st.one_of(st.text("09", max_size=20), st.integers(0, 10**20).map(str)).filter(bool),
+    st.one_of(st.just(""), st.text("0123456789", max_size=12).map(lambda digits: f".{digits}")),
+    st.sampled_from(list(UNITS_NS)),
+)
+
+
+@given(st.lists(parts, min_size=1, max_size=8))
+def test_a_duration_that_is_not_too_long_for_cel_is_one_of_its_integers(
+    drawn: list[tuple[str, str]],
+) -> None:
+    text = "".join(part for part, _ in drawn)[:MAX_TEXT]
+    found = re.findall(r"([0-9]+)(?:\.[0-9]*)?(ns|us|µs|μs|ms|s|m|h)", text)
+    whole_ns = [(int(number) + 1) * UNITS_NS[unit] for number, unit in found]
+    if not re.search(DURATION_TOO_LONG, text) and re.fullmatch(DURATION_PATTERN, text):
+        assert sum(whole_ns) < 2**63
+    elif re.fullmatch(DURATION_PATTERN, text):
+        with pytest.raises(OutOfRangeError):
+            parse_duration(text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tierline_api.plan import Plan
-from tierline_api.swap import Swap
+from tierline_api.objects.plan import Plan
+from tierline_api.objects.swap import Swap
 
 
 def plan(**changes: object) -> Plan:

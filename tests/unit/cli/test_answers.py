@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,5 +235,78 @@ def test_whatever_the_files_say_the_answer_is_a_sentence(
     assert code in {0, 2, 3}, output.err
     assert "Traceback" not in output.err
     assert "nan" not in output.out.split()
+    assert not re.search(r"-\d[\d.]* MiB", output.out)
     if code == 2:
         assert len(output.err.strip().splitlines()) == 1
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.sampled_from([8, 12, 20, 40, 100]),
+            st.sampled_from([None, 0.3, 0.6, 0.9]),
+            st.sampled_from([1, 2, 5, 9]),
+            st.integers(1, 6),
+            st.sampled_from([None, 1, 4, 30]),
+            st.sampled_from([None, 1, 3]),
+            st.sampled_from([1, 1, 3]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    fast_mib=st.sampled_from([40, 64, 96, 160, 512]),
+    yields=st.booleans(),
+)
+def test_a_remedy_that_is_offered_is_admitted_when_taken(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    rows: list[tuple[int, float | None, int, int, int | None, int | None, int]],
+    fast_mib: int,
+    *,
+    yields: bool,
+) -> None:
+    """Tasks of (period ms, deadline as a share of it, ms and 16 MiB a layer, layers, how many ms a
+    first job keeps the device, how many pass before a job asks for it, and jobs a release)."""
+    tasks, profiles = {}, []
+    for number, row in enumerate(rows):
+        period_ms, share, layer_ms, layers, first_ms, late_ms, calls = row
+        one = changed(TASK, "metadata.name", f"t{number}")
+        one = changed(one, "spec.realtime.period", f"{period_ms}ms")
+        if share is not None:
+            one = changed(one, "spec.realtime.deadline", f"{int(period_ms * share * 1000)}us")
+        tasks[f"t{number}"] = one
+        made = [{**PROFILE["spec"]["layers"][0], "computeTime": f"{layer_ms}ms"}] * layers
+        own = changed(PROFILE, "metadata.name", f"t{number}")
+        if first_ms is not None:
+            own = changed(own, "spec.firstSection", f"{first_ms}ms")
+            own = changed(own, "spec.firstExtra", f"{2 * first_ms}ms")
+        if late_ms is not None:
+            own = changed(own, "spec.jitter", f"{late_ms}ms")
+        if calls > 1:
+            own = changed(own, "spec.calls", [calls])
+            own = changed(own, "spec.between", "1ms")
+        profiles.append(changed(own, "spec.layers", made))
+    node = changed(NODE, "status.devices.0.fastBytes", fast_mib << 20)
+    if yields:
+        node = changed(node, "status.devices.0.preemption", ["LayerPreemptive", "RingKeeping"])
+
+    code, words = said(tmp_path, capsys, *tasks.values(), *profiles, node)
+
+    if code != 3:
+        assert code == 0, words
+        return
+    if told := re.search(r"a (deadline|period) of ([\d.]+) (ms|s) for (t\d) would be", words):
+        what, value, unit, name = told.groups()
+        tasks[name] = changed(tasks[name], f"spec.realtime.{what}", value + unit)
+    elif told := re.search(r"the others would hold without (t\d)", words):
+        del tasks[told.group(1)]
+    elif told := re.search(r"; ([\d.]+) MiB more fast memory would be enough", words):
+        more = math.ceil(float(told.group(1)) * 2**20)
+        node = changed(node, "status.devices.0.fastBytes", (fast_mib << 20) + more)
+    else:
+        return
+    code, after = said(tmp_path, capsys, *tasks.values(), *profiles, node)
+    assert code == 0, f"{words} -- {after}"

@@ -20,6 +20,26 @@ spec:
   profile: {profile}
   template: {template}
 """
+_PROFILE = """---
+apiVersion: tierline.io/v1alpha1
+kind: MemProfile
+metadata: {{name: a, namespace: x}}
+spec:
+  device: {{kind: {kind}, product: p}}
+  layers: [{{name: l, bytes: 1048576, computeTime: 2ms}}]
+  workspace: 1Mi
+"""
+_NODE = """---
+apiVersion: tierline.io/v1alpha1
+kind: MemNode
+metadata: {{name: n}}
+status:
+  health: {node}
+  devices: [{{name: d, kind: cpu, product: p, fastBytes: 67108864, extentBytes: 1048576,
+              health: {device}}}]
+  tiers: [{{name: dram, capacityBytes: 1073741824, health: {tier}}}]
+  links: [{{name: h2d, device: d, bandwidth: 2000000000, overhead: 20us}}]
+"""
 _PROGRAM = "{spec: {containers: [{name: a, command: [python, -c, pass]}]}}"
 
 
@@ -28,9 +48,63 @@ def task(**changes: str) -> str:
     return _TASK.format(**{**values, "template": _PROGRAM, **changes})
 
 
+def planned(kind: str = "cpu", **failed: str) -> str:
+    """A task with a profile of a device of that kind, on a node of which parts have failed."""
+    health = {"node": "Healthy", "device": "Healthy", "tier": "Healthy", **failed}
+    return task() + _PROFILE.format(kind=kind) + _NODE.format(**health)
+
+
 @pytest.mark.parametrize(
     ("arguments", "manifest", "sentence"),
     [
+        pytest.param(
+            ["run", "--gpu", "0"],
+            task(),
+            "--gpu 0: none of the tasks runs on a GPU",
+            id="run: gpu for nobody",
+        ),
+        pytest.param(
+            ["verify", "--gpu", "3"],
+            task(),
+            "--gpu 3: none of the tasks runs on a GPU",
+            id="verify: gpu for nobody",
+        ),
+        pytest.param(
+            ["profile", "--gpu", "3"],
+            task(),
+            "--gpu 3: none of the tasks runs on a GPU",
+            id="profile: gpu for nobody",
+        ),
+        pytest.param(
+            ["run", "--nvme", "x"],
+            task(),
+            "--nvme x: none of the tasks has the tier nvme",
+            id="run: nvme for nobody",
+        ),
+        pytest.param(
+            ["verify", "--nvme", "x"],
+            task(),
+            "--nvme x: none of the tasks has the tier nvme",
+            id="verify: nvme for nobody",
+        ),
+        pytest.param(
+            ["run", "--pmem", "/dev/dax9.0"],
+            task(),
+            "--pmem /dev/dax9.0: none of the tasks has the tier pmem",
+            id="run: pmem for nobody",
+        ),
+        pytest.param(
+            ["verify", "--pmem", "x"],
+            task(),
+            "--pmem x: none of the tasks has the tier pmem",
+            id="verify: pmem for nobody",
+        ),
+        pytest.param(
+            ["simulate", "--seed", "1"],
+            task(),
+            "--seed 1: nothing is random",
+            id="a seed for nothing",
+        ),
         pytest.param(
             ["run"],
             "apiVersion: v1\nkind: Namespace\nmetadata: {name: x}\n",
@@ -130,6 +204,24 @@ def task(**changes: str) -> str:
             "MemTask/a: workingDir /nowhere is no folder on this machine",
             id="no such folder to work in",
         ),
+        pytest.param(
+            ["admit"],
+            planned(node="Failed"),
+            "MemNode/n: it has failed, and runs no task; mend it, or name another node",
+            id="a node that has failed",
+        ),
+        pytest.param(
+            ["admit"],
+            planned(device="Failed"),
+            "MemNode/n: its device d has failed",
+            id="a device that has failed",
+        ),
+        pytest.param(
+            ["admit"],
+            planned(kind="cuda"),
+            "MemProfile/a was measured on a device of kind cuda and this one is of kind cpu",
+            id="a profile of another kind of device",
+        ),
         pytest.param(["plan", "--task", "b"], task(), "hold no MemTask b", id="no such task"),
         pytest.param(["profile", "--task", "b"], task(), "hold no MemTask b", id="nor to profile"),
     ],
@@ -141,6 +233,16 @@ def test_one_sentence(tmp_path: Path, arguments: list[str], manifest: str, sente
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
     assert sentence in str(result.exception)
+
+
+def test_a_tier_that_has_failed_takes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text(planned())
+    assert CliRunner().invoke(cli, ["admit", str(path)]).exit_code == 0
+    path.write_text(planned(tier="Failed"))
+    refused = CliRunner().invoke(cli, ["admit", str(path)])
+    assert refused.exit_code == 3
+    assert "not admitted" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tierline_api.conditions import Reason
+from tierline_api.objects.conditions import Reason
 from tierline_cli.cluster.views import UNSEEN, node_view, pod_view, task_view
 from tierline_cli.cluster.why_pending import ADVICE
 
@@ -58,6 +58,9 @@ def test_there_is_advice_for_each_reason_to_wait() -> None:
         *(Reason.PROFILE_FOUND, Reason.ADMITTED, Reason.RUNNING, Reason.STARTING),
         *(Reason.NOT_RUNNING, Reason.NO_MISSES, Reason.DEADLINES_MISSED, Reason.NO_JOBS),
         *(Reason.ALL_WELL, Reason.LINK_DEGRADED, Reason.TIER_FAILED, Reason.AGENT_STARTING),
+        *(Reason.REGISTERED, Reason.KUBELET_NOT_REGISTERED, Reason.AGENT_SILENT),
+        Reason.AGENT_CRASHING,
+        *(Reason.REPLICA_FAILURE, Reason.STALLED),
         *(Reason.DEVICE_FAILED, Reason.NOT_AS_CONFIGURED, Reason.OVERRUNS_NOT_HELD),
     }
     assert set(ADVICE) == {UNSEEN, *(set(Reason) - never)}

@@ -1,4 +1,4 @@
-"""What the command line says of itself: help, completion, and the README's table of commands."""
+"""What the command line says of itself: help, completion, and its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tierline_cli.main import cli
 from tierline_operator.__main__ import run
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 
 
 def commands(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -61,8 +61,8 @@ def test_the_path_of_the_script_can_be_copied() -> None:
     assert "~/.local/share/bash-completion/completions/tierline\n" in said.output
 
 
-def test_the_readme_names_every_command() -> None:
-    text = README.read_text()
+def test_the_page_names_every_command() -> None:
+    text = PAGE.read_text()
     for words in ALL:
         way = ("kubectl", "tierline", *words[1:]) if words[0] == "cluster" else ("tierline", *words)
         if words != ("cluster",):

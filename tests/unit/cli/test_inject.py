@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from tests.unit.pods.pod_cases import WRONG, pod, templated
 
 from tierline_api.pods.inject import injected
+from tierline_cli.commands.inject import command
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
-from tierline_cli.inject import command
 
 SERVICE = {
     "apiVersion": "v1",

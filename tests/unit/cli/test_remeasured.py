@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask import MemTask
-from tierline_cli import decide
-from tierline_cli.remeasured import JobTimes, remeasured
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask import MemTask
+from tierline_cli.planning import decide
+from tierline_cli.reporting.remeasured import JobTimes, remeasured
 from tierline_operator.planning.answer import Admitted, TaskPlan
 
 _ABOUT = {"apiVersion": "tierline.io/v1alpha1", "metadata": {"name": "vit", "namespace": "n"}}
@@ -120,6 +120,25 @@ def test_memory_beyond_the_plan_flows_back_and_admission_refuses_what_does_not_f
     said = took.memory_sentence(task)
     assert "1 of 40 jobs took more memory besides the weights than the 16.0 MiB" in said
     assert "290.0 MiB at most" in said
+
+
+def test_a_job_is_held_against_what_was_planned_for_one_and_not_for_a_release() -> None:
+    three = _PROFILE.model_copy(update={"spec": _PROFILE.spec.model_copy(update={"calls": (3,)})})
+    plan = planned(asked(), three, node(2 << 30))
+    assert plan is not None
+    assert plan.call_s * 2 < plan.job_time_s
+    counted = {
+        "jobs": 120,
+        "overruns": 1,
+        "job_time_worst_ns": round(plan.call_s * 1.5e9),
+        "memory_overruns": 0,
+        "workspace_peak_bytes": 0,
+    }
+    took = JobTimes.of(plan, counted)
+    assert took.planned_s == plan.call_s < took.worst_s < plan.job_time_s
+    assert f"than the {plan.call_s * 1e3:.1f} ms that were planned for one" in took.sentence(
+        asked()
+    )
 
 
 def test_a_person_is_told_what_to_do() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tierline_api.realtime import Criticality
-from tierline_cli.results import (
+from tierline_api.objects.realtime import Criticality
+from tierline_cli.reporting.results import (
     JobLog,
     JobRecord,
     TaskPromise,
@@ -66,6 +66,11 @@ def test_a_job_that_ends_after_its_deadline_is_a_miss() -> None:
 
 def test_a_release_that_no_job_answered_is_a_miss() -> None:
     assert result_of(_PROMISE, [job(0, 40), job(1, 40)], 5).misses == 3
+
+
+def test_two_jobs_of_a_release_answer_one() -> None:
+    jobs = [job(0, 40), job(0, 80), job(1, 40), job(1, 80)]
+    assert result_of(_PROMISE, jobs, 4).misses == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from tierline_cli.main import cli
+from tierline_api.schema.quantities import size_for_people
+from tierline_cli.errors import EXIT_INFEASIBLE, CommandError
+from tierline_cli.main import BAD_INPUT, cli
+from tierline_operator.admission.preemption import Scheduling
+from tierline_operator.planning import planner
+from tierline_operator.planning.answer import HomesBy, Infeasible
+from tierline_operator.planning.homes.placing import Placement, placements
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 
 def _objects(name: str, period: str, layers: int, mebibytes: int, layer_ms: int) -> list[Any]:
@@ -30,7 +38,7 @@ def _objects(name: str, period: str, layers: int, mebibytes: int, layer_ms: int)
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A small urgent model, and one of 2 GiB whose jobs take longer than the other can wait."""
+    """A small urgent model, and one of 2 GiB with jobs that take longer than the other can wait."""
     node = {
         "apiVersion": "tierline.io/v1alpha1",
         "kind": "MemNode",
@@ -104,6 +112,28 @@ def test_a_set_is_played_by_the_scheduling_that_admission_chose(manifest: Path) 
     assert 0 < played["link_use"]["dram"] < 1
 
 
+def test_programs_that_start_are_played(manifest: Path) -> None:
+    def longest_s() -> float:
+        way = ("--scheduling", "ring-keeping", "--margin", "1", "--duration", "2", "--json")
+        result = run("simulate", manifest, *way)
+        assert result.exit_code == 0
+        played = json.loads(result.stdout)
+        assert played["starting"] == starting
+        urgent, _ = played["tasks"]
+        assert 0 < urgent["response_worst_s"] <= urgent["predicted_worst_s"] + 2e-9
+        return float(urgent["response_worst_s"])
+
+    starting: list[str] = []
+    alone_s = longest_s()
+    objects = list(yaml.safe_load_all(manifest.read_text()))
+    objects[3]["spec"]["firstSection"] = "30ms"
+    manifest.write_text(yaml.safe_dump_all(objects))
+    starting = ["long starts"]
+    assert longest_s() > alone_s + 0.02
+    said = run("simulate", manifest, "--margin", "1", "--duration", "1").output
+    assert "programs that start again every 250 ms: long" in " ".join(said.split())
+
+
 def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:
     way = ("--scheduling", "non-preemptive", "--duration", "2", "--margin", "1")
     result = run("simulate", manifest, *way, "--json")
@@ -135,3 +165,106 @@ def test_an_admitted_set_is_drawn_and_traced(manifest: Path, tmp_path: Path) -> 
         "link dram",
     }
     assert {event["name"] for event in events if event["ph"] == "X"} >= {"urgent", "long"}
+
+
+def _with_objects(manifest: Path, *objects: dict[str, str]) -> Path:
+    """The same set, of which the long task wishes that."""
+    given = list(yaml.safe_load_all(manifest.read_text()))
+    long = next(one for one in given if one["metadata"]["name"] == "long")
+    long["spec"]["swap"] = {"tiers": ["dram", "nvme"], "objects": list(objects)}
+    status = given[-1]["status"]
+    status["tiers"].append({"name": "nvme", "capacityBytes": 2**34})
+    link = {"name": "nvme-read", "device": "cpu", "bandwidth": 3 * 10**9, "overhead": "10us"}
+    status["links"].append(link)
+    manifest.write_text(yaml.safe_dump_all(given))
+    return manifest
+
+
+def test_explain_lists_where_objects_lie_and_why(manifest: Path) -> None:
+    wished = _with_objects(
+        manifest,
+        {"name": "layer 3", "policy": "Stream", "tier": "nvme"},
+        {"name": "layer 2?", "policy": "Resident"},
+    )
+    said = " ".join(run("explain", wished, "--margin", "1").output.split())
+    assert "long, 'layer 3': 64Mi in nvme (as it wishes), all of it streamed in each job" in said
+    assert "long, 'layer 2?': 640Mi in dram (the first of its tiers with room), all of it " in said
+    assert "long, 'the rest'" not in said
+    assert "long, the rest: 1344Mi in dram (the first of its tiers with room), " in said
+    answer = json.loads(run("explain", wished, "--margin", "1", "--json").output)["ring-keeping"]
+    first = next(one for one in answer["objects"] if one["object"] == "layer 3")
+    assert (first["homes"], first["resident_bytes"]) == ({"nvme": 64 << 20}, 0)
+    plans = {task["name"]: task["plan"] for task in answer["tasks"]}
+    assert [run["tier"] for run in plans["long"]["homes"]] == ["dram", "nvme", "dram"]
+    assert set(range(40, 60)) <= set(plans["long"]["residentExtents"])
+
+
+def test_explain_names_the_object_that_cannot_be_had(manifest: Path) -> None:
+    wished = _with_objects(manifest, {"name": "layer *", "policy": "Resident"})
+    result = run("admit", wished, "--margin", "1", "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.output)["object"] == {"task": "long", "name": "layer *"}
+    said = run("explain", wished, "--margin", "1").output
+    assert said.count("the object 'layer *' of long is to stay resident") == len(Scheduling)
+    unknown = run("explain", _with_objects(manifest, {"name": "layr 3", "tier": "dram"}))
+    assert isinstance(unknown.exception, BAD_INPUT)
+    assert "object 'layr 3' matches no layer; did you mean layer 3 or " in str(unknown.exception)
+
+
+def test_more_releases_than_anybody_waits_for_are_refused_at_once(manifest: Path) -> None:
+    asked = CliRunner().invoke(cli, ["simulate", str(manifest), "--duration", "36000"])
+    assert isinstance(asked.exception, CommandError)
+    assert str(asked.exception) == (
+        "--duration 36000 has 672,000 releases, and at most 100,000 are played; "
+        "give at most 5.36e+03"
+    )
+
+
+def _with_dram_for_one(manifest: Path) -> Path:
+    """Two streamed models of 1 GiB, of which the second one is the urgent one."""
+    node = list(yaml.safe_load_all(manifest.read_text()))[-1]
+    of_node = node["status"]
+    of_node["devices"][0]["fastBytes"], of_node["tiers"][0]["capacityBytes"] = 2**28, 5 * 2**28
+    of_node["tiers"].append({"name": "nvme", "capacityBytes": 2**34})
+    of_node["links"].append(
+        {"name": "nvme-read", "device": "cpu", "bandwidth": 2 * 10**9, "overhead": "10us"}
+    )
+    objects = [*_objects("patient", "4s", 32, 1024, 2), *_objects("hasty", "300ms", 32, 1024, 2)]
+    for task in objects[::2]:
+        task["spec"]["swap"] = {"tiers": ["dram", "nvme"], "policy": "Stream"}
+    manifest.write_text(yaml.safe_dump_all([*objects, node]))
+    return manifest
+
+
+def test_a_scarce_tier_goes_where_a_deadline_needs_it_and_explain_says_so(
+    manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scarce = _with_dram_for_one(manifest)
+    assert run("admit", scarce, "--margin", "1").exit_code == 0
+    said = " ".join(run("explain", scarce, "--margin", "1").output.split())
+    why = "scarce tiers go first to what deadlines need, then to whom they gain most"
+    assert said.count(f"({why}), all of it streamed in each job") == 4
+    assert f"patient, its weights: {_nvme_of('patient', scarce)} in nvme and " in said
+
+    with monkeypatch.context() as before:
+        before.setattr(planner, "placements", _in_order)
+        refused = run("admit", scarce, "--margin", "1", "--json")
+    assert refused.exit_code == EXIT_INFEASIBLE
+    assert json.loads(refused.output)["reason"] in {"Overload", "DeadlineMissed"}
+
+
+def _nvme_of(task: str, manifest: Path) -> str:
+    answer = json.loads(run("explain", manifest, "--margin", "1", "--json").output)
+    lies = [one for one in answer[answer["chosen"]]["objects"] if one["task"] == task]
+    assert [one["homes_by"] for one in lies] == ["gain"]
+    return size_for_people(lies[0]["homes"]["nvme"])
+
+
+def _in_order(
+    tasks: Sequence[TaskDemand], device: DeviceCapacity
+) -> tuple[Placement, ...] | Infeasible:
+    """Filled in the order in which tasks are given, as the one placement that there is."""
+    found = placements(tasks, device)
+    if isinstance(found, Infeasible):
+        return found
+    return tuple(one for one in found if one.by is HomesBy.ORDER)

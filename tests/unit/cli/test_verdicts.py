@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.cli.test_results import job
 
-from tierline_cli.results import JobRecord
-from tierline_cli.verdicts import PlainRun, Reference, Verdict, judge
+from tierline_cli.reporting.results import JobRecord
+from tierline_cli.reporting.verdicts import PlainRun, Reference, Verdict, judge
 
 Program = Callable[[Random], Callable[[int, int], tuple[str, str]]]
 """A new process of it, by its luck: of each job and its input what was read and what was given."""
@@ -134,6 +134,19 @@ def test_a_program_that_cannot_run_again_is_not_called_wrong() -> None:
     reference = Reference([plain(pure, luck_of(1), 12, 1)], failure="it could not be run again")
     outputs = judge(records([("0", "wrong")]), reference)
     assert (outputs.verdict, outputs.why) == (Verdict.NOT_COMPARABLE, reference.failure)
+
+
+def test_what_two_processes_agreed_on_stands_although_a_third_failed() -> None:
+    agreed = [plain(pure, luck_of(1), 12, 1) for _ in range(2)]
+    outputs = judge(records([("0", "wrong")]), Reference(agreed, failure="it ended too early"))
+    assert outputs.verdict is Verdict.DIFFERENT
+
+
+def test_weights_that_are_not_known_are_no_other_weights() -> None:
+    """A process that ended too early told outputs, and not what it began with."""
+    runs = [PlainRun({"0": frozenset({str(n)})}, "weights" * n) for n in range(2)]
+    outputs = judge(records([("0", "2")]), Reference(runs))
+    assert "it gave different outputs for one input" in outputs.why
 
 
 @pytest.mark.parametrize("told", [True, False])

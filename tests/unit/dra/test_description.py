@@ -21,7 +21,8 @@ VERSION = Version("1-abc", Path("/lib/1-abc"))
 
 
 def described(body: dict[str, Any], nodes: tuple[str, ...] = ()) -> dict[str, Any]:
-    return describe(grant_of(body, NODE), Path("/pods/u"), VERSION, "boot", nodes)
+    grant = grant_of(body, NODE)
+    return describe(grant, Path("/pods/u"), VERSION, "boot", nodes, reconnect_s=900)
 
 
 def edits(description: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def test_a_pod_gets_its_folder_and_the_plugin_read_only() -> None:
     ]
     assert all("ro" in mount["options"] for mount in edits(made)["mounts"])
     assert "TIERLINE_SOCKET=/run/tierline/tierline.sock" in edits(made)["env"]
+    assert "TIERLINE_RECONNECT_S=900" in edits(made)["env"]
     assert "deviceNodes" not in edits(made)
 
 

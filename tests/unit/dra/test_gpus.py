@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tierline_agent.kubernetes.gpus import Access, access_to, nvidia_devices
-from tierline_api.device import DeviceKind
-from tierline_api.memnode import Device
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memnode import Device
 
 MIB = 1 << 20
 CPU = Device(name="cpu", kind=DeviceKind.CPU, product="x", fast_bytes=MIB, extent_bytes=MIB)

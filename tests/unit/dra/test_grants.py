@@ -9,7 +9,7 @@ import pytest
 from tests.integration.dra.claims import NODE, claim, notes, results
 
 from tierline_agent.kubernetes.grants import NotGranted, Standing, grant_of, is_of
-from tierline_agent.tasks import Preemption, parse_registration
+from tierline_agent.registry import Preemption, parse_registration
 
 
 def test_an_allocated_claim_grants_what_the_operator_noted() -> None:

@@ -21,15 +21,15 @@ from tierline_agent.kubernetes.grants import Grant, grant_of
 from tierline_agent.kubernetes.judging import Subject, profile_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.service import Service
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.observed import ObservedProfile
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.observed import ObservedProfile
 from tierline_kube.client import Kube
 from tierline_kube.errors import Refused
 from tierline_kube.resource import MEMPROFILE, Json, Resource
 
 DEVICE = MemNode.from_api(inventory()).status.devices[0]
-SUBJECT = Subject("default", "camera", "cpu", DEVICE.product, DEVICE.extent_bytes)
+SUBJECT = Subject("default", "camera", "cpu", DEVICE.product)
 LAYER = {"name": "a", "bytes": 4096, "compute_s": 0.001, "pinned": False, "arena": 0}
 
 
@@ -54,8 +54,9 @@ class Recorder(Kube):
     def has_room(self) -> None:
         self._full = ""
 
-    async def create(self, resource: Resource, body: Json) -> Json:
+    async def create(self, resource: Resource, body: Json, *, dry_run: bool = False) -> Json:
         assert resource is MEMPROFILE
+        assert not dry_run
         if body["metadata"]["namespace"] == self._full:
             raise Refused("POST", 403, "Forbidden", "exceeded quota")
         self.made.append(body)
@@ -80,7 +81,6 @@ async def test_a_profile_has_the_name_of_its_task_or_the_one_it_names(tmp_path: 
 
     assert (found.metadata.namespace, found.name) == ("default", "camera")
     assert found.spec.device.product == DEVICE.product
-    assert found.spec.extent_bytes == DEVICE.extent_bytes
     assert found.spec.workspace_bytes == 10
     assert [layer.bytes for layer in found.spec.layers] == [4096]
     assert named.name == "lens"

@@ -11,8 +11,8 @@ from tests.unit.api.api_objects import node as inventory
 from tierline_agent.kubernetes import objects
 from tierline_agent.kubernetes.grants import grant_of
 from tierline_agent.kubernetes.reporting import same_devices
-from tierline_api.memnode import Health, MemNode
-from tierline_api.memtask_status import Observed
+from tierline_api.objects.memnode import Health, MemNode
+from tierline_api.objects.memtask_status import Observed
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

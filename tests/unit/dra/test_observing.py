@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tierline_agent.kubernetes.observing import Observation
-from tierline_api.memtask_status import Observed
+from tierline_api.objects.memtask_status import Observed
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

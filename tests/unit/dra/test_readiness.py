@@ -7,9 +7,10 @@ from pathlib import Path
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
-from tierline_agent.health import Health
 from tierline_agent.kubernetes.service import Service
 from tierline_agent.kubernetes.thread import object_at_first
+from tierline_agent.processes.lives import Lives
+from tierline_agent.telemetry.health import Health
 
 
 def config(folder: Path) -> AgentConfig:
@@ -35,7 +36,7 @@ def test_it_is_not_ready_before_anybody_has_answered() -> None:
 @in_loop
 async def test_the_kubelet_is_ready_when_it_has_registered_the_driver(tmp_path: Path) -> None:
     health = Health()
-    service = Service(config(tmp_path), KubernetesSettings(), "n", health.set)
+    service = Service(config(tmp_path), KubernetesSettings(), "n", Lives(tmp_path), health.set)
     await service.registered("no such version")
     assert list(health.unready) == ["kubelet: it refuses the driver: no such version"]
     await service.registered("")

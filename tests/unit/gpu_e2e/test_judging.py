@@ -76,9 +76,10 @@ def test_a_hand_over_is_read_from_both_agents_logs() -> None:
     before = """2026-01-02 03:04:05,900 INFO tierline_agent.app: ready in /run/tierline
 2026-01-02 03:05:00,100 INFO tierline_agent.app: stopping; clients keep what they have mapped
 """
-    after = """2026-01-02 03:04:58,000 INFO tierline_agent.succession: standing by until it ended
-2026-01-02 03:05:00,400 INFO tierline_agent.succession: the agent that served has ended
-2026-01-02 03:05:00,500 INFO tierline_agent.succession: no process of an agent before is left
+    handover = "tierline_agent.lifecycle.handover"
+    after = f"""2026-01-02 03:04:58,000 INFO {handover}: standing by until it ended
+2026-01-02 03:05:00,400 INFO {handover}: the agent that served has ended
+2026-01-02 03:05:00,500 INFO {handover}: no process of an agent before is left
 2026-01-02 03:05:00,800 INFO tierline_agent.app: opened the devices in 0.10 s, the tiers in 0.20 s
 2026-01-02 03:05:01,000 INFO tierline_agent.app: ready in /run/tierline
 2026-01-02 03:05:01,100 INFO tierline_agent.sessions.session: giant (process 9) is back

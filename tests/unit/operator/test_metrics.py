@@ -6,10 +6,11 @@ import re
 import pytest
 from prometheus_client import REGISTRY
 
-from tierline_api.conditions import Reason
-from tierline_api.memtask_status import MemTaskStatus, Phase
+from tierline_api.objects.conditions import Reason
+from tierline_api.objects.memtask_status import MemTaskStatus, Phase
 from tierline_operator.metrics import show_tasks
-from tierline_operator.placement import saying, verdict
+from tierline_operator.placement import saying
+from tierline_operator.placement.books import verdict
 
 SAID = {
     Reason[name]

@@ -9,29 +9,30 @@ from typing import Any
 import pytest
 from tests.unit.placement.fleets import MIB, claim, fleet, node, profile, task
 
-from tierline_api.memtask import MemTask
-from tierline_api.memtask_status import MemTaskStatus, Observed, Phase
-from tierline_api.plan import MAX_EXTENTS, Plan
-from tierline_api.realtime import Criticality
-from tierline_api.terms import Terms
+from tierline_api.objects.conditions import ConditionType
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.memtask_status import MemTaskStatus, Observed, Phase
+from tierline_api.objects.plan import MAX_EXTENTS, Plan
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.terms import Terms
 from tierline_kube.resource import MEMTASK
 from tierline_operator import logs
-from tierline_operator.inline import InlineError, memtask_of
-from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import ClaimKey, DeviceKey, Seat, TaskKey
-from tierline_operator.planning.answer import HomeRun
-from tierline_operator.reading import Unreadable, claim_of, meta_of, model_of, pod_of
-from tierline_operator.resources import CLAIM
-from tierline_operator.status import status_of
-from tierline_operator.tending import is_placed
-from tierline_operator.view import View
-from tierline_operator.writing import (
+from tierline_operator.cluster.decode import Unreadable, claim_of, meta_of, model_of, pod_of
+from tierline_operator.cluster.resources import CLAIM
+from tierline_operator.cluster.state import View
+from tierline_operator.controller.inline import InlineError, memtask_of
+from tierline_operator.controller.manifests import (
     allocation_patch,
     claim_notes,
     deployment,
     gate_removal,
     notes_patch,
 )
+from tierline_operator.controller.reconciler import is_placed
+from tierline_operator.controller.status import status_of
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Seat, TaskKey
+from tierline_operator.placement.fleet import Fleet
+from tierline_operator.planning.answer import HomeRun
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LATER = datetime(2026, 11, 21, 13, tzinfo=UTC)
@@ -245,6 +246,8 @@ def test_a_status_that_says_nothing_new_equals_the_one_before() -> None:
 
     assert again == first
     assert MemTaskStatus.from_api(first.to_api()) == first
+    said = {one.type for one in first.conditions}
+    assert said == set(ConditionType) - {ConditionType.HEALTHY}
     assert first.phase == Phase.ADMITTED
     assert first.fast_memory_bytes is not None
     assert sum(tier.bytes for tier in first.tiers) == 64 * MIB
@@ -295,12 +298,12 @@ INLINE = {"tierline.io/period": "50ms", "tierline.io/budget": "1Gi", "tierline.i
 def test_inline_annotations_mean_a_task() -> None:
     known = pod_of(pod(annotations={**INLINE, "tierline.io/tiers": "dram, nvme"}))
 
-    made = memtask_of(known, OWNER)
+    made = memtask_of(known, [OWNER])
 
     read = MemTask.from_api(made)
     assert read.spec.realtime.period_s == 0.05
     assert [tier.value for tier in read.spec.swap.tiers] == ["dram", "nvme"]
-    assert made["metadata"]["ownerReferences"] == [OWNER]
+    assert made["metadata"]["ownerReferences"] == [OWNER | {"controller": False}]
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,7 @@ def test_a_wrong_annotation_is_named(annotations: dict[str, str | None], said: s
     given = {k: v for k, v in (INLINE | annotations).items() if v is not None}
 
     with pytest.raises(InlineError) as refused:
-        memtask_of(pod_of(pod(annotations=given)), OWNER)
+        memtask_of(pod_of(pod(annotations=given)), [OWNER])
 
     assert said in str(refused.value)
 

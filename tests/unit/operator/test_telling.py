@@ -9,12 +9,13 @@ from tests.unit.operator.test_objects import body, pod
 from tests.unit.placement.fleets import task
 
 from tierline_kube.resource import MEMTASK
+from tierline_operator.cluster.resources import POD
+from tierline_operator.cluster.state import View
+from tierline_operator.controller.events import Told
+from tierline_operator.controller.hindrances import Hindrances
+from tierline_operator.controller.reconciler import Tending
+from tierline_operator.placement.books.seats import TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import TaskKey
-from tierline_operator.resources import POD
-from tierline_operator.telling import Told
-from tierline_operator.tending import Tending
-from tierline_operator.view import View
 
 M, N = TaskKey("default", "m"), TaskKey("default", "n")
 
@@ -54,6 +55,7 @@ async def test_a_task_and_its_pods_are_forgotten_as_they_go() -> None:
     view.take(POD, {**pod(), "metadata": {**pod()["metadata"], "uid": "of-pod"}})
     for uid in ("of-task", "of-pod", "of-one-before"):
         tending.telling.told.first(M, uid, "waits")
+    tending.hindrances.note(M, "Deployment", "it is refused")
 
     await tending.release(M)
     assert len(tending.telling.told) == 2
@@ -63,3 +65,19 @@ async def test_a_task_and_its_pods_are_forgotten_as_they_go() -> None:
     view.forget(MEMTASK, M)
     await tending.release(M)
     assert len(tending.telling.told) == 0
+    assert len(tending.hindrances) == 0
+
+
+def test_what_is_refused_is_known_until_it_is_over() -> None:
+    refused = Hindrances()
+    refused.note(M, "Deployment", "a")
+    refused.note(M, "Deployment", "b")
+    refused.note(M, "MemTask", "c")
+    refused.note(N, "MemTask", "d")
+
+    assert refused.told(M) == "b; c"
+    refused.over(M, "Deployment")
+    assert (refused.told(M), refused.told(N)) == ("c", "d")
+    refused.over(M, "Deployment", "MemTask")
+    refused.forget(N)
+    assert (refused.told(M), len(refused)) == ("", 0)

@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.unit.operator.test_objects import pod
 
+from tierline_operator.cluster.resources import POD
+from tierline_operator.cluster.state import View
+from tierline_operator.placement.books.seats import TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import TaskKey
-from tierline_operator.resources import POD
-from tierline_operator.view import View
 
 OLD, NEW = TaskKey("default", "old"), TaskKey("default", "new")
 

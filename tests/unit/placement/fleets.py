@@ -1,11 +1,14 @@
 """Builders of small fleets: nodes, profiles, tasks and claims with what a test cares about."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from tierline_api.device import DeviceKind, DeviceSelector
-from tierline_api.memnode import (
+from tierline_api.devices.device import DeviceKind, DeviceSelector
+from tierline_api.devices.preemption import Scheduling
+from tierline_api.objects.memnode import (
     Device,
     Health,
     Link,
@@ -14,17 +17,18 @@ from tierline_api.memnode import (
     MemNodeStatus,
     TierStatus,
 )
-from tierline_api.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
-from tierline_api.memquota import MemQuota, MemQuotaSpec
-from tierline_api.memtask import MemTask, MemTaskSpec
-from tierline_api.metadata import ClusterObjectMeta, ObjectMeta
-from tierline_api.plan import Tier
-from tierline_api.preemption import Scheduling
-from tierline_api.realtime import Criticality, Realtime
-from tierline_api.swap import Memory, Swap, SwapPolicy
+from tierline_api.objects.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.objects.memquota import MemQuota, MemQuotaSpec
+from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_api.objects.plan import Tier
+from tierline_api.objects.realtime import Criticality, Realtime
+from tierline_api.objects.swap import Memory, Swap, SwapPolicy
+from tierline_api.objects.terms import Terms
+from tierline_api.schema.metadata import ClusterObjectMeta, ObjectMeta
+from tierline_operator.placement.books.rules import KindRules, Rules
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.rules import KindRules, Rules
-from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.needs.fitting import Worker
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import Held
 from tierline_operator.planning.request import Margins
@@ -190,6 +194,8 @@ def allocated(of: Fleet, known: Claim) -> Claim:
     """The claim with what the operator writes into it: its place and its plan, or that it lost."""
     seat = of.seat_of(known.key)
     assert seat is not None
+    spec = of.spec_of(known.task_key)
+    assert spec is not None
     lost = seat.standing == Standing.LOST
     planless = {Standing.PROFILING, Standing.MEASURED}
     return replace(
@@ -201,6 +207,7 @@ def allocated(of: Fleet, known: Claim) -> Claim:
         beside=seat.standing is Standing.PROFILING and seat.plan is not None,
         unmeasured=seat.standing == Standing.UNMEASURED,
         held=seat.held if not lost else None,
+        terms=json.dumps(Terms.of(spec).to_api()),
         lost=lost,
     )
 
@@ -243,7 +250,8 @@ def fleet(*objects: Any, rules: Rules = EXACT) -> Fleet:
 def feed(into: Fleet, *objects: Any) -> None:
     """Let a fleet see more objects, and settle."""
     puts = {
-        MemNode: into.put_node,
+        Worker: into.put_worker,
+        MemNode: partial(put_node, into),
         MemProfile: into.put_profile,
         MemTask: into.put_task,
         MemQuota: into.put_quota,
@@ -252,6 +260,13 @@ def feed(into: Fleet, *objects: Any) -> None:
     for item in objects:
         puts[type(item)](item)  # type: ignore[operator]
     settle(into)
+
+
+def put_node(into: Fleet, made: MemNode) -> None:
+    """Let a fleet see a MemNode, and its Node, to which any pod may go; a Node seen stays."""
+    into.put_node(made)
+    if made.name not in into.workers:
+        into.put_worker(Worker(made.name))
 
 
 def settle(of: Fleet) -> set[TaskKey]:

@@ -1,9 +1,13 @@
-"""Placement as a user meets it: who gets which device, who waits and why, what changes move."""
+"""Placement as a user meets it: what gets which device, what waits and why, what changes move."""
 
+import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
 from tests.unit.placement.fleets import (
     EXACT,
+    MIB,
     claim,
     feed,
     fleet,
@@ -11,21 +15,23 @@ from tests.unit.placement.fleets import (
     places,
     profile,
     quota,
+    run,
     said,
     settle,
     task,
 )
 
-from tierline_api.conditions import Condition, ConditionStatus, ConditionType
-from tierline_api.memnode import Health
-from tierline_api.memquota import TierQuota
-from tierline_api.memtask_status import Granted, MemTaskStatus, Phase
-from tierline_api.plan import Tier
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.conditions import Condition, ConditionStatus, ConditionType
+from tierline_api.objects.memnode import Health
+from tierline_api.objects.memquota import TierQuota
+from tierline_api.objects.memtask_status import Granted, MemTaskStatus, Phase
+from tierline_api.objects.plan import Tier
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
+from tierline_operator.placement.books.rules import ANEW, Rules
+from tierline_operator.placement.books.seats import Barred, ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.rules import ANEW
-from tierline_operator.placement.seats import ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.needs.fitting import Worker
 
 A0, B0 = DeviceKey("a", "cpu0"), DeviceKey("b", "cpu0")
 
@@ -167,6 +173,74 @@ def test_a_claim_without_its_task_closes_the_device() -> None:
     seen.drop_claim(ClaimKey("default", "stray"))
     settle(seen)
     assert places(seen, "m") == ["a/cpu0"]
+
+
+def test_a_claim_without_its_task_takes_what_is_noted_in_it() -> None:
+    seen = fleet(node("a", fast_mib=100), profile("m", mib=40), task("m"))
+    running = run(seen, "m")
+    key, seat = TaskKey("default", "m"), seen.seat_of(running.key)
+    assert seat is not None
+
+    seen.drop_task(key)
+    settle(seen)
+    assert seen.verdict(key) is None
+    kept = seen.seat_of(running.key)
+    assert kept is not None
+    assert kept.held == seat.held
+
+    # with it, with what it leaves; as well for an operator that never saw its task
+    again = fleet(node("a", fast_mib=100), profile("m", mib=40), running)
+    for one in (seen, again):
+        feed(one, task("small", of="m", policy=SwapPolicy.RESIDENT))
+        feed(one, task("large", of="m", policy=SwapPolicy.RESIDENT, number=1))
+        assert places(one, "small") == ["a/cpu0"]
+        assert said(one, "large")[:2] == ("False", "MemoryInsufficient")
+
+    feed(seen, task("m"))
+    assert places(seen, "m") == ["a/cpu0"]
+    seen.drop_task(key)
+    again.drop_claim(running.key)
+    seen.drop_claim(running.key)
+    for one in (seen, again):
+        settle(one)
+        assert places(one, "large") == ["a/cpu0"]
+        assert one.spec_of(key) is None
+
+
+def test_of_claims_without_a_task_no_names_are_told_elsewhere() -> None:
+    secret = claim("secret", "gone", namespace="theirs", place=A0)
+    seen = fleet(node("a"), profile("m"), secret, task("m"))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "Pending"
+    assert message.endswith("runs 1 claim without a MemTask, of another namespace")
+
+    feed(seen, claim("stray", "gone", place=A0))
+    feed(seen, task("m", generation=2, period_ms=200))
+    assert said(seen, "m")[2].endswith(
+        "runs claims without a MemTask (stray); delete their pods, "
+        "and 1 claim without a MemTask, of another namespace"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_many_tasks_with_periods_that_lie_far_apart_take_little_memory() -> None:
+    """A tenant chooses them: one of 16 h, one of 1 ms, and more that wait than are few."""
+    day = [task("long", of="m", period_ms=57_600_000), task("short", of="m", period_ms=1)]
+    usual = [task(f"t{n}", of="m", period_ms=10_000, number=n) for n in range(8)]
+    seen = Fleet(Rules())
+    tracemalloc.start()
+    try:
+        feed(seen, node("a", yields=True), node("b", yields=True), profile("m", mib=32))
+        for one in (*day, *usual, task("tiny", of="m", period_ms=0.001)):
+            seen.put_task(one)
+        settle(seen)
+        assert tracemalloc.get_traced_memory()[1] < 100 * MIB
+    finally:
+        tracemalloc.stop()
+    assert {said(seen, one.name)[1] for one in usual} == {"Admitted"}
+    assert said(seen, "tiny")[1] == "DeadlineInfeasible"
 
 
 def test_nothing_is_kept_of_names_that_are_gone() -> None:
@@ -551,3 +625,16 @@ def test_tasks_that_are_alike_are_refused_alike_each_by_its_own_name() -> None:
     _, again, twofold = said(seen, "twofold")
     assert reason == again
     assert two.replace("default/two", "default/twofold") == twofold
+
+
+def test_a_pod_that_no_node_could_take_leaves_no_refusal_to_the_next_one() -> None:
+    seen = fleet(node("a"), profile("m"), task("one", of="m"), Worker("a"))
+    made = run(seen, "one")
+    # kube-scheduler gives it back from the only node, and then the pod is deleted.
+    feed(seen, replace(made, place=None, barred=(Barred("a", 1, 10),)))
+    assert said(seen, "one")[1] == "NotSchedulable"
+
+    seen.drop_claim(made.key)
+    settle(seen)
+
+    assert said(seen, "one")[0] == "True", "a place is kept for the next pod"

@@ -19,27 +19,45 @@ from tests.unit.placement.fleets import (
     claim,
     node,
     profile,
+    put_node,
     quota,
     settle,
     task,
 )
 
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.memquota import TierQuota
-from tierline_api.memtask import MemTask
-from tierline_api.plan import Tier
-from tierline_api.realtime import Criticality
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memquota import TierQuota
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.plan import Tier
+from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.placement.books.ledger import Ledger
+from tierline_operator.placement.books.seats import Barred, Claim, ClaimKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.ledger import Ledger
-from tierline_operator.placement.seats import Claim, ClaimKey, Standing, TaskKey
+from tierline_operator.placement.needs.fitting import (
+    ANYWHERE,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+    Worker,
+)
 from tierline_operator.planning.held import held_by
 from tierline_operator.planning.request import TaskDemand
 
 NODES = st.sampled_from(["a", "b"])
 TASKS = st.sampled_from(["t0", "t1", "t2", "t3"])
 SPACES = st.sampled_from(["default", "other"])
+NAMED = [Term(fields=(Requirement("metadata.name", "In", (name,)),)) for name in "ab"]
+NEEDS = st.sampled_from(
+    [
+        ANYWHERE,
+        Needs(tolerations=(Toleration(operator="Exists"),)),
+        *(Needs(affinity=(term,)) for term in NAMED),
+    ]
+)
 MODELS = st.sampled_from(["m", "n"])
 
 
@@ -52,6 +70,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.fleet = Fleet(self.told)
         self.nodes: dict[str, MemNode] = {}
+        self.workers: dict[str, Worker] = {}
         self.profiles: dict[tuple[str, str], MemProfile] = {}
         self.tasks: dict[TaskKey, MemTask] = {}
         self.claims: dict[ClaimKey, Claim] = {}
@@ -60,6 +79,7 @@ class Cluster(RuleBasedStateMachine):
     @initialize()
     def two_nodes_and_all_profiles(self) -> None:
         for name in ("a", "b"):
+            self.worker_changes(name, ready=True, cordoned=False, tainted=False)
             self.node_comes_or_changes(name, fast=64, speed=10_000, devices=1, dram=1000, extent=1)
         for space in ("default", "other"):
             self.profile_is_measured(space, "m", ms=20, mib=48)
@@ -89,7 +109,18 @@ class Cluster(RuleBasedStateMachine):
             extent_mib=extent,
         )
         self.nodes[name] = made
-        self.fleet.put_node(made)
+        put_node(self.fleet, made)
+
+    @rule(name=NODES, ready=st.booleans(), cordoned=st.booleans(), tainted=st.booleans())
+    def worker_changes(self, name: str, ready: bool, cordoned: bool, tainted: bool) -> None:
+        taints = (Taint("dedicated", "infra", "NoSchedule"),) if tainted else ()
+        self.workers[name] = Worker(name, ready=ready, cordoned=cordoned, taints=taints)
+        self.fleet.put_worker(self.workers[name])
+
+    @rule(name=NODES)
+    def worker_goes(self, name: str) -> None:
+        self.workers.pop(name, None)
+        self.fleet.drop_worker(name)
 
     @rule(name=NODES)
     def node_goes(self, name: str) -> None:
@@ -135,10 +166,10 @@ class Cluster(RuleBasedStateMachine):
         self.tasks.pop(TaskKey(space, name), None)
         self.fleet.drop_task(TaskKey(space, name))
 
-    @rule(space=SPACES, name=TASKS)
-    def pod_comes(self, space: str, name: str) -> None:
+    @rule(space=SPACES, name=TASKS, needs=NEEDS)
+    def pod_comes(self, space: str, name: str, needs: Needs) -> None:
         number = self.tick()
-        made = claim(f"c{number}", name, namespace=space, number=number)
+        made = replace(claim(f"c{number}", name, namespace=space, number=number), needs=needs)
         self.claims[made.key] = made
         self.fleet.put_claim(made)
 
@@ -148,6 +179,37 @@ class Cluster(RuleBasedStateMachine):
             key = data.draw(st.sampled_from(sorted(self.claims)))
             del self.claims[key]
             self.fleet.drop_claim(key)
+
+    @rule(data=st.data(), needs=NEEDS)
+    def gated_pod_asks_otherwise(self, data: st.DataObject, needs: Needs) -> None:
+        gated = sorted(key for key, known in self.claims.items() if known.place is None)
+        if gated:
+            key = data.draw(st.sampled_from(gated))
+            self.claims[key] = replace(self.claims[key], needs=needs)
+            self.fleet.put_claim(self.claims[key])
+
+    @rule(data=st.data())
+    def scheduler_gives_back(self, data: st.DataObject) -> None:
+        there = sorted(key for key, known in self.claims.items() if known.place)
+        if there:
+            key = data.draw(st.sampled_from(there))
+            known = self.claims[key]
+            assert known.place is not None
+            self.claims[key] = replace(
+                *(known,),
+                **{"place": None, "allocated": "", "held": None, "lost": False, "order": None},
+                **{"profiling": False, "beside": False, "unmeasured": False, "overdue": False},
+                barred=(Barred(known.place.node, 1, 10),),
+            )
+            self.fleet.put_claim(self.claims[key])
+
+    @rule(data=st.data())
+    def barred_nodes_open(self, data: st.DataObject) -> None:
+        barred = sorted(key for key, known in self.claims.items() if known.barred)
+        if barred:
+            key = data.draw(st.sampled_from(barred))
+            self.claims[key] = replace(self.claims[key], barred=())
+            self.fleet.put_claim(self.claims[key])
 
     @rule()
     def measuring_takes_long(self) -> None:
@@ -208,6 +270,8 @@ class Cluster(RuleBasedStateMachine):
             again.put_task(made)
         for there in self.nodes.values():
             again.put_node(there)
+        for worker in self.workers.values():
+            again.put_worker(worker)
         for measured in self.profiles.values():
             again.put_profile(measured)
         settle(again)
@@ -215,7 +279,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 class Crowd(Cluster):
-    """The same where everyone is first put beside the plans that are there."""
+    """The same where every task is first added to the plans that are there."""
 
     told = replace(EXACT, few_waiting=0, crowded_from=0)
 
@@ -224,10 +288,13 @@ def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemT
     """The promises of a fleet that has settled."""
     nobody_waits_for_no_reason(fleet)
     nobody_measured_waits_for_nobody(fleet)
+    nobody_is_placed_where_its_pod_cannot_run(fleet)
     for ledger in fleet.devices().values():
         device_holds(ledger)
     for claim_key, known in claims.items():
-        if known.place is not None and known.task_key in tasks:
+        if known.place is not None and known.task_key not in tasks and known.held is None:
+            assert fleet.devices()[known.place].closed, "nobody knows what it takes"
+        elif known.place is not None:
             seat = fleet.seat_of(claim_key)
             assert seat is not None
             assert seat.place == known.place, "claims are the truth"
@@ -248,11 +315,11 @@ def check(fleet: Fleet, claims: dict[ClaimKey, Claim], tasks: dict[TaskKey, MemT
 
 
 def nobody_waits_for_no_reason(fleet: Fleet) -> None:
-    """Every device, asked once more, refuses everyone who waits."""
+    """Every device, asked once more, refuses every task that waits."""
     for key in fleet.waiting():
         entry = fleet._entries[key]
         profile_known = fleet._profile(entry) is not None
-        for ledger in fleet._matching(entry) if profile_known else ():
+        for ledger in fleet._seating.fitting(entry) if profile_known else ():
             demand = fleet._seating.demand(entry, ledger)
             if ledger.closed or not isinstance(demand, TaskDemand):
                 continue
@@ -261,8 +328,16 @@ def nobody_waits_for_no_reason(fleet: Fleet) -> None:
             assert answer is None, f"{key} has room on {ledger.key}"
 
 
+def nobody_is_placed_where_its_pod_cannot_run(fleet: Fleet) -> None:
+    """But what is allocated there already, and what is being withdrawn from there."""
+    for entry in fleet._entries.values():
+        for seat in entry.seats:
+            given_up = seat.standing is Standing.LOST and seat.bound
+            assert given_up or not fleet._seating.unfit_seat(entry, seat)
+
+
 def nobody_measured_waits_for_nobody(fleet: Fleet) -> None:
-    """Who was measured waits for who is measured now, or can be next: one of them is at it."""
+    """A measured task waits for one that is measured now, or can be next: one of them is at it."""
     for ledger in fleet.devices().values():
         standings = [seat.standing for seat in ledger.seats]
         if Standing.MEASURED in standings:

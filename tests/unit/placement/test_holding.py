@@ -19,10 +19,11 @@ from tests.unit.placement.fleets import (
     task,
 )
 
-from tierline_api.memprofile import MemProfile
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import held_by
 
@@ -34,7 +35,7 @@ def resident(plan: TaskPlan) -> int:
 
 
 def one_that_runs(**asked: object) -> Fleet:
-    """A device of 64 MiB, and a model of 48 MiB and 4 of workspace whose deadline is far away."""
+    """A device of 64 MiB; a model of 48 MiB and 4 of workspace, with a deadline far away."""
     return fleet(node("a", fast_mib=64), profile("m", mib=48), task("old", of="m", **asked))  # type: ignore[arg-type]
 
 
@@ -333,3 +334,27 @@ def test_who_came_first_and_does_not_yield_is_named() -> None:
     seen.drop_claim(long.key)
     settle(seen)
     assert said(seen, "short")[0] == said(seen, "long")[0] == "True"
+
+
+def test_a_task_that_goes_on_changing_has_others_promised_nothing_new() -> None:
+    """Bounds go up and down with it; one that still holds is not written again."""
+    tasks = [task(f"t{n}", of="m", number=n, period_ms=600) for n in range(6)]
+    seen = fleet(node("a", fast_mib=1024), profile("m", compute_ms=30), *tasks)
+    claims = [run(seen, one.metadata.name, number=n) for n, one in enumerate(tasks)]
+
+    def promised(generation: int, **changes: object) -> list[TaskPlan]:
+        asked = {"of": "m", "number": 5, "period_ms": 600, **changes}
+        feed(seen, task("t5", generation=generation, **asked))  # type: ignore[arg-type]
+        return [plan_of_pod(seen, known) for known in claims[:5]]
+
+    ways: tuple[dict[str, object], ...] = (
+        {"criticality": Criticality.BEST_EFFORT},
+        {},
+        {"period_ms": 90},
+        {"deadline_ms": 300},
+    )
+    for generation, change in enumerate(ways, 2):
+        before = promised(generation, **change)
+    assert all(plan.response_s is not None for plan in before)
+    for generation, change in enumerate(ways * 2, 10):
+        assert promised(generation, **change) == before

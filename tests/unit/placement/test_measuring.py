@@ -21,15 +21,15 @@ from tests.unit.placement.fleets import (
     task,
 )
 
-from tierline_api.device import DeviceKind
-from tierline_api.memnode import Health
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask import MemTask
-from tierline_api.memtask_status import Phase
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memnode import Health
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.memtask_status import Phase
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
 
 A0 = DeviceKey("a", "cpu0")
 NAMES = ("x", "y", "z")
@@ -64,7 +64,7 @@ class Cluster:
 
     @property
     def measured_now(self) -> list[str]:
-        """Whose program runs to be measured."""
+        """The pods with a program that runs to be measured."""
         found = standings(self.fleet, self.claims)
         return [name for name, standing in found.items() if standing is Standing.PROFILING]
 

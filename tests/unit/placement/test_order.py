@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.placement.fleets import feed, fleet, node, profile, task
 
-from tierline_operator.placement.order import Order
-from tierline_operator.placement.seats import DeviceKey, TaskKey
+from tierline_operator.placement.books.order import Order
+from tierline_operator.placement.books.seats import DeviceKey, TaskKey
 
 KEYS = [DeviceKey(f"node-{number}", "cpu0") for number in range(6)]
 CHANGES = st.tuples(st.sampled_from(KEYS), st.none() | st.floats(0, 1), st.integers(0, 3))

@@ -18,11 +18,11 @@ from tests.unit.placement.fleets import (
     task,
 )
 
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask_status import MemTaskStatus
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask_status import MemTaskStatus
+from tierline_operator.placement.books.seats import Claim, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.books.verdict import Verdict
 from tierline_operator.placement.fleet import Fleet
-from tierline_operator.placement.seats import Claim, DeviceKey, Standing, TaskKey
-from tierline_operator.placement.verdict import Verdict
 
 NODE_A, NODE_B = DeviceKey("node-a", "cpu0"), DeviceKey("node-b", "cpu0")
 
@@ -87,7 +87,7 @@ def test_what_does_not_hold_goes_on_as_it_was_and_says_so() -> None:
     plans = plan_of_pod(here, a), plan_of_pod(here, b)
 
     over_ran(here, a, 95)
-    # It misses its own deadline beside the other, which holds whatever becomes of it.
+    # It misses its own deadline next to the other, which holds whatever becomes of it.
     for pod in (a, b):
         seat = here.seat_of(pod.key)
         assert seat is not None

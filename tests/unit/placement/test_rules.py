@@ -1,15 +1,15 @@
-"""What the run time costs a job is charged alike by whoever plans."""
+"""What the run time costs a job is charged alike by every planner."""
 
 from __future__ import annotations
 
 import pytest
 
-from tierline_api.device import DeviceKind
-from tierline_api.memnode import MemNode
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask import MemTask
-from tierline_cli import decide
-from tierline_operator.placement.rules import Rules
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask import MemTask
+from tierline_cli.planning import decide
+from tierline_operator.placement.books.rules import Rules
 
 ABOUT = {"apiVersion": "tierline.io/v1alpha1", "metadata": {"name": "one", "namespace": "n"}}
 

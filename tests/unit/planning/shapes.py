@@ -7,10 +7,10 @@ from typing import TypedDict, Unpack
 
 import numpy as np
 
-from tierline_api.fast_memory import Contexts
+from tierline_api.devices.fast_memory import Contexts
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 
@@ -85,6 +85,6 @@ def task(
 
 
 def device(megabytes: float, **more: Unpack[MoreOfDevice]) -> DeviceCapacity:
-    """Fast memory of so many MB and a roomy dram tier behind LINK."""
+    """Fast memory of so many MB and a roomy dram tier over LINK."""
     fields: MoreOfDevice = {"tiers": {"dram": TierCapacity(10**9, LINK)}, **more}
     return DeviceCapacity(fast_bytes=int(megabytes * 10**6), **fields)

@@ -85,3 +85,10 @@ def test_the_start_delay_is_part_of_every_streamed_point_only() -> None:
     blocked = pareto(pipeline_of([100] * 4, [0.1] * 4, delay=1.0), 2)
     assert blocked[0].total_s == pytest.approx(plain[0].total_s + 1.0)
     assert blocked[-1].total_s == plain[-1].total_s
+
+
+def test_what_has_no_layers_is_resident_whatever_the_ring() -> None:
+    """Such a task may share a trust domain, and so a ring, with one that streams."""
+    layout = lay_out([LayerShape(150, pinned=True)], 100)
+    (point,) = pareto(Pipeline(layout, [1.0], [0, 0], [UNIT]), 5)
+    assert (point.resident_extents, point.total_s) == (2, 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.planning.shapes import device, task
 
-from tierline_api.realtime import Criticality
+from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.exact import least_memory
@@ -36,7 +36,8 @@ def small_search(seed: int, scheduling: Scheduling) -> Search:
         )
     prepared = prepare(tasks, device(100, dispatch_s=float(rng.choice([0, 1e-3]))))
     assert not isinstance(prepared, Infeasible)
-    return Search(prepared.tasks, {"default": 2}, prepared.test, scheduling)
+    (only,) = prepared
+    return Search(only.tasks, {"default": 2}, only.test, scheduling)
 
 
 @pytest.mark.parametrize("scheduling", Scheduling)
@@ -65,4 +66,4 @@ def test_best_effort_is_refused() -> None:
     prepared = prepare([task("one", 100, 100, 1, criticality=Criticality.BEST_EFFORT)], device(100))
     assert not isinstance(prepared, Infeasible)
     with pytest.raises(ValueError, match="deadlines"):
-        least_memory(Search(prepared.tasks, {"default": 2}, prepared.test))
+        least_memory(Search(prepared[0].tasks, {"default": 2}, prepared[0].test))

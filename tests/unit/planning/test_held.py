@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Unpack
 
@@ -10,7 +11,7 @@ import pytest
 from tests.simulation.tasksets import device_for, random_set
 from tests.unit.planning.shapes import LINK, MoreOfTask, device, layout_of, task
 
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
@@ -90,10 +91,10 @@ def test_homes_that_are_held_come_first_and_are_shared() -> None:
 
     found = admitted([first, same, holding(old, before)], on).plans
 
-    assert [[(r.tier, r.extents) for r in p.homes] for p in found] == [
-        [("dram", 5), ("nvme", 15)],
-        [("dram", 20)],
-        [("dram", 20)],
+    assert [Counter(p.home_of_extent) for p in found] == [
+        {"dram": 5, "nvme": 15},
+        {"dram": 20},
+        {"dram": 20},
     ]
     without = device(100, tiers={"nvme": tiers["nvme"]})
     refusal = plan([holding(old, before)], without)
@@ -140,7 +141,7 @@ def test_a_plan_that_does_not_fit_the_layers_is_refused(
 
 
 def test_whose_jobs_yield_is_held_as_well() -> None:
-    """A long job that came first keeps the device to its end, until its pod starts anew."""
+    """A long job that came first keeps the device to its end, until its pod starts again."""
     ways = frozenset(Scheduling)
     on = replace(device(200), supports=ways)
     long = task("long", 1000, 1000, 100)
@@ -191,7 +192,7 @@ def test_activations_of_those_who_yield_are_held() -> None:
 
 @pytest.mark.slow
 def test_random_sets_grow_beside_what_is_held() -> None:
-    """Whoever is admitted later: sums fit, plans stay, and the exact test accepts all of them."""
+    """Whatever is admitted later: sums fit, plans stay, and the exact test accepts all of them."""
     grown = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

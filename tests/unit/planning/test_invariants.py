@@ -7,12 +7,13 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from tests.simulation.attack import attack, machine_of, sim_tasks
+from tests.simulation.attack import machine_of
 from tests.simulation.engines import run_job
+from tests.simulation.preemptive import attack
 from tests.unit.planning.shapes import random_layout
 
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
@@ -95,8 +96,8 @@ def test_plans_respect_every_limit_and_hold_under_attack() -> None:
             continue
         kinds["admitted"] += 1
         check_limits(tasks, device, answer)
-        sims = sim_tasks(tasks, answer.plans, device, rng)
-        seen = attack(sims, [answer.critical_time_s], rng, horizon_s=0.6, random_runs=2)
+        way, windows = answer.scheduling, [answer.critical_time_s]
+        seen = attack(tasks, answer.plans, device, way, windows, rng, horizon_s=0.6)
         assert seen.missed_runs == 0
         for got, worst in zip(answer.plans, seen.worst_response_s, strict=True):
             assert got.response_s is None or worst <= got.response_s + 3e-9

@@ -161,7 +161,7 @@ def test_extents_that_share_a_link_are_ready_later_than_in_turn() -> None:
 def shared_link_run(
     layout: ArenaLayout, compute: list[float], ring: int, rate: float, at_once: int
 ) -> float:
-    """A job whose link gives equal shares to up to `at_once` copies, told event by event."""
+    """A job on a link that gives equal shares to up to `at_once` copies, told event by event."""
     needs = [sum(1 for x in range(layout.extent_count) if x <= last) for last in layout.last_extent]
     now = 0.0
     active: list[list[float]] = []  # [extent, bytes left], oldest first
@@ -205,6 +205,35 @@ def test_copies_that_share_a_link_never_take_a_job_beyond_its_bound() -> None:
         assert seen <= shared.total_s(frozenset(), ring) + 1e-9
         late += seen > serial + 1e-9
     assert late > 20  # in turn is no bound for copies that share
+
+
+def test_where_one_engine_copies_from_all_tiers_its_copies_add_up() -> None:
+    """As a GPU's: one link whose extents take as long as each from its own tier."""
+    rng = np.random.default_rng(6)
+    links, longer = [LinkRate(100.0), LinkRate(30.0)], 0
+    for _ in range(100):
+        layout = random_layout(rng, pinned=False)
+        compute = [float(x) for x in rng.random(layout.layer_count) * 2]
+        ring = layout.largest_span() + int(rng.integers(1, 4))
+        link_of = [int(x) for x in rng.integers(2, size=layout.extent_count)]
+        at_once = Pipeline(layout, compute, link_of, links)
+        in_turn = Pipeline(layout, compute, link_of, links, in_turn=True)
+        one = Pipeline(layout, compute, [0] * layout.extent_count, links[:1])
+        one.copy_s = at_once.copy_s
+        assert in_turn.total_s(frozenset(), ring) == one.total_s(frozenset(), ring)
+        assert in_turn.total_s(frozenset(), ring) >= at_once.total_s(frozenset(), ring)
+        longer += in_turn.total_s(frozenset(), ring) > at_once.total_s(frozenset(), ring)
+    assert longer > 50
+
+
+def test_what_is_staged_is_copied_twice_where_another_tier_has_the_engine_between() -> None:
+    links = [LinkRate(100.0), LinkRate(50.0, staged=True)]
+    layout = layout_of([100] * 4)
+    mixed = Pipeline(layout, [0.0] * 4, [0, 1, 0, 1], links, in_turn=True)
+    alone = Pipeline(layout, [0.0] * 4, [0] * 4, links[1:], in_turn=True)
+    assert mixed.copy_s == [1.0, 3.0, 1.0, 3.0]
+    assert alone.copy_s == [2.0] * 4
+    assert mixed.total_s(frozenset(), 4) == 8.0
 
 
 def test_all_pinned_weights_may_have_one_compute_time() -> None:

@@ -10,10 +10,10 @@ import pytest
 from tests.simulation.tasksets import device_for, random_set
 from tests.unit.planning.shapes import LINK, device, layout_of, task
 
-from tierline_api.fast_memory import Contexts
+from tierline_api.devices.fast_memory import Contexts
 from tierline_api.layout import LayerShape, lay_out
-from tierline_api.realtime import Criticality
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.incremental import Standing, admit, settle
@@ -42,7 +42,7 @@ def refused(tasks: list[TaskDemand], on: DeviceCapacity) -> Infeasible:
 
 
 def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> Standing | Infeasible:
-    """The last one beside the others, with their plans."""
+    """The last one in addition to the others, with their plans."""
     before = settle(tasks[:-1], on)
     assert isinstance(before, Standing)
     return admit(before, tasks[-1])
@@ -193,7 +193,7 @@ def test_soft_tasks_are_admitted_by_their_means_where_nothing_is_hard() -> None:
     assert answer.utilisation == pytest.approx(0.6)
     assert [plan.job_time_s for plan in answer.plans] == pytest.approx([0.085, 0.085])
     assert [plan.response_s for plan in answer.plans] == [None, None]
-    # Nobody could hold its jobs to the mean, so beside a hard deadline the worst counts.
+    # Nobody could hold its jobs to the mean, so next to a hard deadline the worst counts.
     hard = task("hard", 100, 100, 20)
     assert refused([hard, soft], device(30)).kind == "deadline"
 
@@ -205,12 +205,12 @@ def test_a_soft_task_that_yields_is_held_to_its_mean() -> None:
     assert refused([hard, spiky], on).kind == "deadline"
     soft = replace(spiky, criticality=Criticality.SOFT, mean_compute_s=(0.003,) * 10)
     answer = admitted([hard, soft], on)
-    # 30 ms with its rank, and 8.5 ms to the gate behind them.
+    # 30 ms with its rank, and 8.5 ms to the gate after them.
     assert answer.utilisation == pytest.approx(0.2 + 0.385)
     assert answer.plans[1].job_time_s == pytest.approx(0.03)
     assert [plan.preemptible for plan in answer.plans] == [False, True]
     assert answer.plans[1].response_s is None
-    # Without its rank a job may be in a layer whoever comes, be its own deadline the shorter one.
+    # Without its rank a job may be in a layer whichever job comes, even one of a later deadline.
     first = replace(soft, deadline_s=0.065)
     bound = admitted([replace(hard, deadline_s=0.09), first], on).plans[0].response_s
     assert bound == pytest.approx(0.02 + 0.0385 + 0.0085)
@@ -289,6 +289,12 @@ class TestRefusals:
         assert answer.missing_bytes == 3 * MB
         assert "2.9 MiB are missing" in answer.sentence
         assert plan(tasks, device(24)).ok
+
+    def test_the_largest_part_is_named(self) -> None:
+        for workspace_mb, part in ((1, "9.6 MiB of weights"), (30, "28.7 MiB of workspace")):
+            kept = SwapPolicy.RESIDENT
+            only = task("a", 1000, 1000, 10, policy=kept, workspace_bytes=workspace_mb * MB)
+            assert f"the largest part is {part}" in refused([only], device(5)).sentence
 
     def test_workspaces_that_programs_keep(self) -> None:
         """On a GPU each process keeps what its jobs have used: the sum is charged, in every way."""

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.planning.shapes import layout_of, random_layout
 
 from tierline_api.layout import ArenaLayout
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.pipeline import LinkRate, Pipeline, RingTooSmall
 from tierline_operator.planning.restart import restart_penalty_s

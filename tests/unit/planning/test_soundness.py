@@ -19,7 +19,7 @@ from tests.simulation.engines import DeadlockError, Machine, run_job
 from tests.simulation.mixedsets import EXTENT_BYTES, mixed_device, mixed_set
 from tests.unit.planning.shapes import device, layout_of, random_layout, task
 
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
@@ -94,7 +94,7 @@ def test_tight_preemptive_sets_hold_under_attack(scheduling: Scheduling) -> None
 @pytest.mark.parametrize("scheduling", Scheduling)
 def test_mixed_sets_keep_deadlines_bounds_and_memory(scheduling: Scheduling, gpu: bool) -> None:
     admitted = 0
-    for seed in range(24):
+    for seed in range(36):
         rng = np.random.default_rng(seed)
         tasks = mixed_set(rng)
         on = replace(mixed_device(rng, tasks), yields_while_waiting=not gpu)

@@ -21,13 +21,13 @@ from tests.unit.planning.shapes import LINK, device, layout_of, task
 
 from tierline_agent.policy.leases import Claim, yields
 from tierline_api.layout import LayerShape, lay_out
-from tierline_api.memnode import MemNode
-from tierline_api.swap import SwapPolicy
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.swap import SwapPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import PlannedJob, Scheduling
 from tierline_operator.planning import options
-from tierline_operator.planning.answer import Admitted, Infeasible
+from tierline_operator.planning.answer import Admitted, HomesBy, Infeasible
 from tierline_operator.planning.from_api import capacity_of
 from tierline_operator.planning.incremental import Standing, admit, settle
 from tierline_operator.planning.options import Option, Task
@@ -82,7 +82,7 @@ def attacked(
 
 
 def preempted_at_a_full_ring(short: TaskDemand) -> list[TaskDemand]:
-    """A job whose ring is full before a fast, copy-heavy end; losing it costs 110 ms."""
+    """A job with a full ring before a fast, copy-heavy end; losing it costs 110 ms."""
     sizes, times = [11] + [1] * 20, [5] + [30] * 8 + [0.05] * 12
     return [shaped("long", 1000, 900, sizes, times, SwapPolicy.SWAP), short]
 
@@ -187,7 +187,7 @@ def test_t5_an_extent_copied_ahead_from_a_slower_tier_is_charged_where_nobody_yi
     short = replace(urgent, deadline_s=beside.response_s - later_s / 2)
     assert not planned([short, slower], where).ok
     assert planned([replace(short, deadline_s=beside.response_s)], where).ok
-    # Growing a set charges it, too, whoever was there first.
+    # Growing a set charges it, too, whichever task was there first.
     grown = admitted(admit(admitted(settle([urgent], where)), slower)).plans
     assert grown[0].job_time_s == beside.job_time_s
     grown = admitted(admit(admitted(settle([slower], where)), urgent)).plans
@@ -266,7 +266,7 @@ def test_t8_plans_are_made_with_the_worst_bandwidth_and_hold_within_the_margin()
 
 
 def late_long_layer() -> list[TaskDemand]:
-    """A job whose last layer is long, and another that cannot wait for that."""
+    """A job with a long last layer, and another that cannot wait for that."""
     return [
         shaped("long", 300, 300, [1] * 11, [4] * 10 + [20], SwapPolicy.RESIDENT),
         shaped("short", 60, 15, [1], [3], SwapPolicy.RESIDENT),
@@ -279,9 +279,14 @@ def test_t11_a_long_layer_blocks_wherever_it_lies(monkeypatch: pytest.MonkeyPatc
     prepare = Task.__init__
 
     def naive(
-        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, *late_s: float
+        self: Task,
+        demand: TaskDemand,
+        homes: Sequence[str],
+        on: DeviceCapacity,
+        *late_s: float,
+        homes_by: HomesBy,
     ) -> None:
-        prepare(self, demand, homes, on, *late_s)
+        prepare(self, demand, homes, on, *late_s, homes_by=homes_by)
         self.layer_ns = round(self.worst.compute_s[0] * 1e9)  # "the long one is 40 ms away"
 
     monkeypatch.setattr(Task, "__init__", naive)
@@ -305,9 +310,14 @@ def test_t13_parked_activations_are_part_of_the_memory(monkeypatch: pytest.Monke
     prepare = Task.__init__
 
     def naive(
-        self: Task, demand: TaskDemand, homes: Sequence[str], on: DeviceCapacity, *late_s: float
+        self: Task,
+        demand: TaskDemand,
+        homes: Sequence[str],
+        on: DeviceCapacity,
+        *late_s: float,
+        homes_by: HomesBy,
     ) -> None:
-        prepare(self, demand, homes, on, *late_s)
+        prepare(self, demand, homes, on, *late_s, homes_by=homes_by)
         self.parked_extents = 0
 
     monkeypatch.setattr(Task, "__init__", naive)
@@ -316,11 +326,11 @@ def test_t13_parked_activations_are_part_of_the_memory(monkeypatch: pytest.Monke
 
 def test_t15_no_one_runs_in_the_stalls_of_the_most_urgent() -> None:
     holder = Claim(1, deadline_ns=10, arrival=1)
-    assert not yields(holder, [Claim(2, deadline_ns=10, arrival=0), Claim(3, 11, 2)])
-    assert yields(holder, [Claim(3, 11, 2), Claim(4, 9, 3)])
+    assert not yields(holder, [Claim(2, deadline_ns=10, arrival=0), Claim(3, 11, 2)], now_ns=0)
+    assert yields(holder, [Claim(3, 11, 2), Claim(4, 9, 3)], now_ns=0)
 
     class Backfill(AgentPolicy):
-        """Gives the device to whoever can compute while the most urgent job waits for data."""
+        """Gives the device to any job that can compute while the most urgent job waits for data."""
 
         def yields(self, holder: Waiting, waiting: Iterable[Waiting]) -> bool:
             return any(job.deadline_ns > holder.deadline_ns for job in waiting)

@@ -14,8 +14,8 @@ from tests.unit.api import api_objects
 from tests.unit.planning.shapes import LINK, device, random_layout, task
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
-from tierline_api.memnode import MemNode
-from tierline_api.swap import SwapPolicy
+from tierline_api.objects.memnode import MemNode
+from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import options
 from tierline_operator.planning.answer import Admitted
@@ -48,7 +48,7 @@ def test_a_streamed_job_stands_later_where_its_stream_waits_for_data_first() -> 
     streamed = gpu.options(3)[0]
     assert streamed.point.streamed_extents
     assert anywhere.yields_within_ns(streamed) == pytest.approx(10e6, rel=1e-6)
-    # Behind one extent that the link had begun and two of its own; then one more while the layer
+    # After one extent that the link had begun and two of its own; then one more while the layer
     # runs, and one when that gave back its slots.
     assert gpu.yields_within_ns(streamed) == pytest.approx((10 + 20 + 10 + 10) * 1e6, rel=1e-6)
     assert gpu.yields_within_ns(gpu.resident()) == anywhere.yields_within_ns(gpu.resident())
@@ -71,7 +71,7 @@ def test_a_gpu_is_planned_and_played_as_one(kind: str, yields: bool) -> None:
         ((), 3, 2.5 + 4.0),
         ((), 2, 2.5 + 3.0 + 2.0),
         ((2, 3, 4, 5), 2, 2.5 + 4.0),
-        ((0, 1, 5, 6, 7), 2, 2.5 + 2.0 + 1.0),  # a slot, but only behind the second layer's
+        ((0, 1, 5, 6, 7), 2, 2.5 + 2.0 + 1.0),  # a slot, but only after the second layer's
         ((0, 1, 5, 6, 7), 3, 1.5 + 3.0),
         (range(8), 2, 4.0),
     ],
@@ -256,7 +256,7 @@ def no_waits(pipeline: Pipeline, _resident: Set[int], _ring: int) -> float:
 
 
 def one_wait(pipeline: Pipeline, resident: Set[int], ring: int) -> float:
-    """Forgets that a job goes on behind the gate at which it stood, and gets its data again."""
+    """Forgets that a job goes on after the gate at which it stood, and gets its data again."""
     behind_s = pipeline.start_delay_s + 4 * pipeline.copy_s[0]
     return max(0.0, yields_within_s(pipeline, resident, ring) - behind_s)
 

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.planning.shapes import device, task
 
 from tierline_agent.policy.overlay import Overlay
-from tierline_api.memprofile import MemProfile
-from tierline_api.memtask import MemTask
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memtask import MemTask
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.from_api import demand_of

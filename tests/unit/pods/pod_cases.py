@@ -198,6 +198,9 @@ WRONG: Final = {
     "a period without unit": _described("tierline.io/period is not valid", period="50"),
     "a period of zero": _described("tierline.io/period is not valid", period="0s"),
     "a period of two days": _described("tierline.io/period is not valid", period="48h"),
+    "a period longer than the world": _described(
+        "tierline.io/period is not valid", period="99999999999999h", deadline="99999999h"
+    ),
     "a period in words": _described("such as 50ms", period="often"),
     "a deadline without unit": _described("tierline.io/deadline is not valid", deadline="40"),
     "a deadline after the period": _described(

@@ -25,13 +25,13 @@ from tests.unit.pods.pod_cases import (
     templated,
 )
 
-from tierline_api.memtask import MemTaskSpec
-from tierline_api.optin import INLINE, INLINE_NEEDED
+from tierline_api.objects.memtask import MemTaskSpec
+from tierline_api.objects.optin import INLINE, INLINE_NEEDED
+from tierline_api.objects.pod import Pod
 from tierline_api.pods import generate
 from tierline_api.pods.inject import TEMPLATES, RefusedError, injected, warned
 from tierline_api.pods.inline_rules import inline_rules, spec_of
 from tierline_api.pods.refusals import KNOWN, REFUSALS, first
-from tierline_api.pods.view import Pod
 
 FILES = Path(__file__).parents[3] / "charts" / "tierline" / "files"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tierline_agent.protocol import LayerProfile, LayerSpan, Message
+from tierline_agent.transport.protocol import LayerProfile, LayerSpan, Message
 
 GOLDEN = Path(__file__).parents[2] / "native" / "golden" / "messages.txt"
 

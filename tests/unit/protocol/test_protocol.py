@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.protocol.describe import Golden, describe, golden_vectors
 
-from tierline_agent import protocol
-from tierline_agent.protocol import Decoder, ErrorCode, ProtocolError
+from tierline_agent.transport import protocol
+from tierline_agent.transport.protocol import Decoder, ErrorCode, ProtocolError
 
 VECTORS = golden_vectors()
 ACCEPTED = [v for v in VECTORS if v.described is not None]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.bench.schedulability.attacks import starting
 from tests.simulation.compiled.draws import Stream, seeds_of
 from tests.simulation.compiled.runs import Attack, play, play_reference
 from tests.simulation.compiled.tables import tables_of
@@ -15,7 +16,7 @@ from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted
 from tierline_operator.planning.planner import plan
 from tierline_operator.simulation.device import Span
-from tierline_operator.simulation.from_plans import machine_of, models_of
+from tierline_operator.simulation.from_plans import machine_of, models_of, starting_of
 from tierline_operator.simulation.job import TaskModel
 
 RECORD = 4000
@@ -38,13 +39,13 @@ def test_random_runs_end_at_the_same_times(scheduling: Scheduling, gpu: bool) ->
     rng = np.random.default_rng(list(Scheduling).index(scheduling))
     runs = jobs = misses = preemptions = 0
     for seed in range(40):
-        demands = mixed_set(rng)
+        demands = starting(seed, mixed_set(rng))
         device = replace(mixed_device(rng, demands), yields_while_waiting=not gpu)
         answer = plan(demands, device, scheduling=scheduling)
         plans = answer.plans if isinstance(answer, Admitted) else answer.nearest
         if not plans:
             continue
-        models = models_of(demands, plans, device)
+        models = models_of(demands, plans, device) + starting_of(demands, plans, device)
         machine = machine_of(plans, device, scheduling)
         attack = random_attack(rng, models, seed)
         expected = play_reference(models, machine, attack)

@@ -1,4 +1,4 @@
-"""The simulator: what the engines do, who gets the device, and what a preemption costs."""
+"""The simulator: what the engines do, which job gets the device, and what a preemption costs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation import engines
 from tests.simulation.preemptive import play
 from tests.unit.planning.shapes import layout_of, random_layout
 
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.pipeline import LinkRate
 from tierline_operator.simulation.device import (

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tests.unit.planning.shapes import device, task
 
-from tierline_api.realtime import Criticality
-from tierline_cli.agent_policy import AgentPolicy
+from tierline_api.objects.realtime import Criticality
+from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted
 from tierline_operator.planning.planner import plan
@@ -28,7 +28,7 @@ WAYS = (Scheduling.LAYER_PREEMPTIVE, Scheduling.RING_KEEPING)
 
 
 def random_tasks(rng: np.random.Generator) -> list[TaskDemand]:
-    """A Hard task and two to four Soft ones, whose worst is up to nine times their mean."""
+    """A Hard task and two to four Soft ones with a worst of up to nine times their mean."""
     tasks = [task("hard", 200, float(rng.uniform(60, 200)), float(rng.uniform(5, 30)))]
     for index in range(int(rng.integers(2, 5))):
         period_ms = float(rng.choice([100, 200, 400]))

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,62 @@ def test_one_process_at_a_time(folders: dict[str, Path]) -> None:
         other.kill()
         other.communicate()
     open_medium("dram", path).close()  # the lock went with its process
+
+
+HAS_IT_AND_LEAVES_A_CHILD = """
+import os, sys
+from tierline_agent.tiers import open_medium
+medium = open_medium('dram', sys.argv[1], 1 << 20)
+if os.fork() == 0:
+    print('left', flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def dead_and_not_gone(path: Path) -> Iterator[None]:
+    """A process that was killed, and whose lock is kept by what is left of it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HAS_IT_AND_LEAVES_A_CHILD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdin is not None
+        assert owner.stdout.readline() == b"left\n"
+        owner.kill()
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+        with path.open() as held, pytest.raises(BlockingIOError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+        owner.stdin.close()
+
+
+def is_refused_to_another(path: Path) -> bool:
+    program = (
+        "import sys; from tierline_agent.tiers import open_medium as o; o('dram', sys.argv[1])"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return "another process has it" in done.stderr
+
+
+def test_a_dead_process_has_no_medium(folders: dict[str, Path]) -> None:
+    path = folders[MEMORY] / "medium"
+    with dead_and_not_gone(path):
+        medium = open_medium("dram", path)
+        assert is_refused_to_another(path)
+    try:
+        assert is_refused_to_another(path), "also when nothing is left of the dead one"
+    finally:
+        medium.close()
+    assert not is_refused_to_another(path)
+
+
+def test_a_medium_is_taken_from_any_number_of_the_dead(folders: dict[str, Path]) -> None:
+    path = folders[MEMORY] / "medium"
+    with dead_and_not_gone(path), dead_and_not_gone(path):
+        open_medium("dram", path).close()
 
 
 @pytest.mark.parametrize("where", [MEMORY, DISK])

@@ -35,7 +35,7 @@ LENGTHS = (EXTENT_BYTES, 5, EXTENT_BYTES - 1, 4096)
 
 @pytest.fixture(params=["dram", "pmem", "nvme"])
 def path(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Where a tier lies, by whose kind it is called: in memory, or on a disk's file system."""
+    """Where a tier lies, named by its kind: in memory, or on a disk's file system."""
     where = DISK if request.param == "nvme" else MEMORY
     where.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=where) as folder:

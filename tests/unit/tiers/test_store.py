@@ -170,7 +170,7 @@ def test_corrupt_content_is_found_quarantined_for_good_and_repaired_by_a_put() -
     after = store.statistics()
     assert (after.corruptions, after.repaired, after.unsound, after.stored) == (1, 1, 0, 1)
     assert read(store_of(2, medium.reopened()), digest) == bytes(data)
-    store.release(digest)  # the reference of before the corruption
+    store.release(digest)  # the reference from before the corruption
     store.release(digest)
 
 

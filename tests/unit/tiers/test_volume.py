@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import pytest
 from tests.unit.tiers.media_models import MemoryMedium
 
+import tierline_agent.tiers.volume as volume_module
 from tierline_agent.tiers import ForeignContent, MediumUnusable, OtherGeometry
 from tierline_agent.tiers.format import Record, SlotState, smallest_medium
 from tierline_agent.tiers.medium import BLOCK_BYTES
@@ -43,6 +47,32 @@ def test_a_blank_medium_is_formatted_and_opens_again_as_the_same_store() -> None
     first = Volume.open(medium, EXTENT_BYTES)
     again = Volume.open(medium.reopened(), EXTENT_BYTES)
     assert (again.uuid, again.geometry) == (first.uuid, first.geometry)
+
+
+def test_a_volatile_medium_is_formatted_in_each_boot(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    medium = MemoryMedium(SIZE_BYTES)
+    medium.content[:] = random.Random(7).randbytes(SIZE_BYTES)  # noqa: S311 - filler
+    medium.volatile = True
+
+    def opened(boot: str) -> Volume:
+        (tmp_path / "boot_id").write_text(boot)
+        monkeypatch.setattr(volume_module, "_BOOT_ID", tmp_path / "boot_id")
+        again = medium.reopened()
+        again.volatile = True
+        return Volume.open(again, EXTENT_BYTES)
+
+    first = opened("first")
+    assert {record.state for _, record in first.scan()} == {SlotState.FREE}
+    first.write_record(5, STORED)
+    medium.content[:] = first.medium.content  # type: ignore[attr-defined]  # a MemoryMedium
+    again = opened("first")
+    assert again.uuid == first.uuid
+    assert [slot for slot, record in again.scan() if record.names_content] == [5]
+    later = opened("second")
+    assert later.uuid != first.uuid
+    assert not any(record.names_content for _, record in later.scan())
 
 
 @pytest.mark.parametrize("which", ["first", "last"])

@@ -1,4 +1,4 @@
-"""Who else sees a weight's memory."""
+"""What else sees a weight's memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import ctypes
 import gc
 import mmap
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +17,20 @@ import torch
 from torch import nn
 
 from tierline_client import Client
-from tierline_torch.aliases import seen_by_others
-from tierline_torch.arena import Arena
-from tierline_torch.contents import arrange
-from tierline_torch.selection import Layer, Selection
-from tierline_torch.weights import collect
+from tierline_torch.arenas.arena import Arena
+from tierline_torch.arenas.contents import arrange
+from tierline_torch.arenas.selection import Layer, Selection
+from tierline_torch.tensors.aliases import seen_by_others
+from tierline_torch.tensors.weights import collect
+
+
+@pytest.fixture(autouse=True)
+def only_what_this_test_makes() -> Iterator[None]:
+    """The collector leads to nothing from before: other tests' objects took seconds a search."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
 
 KEPT: dict[str, Callable[[nn.Linear], Any]] = {
     "data": lambda model: model.weight.data,
@@ -112,6 +122,36 @@ def test_memory_of_others_is_seen_as_long_as_they_have_it(make: Callable[[nn.Lin
     assert seen(model) == ({"weight"} if known else set())
 
 
+class _Output:
+    """Something that a program looks at to see when it dies."""
+
+
+def test_what_a_search_finds_lives_no_longer_for_it() -> None:
+    model = nn.Linear(8, 8)
+    array = _of_array(model)
+    in_a_list, in_a_variable = [_Output()], _Output()
+    alive = weakref.ref(in_a_list[0]), weakref.ref(in_a_variable)
+    gc.disable()
+    try:
+        assert "weight" in seen(model)
+        in_a_list.clear()
+        in_a_variable = None  # type: ignore[assignment]  # its name goes
+        assert [one() for one in alive] == [None, None]
+    finally:
+        gc.enable()
+    del array
+
+
+def test_what_a_program_asked_of_its_own_frame_stays() -> None:
+    model = nn.Linear(8, 8)
+    array = _of_array(model)
+    mine = locals()
+    asked = dict(mine)
+    assert "weight" in seen(model)
+    assert mine.items() >= asked.items()
+    del array
+
+
 def _tied(model: nn.Sequential) -> Any:
     model[1].weight = model[0].weight
 
@@ -191,3 +231,17 @@ def test_a_loaded_file_is_nobodys(tmp_path: Path) -> None:
     model.load_state_dict(torch.load(tmp_path / "file", mmap=True), assign=True)
     gc.collect()
     assert seen(model) == set()
+
+
+def test_a_weight_that_was_exchanged_while_it_was_loaded_keeps_its_new_memory() -> None:
+    model = nn.Linear(8, 8)
+    weights = collect(model.named_modules(), "cpu")
+    assert not seen_by_others(weights)
+    contents = arrange(weights, Selection((Layer(id(model), (0, 1)),), ()), {})
+    memory = torch.zeros(contents.size_bytes, dtype=torch.uint8)
+    arena = Arena(cast("Client", None), 0, contents, 4096, "cpu")
+    arena.base = memory.data_ptr()
+    torch.utils.swap_tensors(model.weight, nn.Parameter(torch.ones(8, 8)))
+    arena.move(lambda _: None)
+    assert model.weight.eq(1).all()
+    assert model.bias.eq(0).all()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from torch import nn
 
 from tierline_client import Client, ClientError, ErrorCode
-from tierline_torch.arena import Arena
-from tierline_torch.contents import Contents, arrange
-from tierline_torch.selection import Layer, Selection
-from tierline_torch.weights import collect
+from tierline_torch.arenas import arena as subject
+from tierline_torch.arenas.arena import SEEN_SINCE, WRITTEN_SINCE, Arena
+from tierline_torch.arenas.contents import Contents, arrange
+from tierline_torch.arenas.selection import Layer, Selection
+from tierline_torch.tensors.aliases import seen_by_others, uses
+from tierline_torch.tensors.weights import collect
 
 EXTENT_BYTES = 4096
 TIMEOUT_S = 120.0
@@ -33,9 +36,13 @@ class Keeper:
         self._refused = refused
         self._begun = 0
         self._changed = threading.Condition()
+        self.memory = torch.zeros(extents * EXTENT_BYTES, dtype=torch.uint8)
+        """The arena's."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What another thread of the program does before the arena is sealed."""
 
     def reserve(self, *_: Any) -> int:
-        return 0
+        return self.memory.data_ptr()
 
     def store(self, _arena: int, extent: int, data: memoryview) -> None:
         with self._changed:
@@ -53,14 +60,25 @@ class Keeper:
             self.stored[extent] = bytes(data)
 
     def seal(self, *_: Any) -> None:
+        self.meanwhile()
+        for extent, data in self.stored.items():
+            begin = extent * EXTENT_BYTES
+            self.memory[begin : begin + len(data)] = torch.frombuffer(
+                bytearray(data), dtype=torch.uint8
+            )
         self.sealed = True
 
 
 @pytest.fixture
-def contents() -> Contents:
+def model() -> nn.ModuleList:
     torch.manual_seed(3)
-    model = nn.ModuleList([nn.Linear(64, 67) for _ in range(3)])
+    return nn.ModuleList([nn.Linear(64, 67) for _ in range(3)])
+
+
+@pytest.fixture
+def contents(model: nn.ModuleList) -> Contents:
     weights = collect(model.named_modules(), "cpu")
+    assert not seen_by_others(weights)
     layers = tuple(Layer(id(one), (2 * at, 2 * at + 1)) for at, one in enumerate(model))
     return arrange(weights, Selection(layers=layers, pinned=()), {})
 
@@ -81,3 +99,115 @@ def test_a_refused_extent_ends_the_load_when_no_other_is_under_way(contents: Con
     assert keeper.under_way == 0
     assert not keeper.sealed
     assert len(keeper.stored) < 13
+
+
+def _scaled(weight: nn.Parameter) -> None:
+    with torch.no_grad():
+        weight.mul_(1.5)
+
+
+def _through_data(weight: nn.Parameter) -> None:
+    weight.data.mul_(1.5)
+
+
+def _through_numpy(weight: nn.Parameter) -> None:
+    array = weight.detach().numpy()
+    array *= 1.5
+
+
+def _given_memory(weight: nn.Parameter) -> None:
+    weight.data = weight.data * 1.5
+
+
+def _swapped(weight: nn.Parameter) -> None:
+    torch.utils.swap_tensors(weight, nn.Parameter(weight.detach() * 1.5))
+
+
+WRITES = (_scaled, _through_data, _through_numpy)
+EXCHANGES = (_given_memory, _swapped)
+
+
+@pytest.mark.parametrize("change", [*WRITES, *EXCHANGES])
+def test_what_another_thread_does_to_a_weight_while_it_is_loaded_is_not_lost(
+    change: Callable[[nn.Parameter], None], model: nn.ModuleList, contents: Contents
+) -> None:
+    before = [one.detach().clone() for one in model.parameters()]
+    keeper = Keeper(extents=13, at_once=3)
+    changed = model[1].get_parameter("weight")
+    keeper.meanwhile = lambda: change(changed)
+    arena = Arena(cast("Client", keeper), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    stays = arena.move(lambda _: None)
+    for one, value in zip(model.parameters(), before, strict=True):
+        assert one.equal(value * 1.5 if one is changed else value)
+    reasons = {weight.name: why for weight, why in stays.items()}
+    assert reasons == ({"1.weight": WRITTEN_SINCE} if change in WRITES else {})
+    low, high = keeper.memory.data_ptr(), keeper.memory.data_ptr() + keeper.memory.nbytes
+    moved = [low <= one.data_ptr() < high for one in model.parameters()]
+    assert moved == [one is not changed for one in model.parameters()]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_an_exchange_by_another_thread_in_the_middle_of_a_move_is_not_lost(
+    exchange: Callable[[nn.Parameter], None],
+    model: nn.ModuleList,
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = [one.detach().clone() for one in model.parameters()]
+    keeper = Keeper(extents=13, at_once=3)
+    arena = Arena(cast("Client", keeper), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    changed, viewed = model[1].get_parameter("weight"), subject._view
+
+    def view(storage: Any, weight: Any, *rest: Any) -> torch.Tensor:
+        if weight.name == "1.weight":
+            with torch.inference_mode(False), torch.no_grad():
+                exchange(changed)
+        return viewed(storage, weight, *rest)
+
+    monkeypatch.setattr(subject, "_view", view)
+    arena.move(lambda _: None)
+    for one, value in zip(model.parameters(), before, strict=True):
+        assert one.equal(value * 1.5 if one is changed else value)
+
+
+def test_a_view_that_another_thread_made_while_a_weight_was_loaded_sees_later_writes(
+    model: nn.ModuleList, contents: Contents
+) -> None:
+    keeper = Keeper(extents=13, at_once=3)
+    changed, views = model[1].get_parameter("weight"), []
+    keeper.meanwhile = lambda: views.append(changed.detach())
+    arena = Arena(cast("Client", keeper), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    assert list(arena.move(lambda _: None).values()) == [SEEN_SINCE]
+    _scaled(changed)
+    assert views[0].equal(changed)
+
+
+@pytest.mark.parametrize("change", [*WRITES, *EXCHANGES])
+def test_what_another_thread_does_while_a_moved_weight_is_looked_at_is_not_lost(
+    change: Callable[[nn.Parameter], None],
+    model: nn.ModuleList,
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that has to go back, as there is a view of its old memory."""
+    before = [one.detach().clone() for one in model.parameters()]
+    keeper = Keeper(extents=13, at_once=3)
+    changed, views = model[1].get_parameter("weight"), []
+    keeper.meanwhile = lambda: views.append(changed.detach())
+    arena = Arena(cast("Client", keeper), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    changes = [change]
+
+    def look(storage: torch.UntypedStorage) -> int:
+        while changes:
+            changes.pop()(changed)
+        return uses(storage)
+
+    monkeypatch.setattr(subject, "uses", look)
+    assert list(arena.move(lambda _: None).values()) == [SEEN_SINCE]
+    for one, value in zip(model.parameters(), before, strict=True):
+        assert one.equal(value * 1.5 if one is changed else value)
+    assert views[0].equal(before[2] * 1.5 if change in WRITES else before[2])

@@ -5,7 +5,8 @@ import gc
 import pickle
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +19,9 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tierline
-from tierline_torch import captured
-from tierline_torch.writes import Writes
+from tierline_torch.calls import current
+from tierline_torch.capture import captured
+from tierline_torch.tensors.writes import Writes
 
 
 def test_a_model_on_the_cpu_runs_as_it_is() -> None:
@@ -203,6 +205,25 @@ def test_a_model_that_writes_to_its_inputs_runs_as_it_is(warming: list[Recorded]
             assert given.item() == number + 1
 
 
+def test_only_what_is_captured_runs_without_the_lease(
+    graphs: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside: list[int] = []
+
+    @contextmanager
+    def without_lease() -> Iterator[None]:
+        inside.append(len(graphs))
+        yield
+        inside.append(len(graphs))
+
+    monkeypatch.setattr(current, "without_lease", without_lease)
+    wrapped = captured.Captured(nn.Linear(3, 2).eval())
+    with torch.inference_mode():
+        for _ in range(2):
+            wrapped(torch.ones(1, 3))
+    assert inside == [0, 1]
+
+
 def test_equal_arguments_of_other_types_have_graphs_of_their_own(graphs: list[Recorded]) -> None:
     class Mode(Enum):
         FAST = 1
@@ -313,6 +334,10 @@ class Small(nn.Module):
         return computed if self.shift is None else computed + self.shift
 
 
+def _swap(model: Small) -> None:
+    torch.utils.swap_tensors(model.linear.weight, nn.Parameter(model.linear.weight * 2))
+
+
 def _doubled(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: one * 2 for name, one in model.state_dict().items()}
 
@@ -358,6 +383,7 @@ def _double(model: Small) -> None:
     [
         _assign,
         _set_data,
+        _swap,
         _set_buffer,
         _fill_buffer,
         _set_bias,
@@ -557,41 +583,67 @@ def test_a_model_without_weights_yet_runs_as_it_is(graphs: list[Recorded]) -> No
     assert len(graphs) == 1
 
 
-def test_weights_that_wrap_others_count_by_their_identity(graphs: list[Recorded]) -> None:
-    class Wrapper(torch.Tensor):
-        within: torch.Tensor
+class Opaque(torch.Tensor):
+    """Has no bytes of its own, and does not tell where they are."""
 
-        @staticmethod
-        def __new__(cls, inner: torch.Tensor) -> Any:
-            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-            made.within = inner
-            return made
+    within: torch.Tensor
 
-        @classmethod
-        def __torch_dispatch__(  # type: ignore[override]
-            cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-        ) -> Any:
-            plain = pytree.tree_map_only(cls, lambda one: one.within, (args, kwargs or {}))
-            return func(*plain[0], **plain[1])
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.within = inner
+        return made
 
-    class Scales(nn.Module):
-        scale: torch.Tensor
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, _types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        plain = pytree.tree_map_only(cls, lambda one: one.within, (args, kwargs or {}))
+        return func(*plain[0], **plain[1])
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("scale", Wrapper(torch.full((2,), 2.0)))
 
-        def forward(self, given: torch.Tensor) -> torch.Tensor:
-            return given * self.scale
+class Wrapper(Opaque):
+    """Does tell."""
 
-    model = Scales().eval()
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["within"], None
+
+
+class Scales(nn.Module):
+    scale: torch.Tensor
+
+    def __init__(self, scale: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return given * self.scale
+
+
+def test_weights_that_wrap_others_count_by_the_memory_of_these(graphs: list[Recorded]) -> None:
+    model = Scales(Wrapper(torch.full((2,), 1.0))).eval()
+    wrapped = captured.Captured(model)
+    with torch.no_grad():
+        for value in (2.0, 3.0, 4.0):
+            other = Wrapper(torch.full((2,), value))
+            if value == 4.0:
+                torch.utils.swap_tensors(model.scale, other)
+            else:
+                model.scale = other
+            for _ in range(3):
+                assert torch.equal(wrapped(torch.ones(2)), torch.full((2,), value))
+    assert len(graphs) == 3
+
+
+def test_with_weights_whose_memory_is_not_known_it_runs_as_it_is(graphs: list[Recorded]) -> None:
+    model = Scales(Opaque(torch.full((2,), 2.0))).eval()
     wrapped = captured.Captured(model)
     with torch.no_grad():
         for value in (2.0, 3.0):
-            model.scale = Wrapper(torch.full((2,), value))
+            torch.utils.swap_tensors(model.scale, Opaque(torch.full((2,), value)))
             for _ in range(3):
                 assert torch.equal(wrapped(torch.ones(2)), torch.full((2,), value))
-    assert len(graphs) == 2
+    assert not graphs
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")

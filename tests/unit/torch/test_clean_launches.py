@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from tierline_client.launches import Launches
-from tierline_torch.clean_launches import _Cleared, clean_launches
+from tierline_torch.tensors.clean_launches import _Cleared, clean_launches
 
 
 def test_the_stack_is_cleared_before_every_operator_and_nothing_else_changes() -> None:

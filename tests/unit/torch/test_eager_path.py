@@ -6,7 +6,7 @@ from types import FunctionType
 import pytest
 import torch
 
-from tierline_torch.eager_path import eager_path
+from tierline_torch.capture.eager_path import eager_path
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tierline_torch import gates
-from tierline_torch.gates import ModuleStopwatch, StreamGate
+from tierline_torch.arenas import gates
+from tierline_torch.arenas.gates import ModuleStopwatch, StreamGate
 
 
 class Steps(nn.Module):

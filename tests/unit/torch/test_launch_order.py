@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_torch.launch_order import NOT_SEEN, explains, select_by_launches
-from tierline_torch.selection import CHANGING, REPEATED, Selection
+from tierline_torch.arenas.selection import CHANGING, REPEATED, Selection
+from tierline_torch.learning.launch_order import NOT_SEEN, explains, select_by_launches
 
 
 def reads(*launches: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_torch.launch_order import select_by_launches
-from tierline_torch.launch_survey import LaunchRecorder, LaunchSurvey, _few
-from tierline_torch.selection import Run
+from tierline_torch.arenas.selection import Run
+from tierline_torch.learning.launch_order import select_by_launches
+from tierline_torch.learning.launch_survey import LaunchRecorder, LaunchSurvey, _few
 
 COUNT = 12
 ORDER = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=80)
@@ -13,6 +13,18 @@ ORDER = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=80)
 
 class _Nothing:
     """No launches."""
+
+
+class _Unsearched:
+    """Another thread captures a graph, so memory cannot be searched for addresses."""
+
+    def in_memory(self, ranges: object) -> None:
+        """Nobody could look."""
+
+
+def test_a_job_whose_memory_could_not_be_searched_teaches_nothing() -> None:
+    recorder = LaunchRecorder(_Unsearched())  # type: ignore[arg-type]
+    assert recorder.run([]) is None
 
 
 def test_a_few_jobs_are_enough_unless_they_still_make_ready_for_graphs() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tierline_torch.launch_times import layer_times_s
+from tierline_torch.learning.launch_times import layer_times_s
 
 
 def test_a_layer_takes_from_the_end_of_the_one_before_to_its_own() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from tierline_torch.contents import arrange
+from tierline_torch.arenas.contents import arrange
+from tierline_torch.arenas.selection import Layer, Pinned, Selection
 from tierline_torch.errors import TierlineError
-from tierline_torch.learned import LearnedOrders, as_record
-from tierline_torch.selection import Layer, Pinned, Selection
-from tierline_torch.weights import Weight, collect
+from tierline_torch.learning.learned import LearnedOrders, as_record
+from tierline_torch.tensors.weights import Weight, collect
 
 
 def weights_of(*sizes: int) -> list[Weight]:

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from tierline_torch.arenas.selection import Run
 from tierline_torch.calls import _call, invoking
-from tierline_torch.learning import ModuleRecorder
-from tierline_torch.selection import Run
-from tierline_torch.weights import collect
+from tierline_torch.learning.module_recorder import ModuleRecorder
+from tierline_torch.tensors.weights import collect
 
 
 def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:

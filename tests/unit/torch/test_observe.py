@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,12 @@ from torch import nn
 
 import tierline
 from tierline_torch import calls, process
-from tierline_torch.contents import Entry
-from tierline_torch.observe import _Measured
+from tierline_torch.arenas import gates
+from tierline_torch.arenas.contents import Entry
+from tierline_torch.backends.observed import _Measured
+from tierline_torch.learning.survey import ModuleSurvey
+
+MS = 1_000_000
 
 
 @pytest.fixture
@@ -45,9 +52,32 @@ def test_a_loop_is_profiled(records: Path) -> None:
     total = sum(one["compute_s"] for one in profile["layers"])
     assert total == pytest.approx(max(profile["compute_s"]), rel=1e-6)
     assert profile["workspace_bytes"] >= 2 * 16 * 4 + 64
+    assert profile["workspace_known"]
     assert len(profile["weights_digest"]) == 64
     assert len({(one["input"], one["output"]) for one in outputs}) == 2
     assert [parameter.data_ptr() for parameter in model.parameters()] == where
+
+
+def test_a_workspace_that_nobody_could_measure_is_said_to_be_unknown(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server with threads that compute: of its jobs only inputs and buffers are seen."""
+    model = nn.Linear(8, 16).eval()
+
+    def serve() -> None:
+        with torch.inference_mode():
+            for _ in range(6):
+                model(torch.ones(2, 8))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    profile, _ = read(records)
+    assert (profile["workspace_bytes"], profile["workspace_known"]) == (64, False)
+    assert "what its jobs allocate could not be measured" in capsys.readouterr().err
 
 
 def test_a_program_without_a_loop_is_profiled_at_its_end(records: Path) -> None:
@@ -122,6 +152,27 @@ def test_a_model_that_is_gone_before_it_was_settled_is_profiled(records: Path) -
     assert layer["compute_s"] > 0
 
 
+def test_a_module_for_each_request_does_not_keep_the_profile_from_being_written(
+    records: Path,
+) -> None:
+    model = nn.Linear(8, 8).eval()
+    with torch.inference_mode():
+        for _ in range(12):
+            nn.Linear(8, 16).eval()(model(torch.ones(2, 8)))
+    profile, _ = read(records)
+    assert [layer["bytes"] for layer in profile["layers"]] == [320]
+    assert len(profile["compute_s"]) == 4
+
+
+def test_a_loop_with_a_model_for_each_job_is_profiled_after_many(records: Path) -> None:
+    with torch.inference_mode():
+        for _ in range(4 * 20):
+            nn.Linear(8, 16).eval()(torch.ones(2, 8))
+    profile, _ = read(records)
+    assert [layer["bytes"] for layer in profile["layers"]] == [576]
+    assert profile["compute_s"] == []
+
+
 def test_models_of_other_weights_have_other_digests(
     records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,3 +228,132 @@ def test_a_number_of_jobs_that_is_none_is_refused(
     monkeypatch.setenv("TIERLINE_REQUIRED", "1")
     with pytest.raises(tierline.TierlineError, match=f"TIERLINE_OBSERVE_JOBS={number}"):
         _ = process.Process().backend
+
+
+class _Device:
+    """A device with a clock of its own, which stands still but for work that is waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = time.perf_counter_ns()
+        self.given_ns = 0
+        """Of work that it was given, and has not done."""
+        self.capturing = False
+        for clock in (time, gates):
+            monkeypatch.setattr(clock, "perf_counter_ns", lambda: self.now_ns)
+
+    def finish(self) -> bool:
+        if not self.capturing:
+            self.now_ns, self.given_ns = self.now_ns + self.given_ns, 0
+        return not self.capturing
+
+
+class _Slow(nn.Module):
+    """Two layers; in the first `jobs` calls each has the device compute, or waits, for 30 ms."""
+
+    def __init__(self, device: _Device, jobs: int, *, at_once: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.device, self.jobs, self.at_once = device, jobs, at_once
+        self.captures = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.jobs -= 1
+        if self.jobs == 0 and self.captures:
+            with calls.current.without_lease():
+                self.device.capturing = True
+                self.run(x)
+                self.device.now_ns += 1000 * MS
+                self.device.capturing = False
+        return self.run(x)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if self.jobs >= 0 and not self.device.capturing:
+                self.device.given_ns += 30 * MS
+            x = layer(x)
+            if self.at_once:
+                self.device.finish()
+        return x
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["cpu", "launches"])
+def test_first_jobs_are_measured_where_they_give_the_device_away(
+    records: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Also where a call returns before the device has done what it was given."""
+    device = _Device(monkeypatch)
+    monkeypatch.setattr(ModuleSurvey, "finish", lambda _: device.finish())
+    model = _Slow(device, 2, at_once=at_once).eval()
+    with torch.inference_mode():
+        for _ in tierline.periodic():
+            model(torch.ones(2, 4))
+    profile, _ = read(records)
+    assert profile["first_section_s"] == 0.03  # one of them, not both
+    assert profile["first_extra_s"] >= 0
+
+
+def test_a_capture_keeps_nobody_waiting(records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = _Device(monkeypatch)
+    monkeypatch.setattr(ModuleSurvey, "finish", lambda _: device.finish())
+    model = _Slow(device, 2, at_once=False).eval()
+    model.captures = True
+    with torch.inference_mode():
+        for _ in tierline.periodic():
+            model(torch.ones(2, 4))
+    assert read(records)[0]["first_section_s"] == 0.03
+
+
+def test_a_layer_that_was_slow_in_a_short_job_is_told() -> None:
+    entries = (Entry("a", 1, pinned=False), Entry("b", 1, pinned=False))
+    measured = _Measured(entries, 8.0, jobs_s=[3.0, 6.0], layers_s=[(1.0, 2.0), (5.0, 1.0)])
+    assert measured.longest_s() == [5.0, 2.0]
+    assert _Measured(entries, 8.0).longest_s() == [None, None]
+
+
+def test_it_is_written_whatever_rights_the_program_gives_up(records: Path) -> None:
+    """Here the file's path leads nowhere any more, as after setuid, chroot or setrlimit."""
+    folder = records.parent
+    model = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        model(torch.ones(2, 8))
+        moved = folder.rename(folder.with_name(f"{folder.name}-moved"))
+        for release in tierline.periodic():
+            model(torch.full((2, 8), float(release.index % 2)))
+    profile, outputs = read(moved / records.name)
+    assert len(profile["compute_s"]) == 4
+    assert len(outputs) > 4
+
+
+def test_a_program_goes_on_when_nothing_can_be_written(
+    records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        model(torch.ones(2, 8))
+        seen = records.read_text()
+        os.closerange(700, 1000)
+        moved = records.parent.rename(records.parent.with_name(f"{records.parent.name}-moved"))
+        assert model(torch.ones(2, 8)).shape == (2, 16)
+    assert (moved / records.name).read_text() == seen
+    assert "could not write TIERLINE_OBSERVE=" in capsys.readouterr().err
+
+
+def test_nothing_is_written_into_a_file_that_has_the_number(records: Path) -> None:
+    model = nn.Linear(8, 16).eval()
+    with torch.inference_mode():
+        model(torch.ones(2, 8))
+        lines = records.read_text().count("\n")
+        own = os.open(records.with_name("own"), os.O_CREAT | os.O_RDWR)
+        for number in range(700, 800):  # as after closerange
+            if _is_record(number, records):
+                os.dup2(own, number)
+        model(torch.ones(2, 8))
+    assert records.with_name("own").read_bytes() == b""
+    assert records.read_text().count("\n") > lines
+
+
+def _is_record(number: int, records: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(number), records.stat())
+    except OSError:
+        return False

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tierline_torch.selection import (
+from tierline_torch.arenas.selection import (
     CHANGING,
     ENCLOSING,
     NOT_OWN,

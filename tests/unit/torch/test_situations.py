@@ -20,7 +20,7 @@ from torch import nn
 
 from tierline_torch import calls, process
 from tierline_torch.calls import invoking, plain
-from tierline_torch.structures import digest
+from tierline_torch.tensors.structures import digest
 
 CALLS = 6
 

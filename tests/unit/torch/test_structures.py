@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.differences import difference
 
-from tierline_torch.structures import MAX_LEAVES, digest, walk
+from tierline_torch.tensors.structures import MAX_LEAVES, digest, walk
 
 Pair = namedtuple("Pair", "left right")
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from tierline_torch.looking import byte_range
-from tierline_torch.weights import collect, movable
+from tierline_torch.tensors.looking import byte_range
+from tierline_torch.tensors.weights import OTHER_KIND, collect, immovable, movable
 
 
 def modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -77,3 +77,10 @@ def test_a_byte_range_covers_a_strided_view() -> None:
     assert where is not None
     assert where[1:] == ((6 + 2) * 4, (12 + 3 + 1) * 4)
     assert byte_range(torch.zeros(0), "cpu") is None
+
+
+def test_a_weight_that_the_program_has_emptied_for_a_while_stays_its_own() -> None:
+    model = nn.Linear(8, 8)
+    model.weight.untyped_storage().resize_(0)
+    assert [one.name for one in collect(model.named_modules(), "cpu")] == ["bias"]
+    assert immovable(model.named_modules(), "cpu") == {OTHER_KIND: 256}

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.autograd.profiler import profile
 
-from tierline_torch.workspace import WorkspaceMeter, standing_bytes
+from tierline_torch.tensors.workspace import WorkspaceMeter, standing_bytes
 
 
 def test_the_peak_is_exact() -> None:

@@ -15,6 +15,27 @@ cannot work fails here, with a sentence, and not on the nodes.
 {{- mul $number (get $powers $unit | int64) -}}
 {{- end }}
 
+{{/* Fails where two pools can choose one node: its devices would have two owners. */}}
+{{- define "tierline.pools.apart" -}}
+{{- $pools := . -}}
+{{- range $name, $pool := $pools -}}
+{{- range $other, $second := $pools -}}
+{{- if lt $name $other -}}
+{{- $apart := list -}}
+{{- $chosen := $second.nodeSelector | default dict -}}
+{{- range $label, $value := $pool.nodeSelector -}}
+{{- if and (hasKey $chosen $label) (ne (get $chosen $label) $value) -}}
+{{- $apart = append $apart $label -}}
+{{- end -}}
+{{- end -}}
+{{- if not $apart -}}
+{{- fail (printf "agent.pools.%s and agent.pools.%s can choose one node, whose devices would have two owners; give both one label in nodeSelector with two values" $name $other) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/*
 The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES "agent" .Values.agent
 "margins" .Values.operator.margins).
@@ -37,6 +58,11 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- range $index := until (int $chosen.count) -}}
 {{- $devices = append $devices (merge (dict "kind" "cuda" "index" $index "margin" $.margins.cuda) $device) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with .pool.devices.gpus -}}
+{{- if not (or .runtimeClassName .driverDir) -}}
+{{- fail (printf "%s.devices.gpus: nothing brings the GPU driver's libraries to the agent; give runtimeClassName (usually nvidia) or driverDir" $at) -}}
 {{- end -}}
 {{- end -}}
 {{- if not $devices -}}
@@ -69,6 +95,7 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
   "run_dir" "/run/tierline"
   "devices" $devices
   "tiers" $tiers
+  "job_limit_s" (.pool.jobLimitSeconds | default 30)
   "metrics_address" "0.0.0.0"
   "metrics_port" 9464
   "kubernetes" (dict
@@ -77,6 +104,7 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
     "cdi_dir" .agent.cdiDir
     "pods_dir" "/var/lib/tierline/pods"
     "library_dir" "/var/lib/tierline/lib"
+    "reconnect_s" .agent.reconnectSeconds
     "hand_over" .agent.handOver
   )
 | toJson -}}

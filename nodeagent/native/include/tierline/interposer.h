@@ -104,6 +104,24 @@ int tierline_observer_watch(const tierline_weight *weights, uint32_t count);
  */
 uint32_t tierline_observer_addressed(uint32_t *out, uint32_t capacity);
 
+/* Sets named[i] for each of these weights, which do not overlap, whose address lies anywhere in the
+ * memory that the program has from the driver, the weights themselves left out. It copies all of
+ * that, and waits for the GPU: not for gates, nor for jobs that are timed. 0; or, and then nothing
+ * is known of any of them, -EBUSY while a stream is captured, -ENOMEM, -EIO where the driver does
+ * not let it copy. */
+int tierline_memory_names(const tierline_weight *weights, uint32_t count, bool *named);
+
+/* Whether a stream is captured, in any thread: to wait for the GPU would end the capture. */
+bool tierline_capturing(void);
+
+/* Indexes of watched weights that the program's own graphs name: their launches will look for these
+ * where they are now. In the same manner as the order. */
+uint32_t tierline_graphs_name(uint32_t *out, uint32_t capacity);
+
+/* Whether graphs that this thread instantiates from now on are left out there, as those of a
+ * library that makes others when weights move. */
+void tierline_graphs_follow(bool weights);
+
 /* Forgets what was read, keeps what is watched: a job begins. */
 void tierline_observer_restart(void);
 
@@ -127,7 +145,7 @@ typedef struct {
     uint64_t end_ns; /* by the GPU's clock, since just before the first of them began */
 } tierline_time;
 
-/* Whether such launches are timed from now on, by an event behind each; forgets earlier times, as
+/* Whether such launches are timed from now on, by an event after each; forgets earlier times, as
  * restart and watch do. */
 void tierline_observer_time(bool wanted);
 
@@ -171,6 +189,9 @@ typedef int tierline_gate(const struct tierline_call *call, void *context);
 /* Sets the gate; NULL takes it away. Calls under way may still be in the old one. Returns 0 or
  * -ENOMEM. */
 int tierline_gate_set(tierline_gate *function, void *context);
+
+/* Not 0 if descriptor 2 is the program's standard error, not another file that has its number. */
+int tierline_standard_error_is_ours(void);
 
 #ifdef __cplusplus
 }

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 6U
+#define TLP_MINOR 7U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -58,7 +58,8 @@ enum tlp_notice_kind {
     TLP_NOTICE_KIND_PINNED = 6,
 };
 
-/* Why a request failed. The first three close the connection. */
+/* Why a request failed. The first three close the connection. NESTED: JOB_BEGIN,
+for which a job of another process of its task waits; there is no job, no lease and no stream. */
 enum tlp_error_code {
     TLP_ERROR_CODE_MALFORMED = 1,
     TLP_ERROR_CODE_UNSUPPORTED_VERSION = 2,
@@ -70,9 +71,10 @@ enum tlp_error_code {
     TLP_ERROR_CODE_IO = 8,
     TLP_ERROR_CODE_REVOKED = 9,
     TLP_ERROR_CODE_INTERNAL = 10,
+    TLP_ERROR_CODE_NESTED = 11,
 };
 
-/* Terms: PREEMPTIBLE (minor 3), OPEN_LEASE (4) JOB_TAKEN, SAYS_HELD (5), WARMUPS_TAKE (6). */
+/* Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,

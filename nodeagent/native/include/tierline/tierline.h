@@ -2,7 +2,7 @@
  *
  * A client asks the node agent for arenas, loads weights into them once, seals them, and from then
  * on reads them inside jobs, with a gate around each layer. Addresses never change. The library
- * decides no policy: what is resident and who runs is the agent's business.
+ * decides no policy: what is resident and which job runs is the agent's business.
  *
  * Every function returns 0 or a negative TIERLINE_E_ code, and sets the calling thread's
  * tierline_last_error() when it fails. All functions may be called from any thread; close only
@@ -34,6 +34,7 @@ enum tierline_error {
     TIERLINE_E_IO = -8,
     TIERLINE_E_REVOKED = -9, /* the job lost its lease; what it reads is still right, but slow */
     TIERLINE_E_INTERNAL = -10,
+    TIERLINE_E_NESTED = -11,     /* no job: one of another process of the task waits for this one */
     TIERLINE_E_ARGUMENT = -20,   /* the call makes no sense; fix the caller */
     TIERLINE_E_STATE = -21,      /* not now: the arena is not sealed, no job runs, ... */
     TIERLINE_E_CONNECTION = -22, /* the agent cannot be reached, or makes no sense */
@@ -118,7 +119,7 @@ TIERLINE_API int tierline_connect(const char *socket_path, const char *process_n
  *
  * On a GPU a layer is a launch (or a copy) that reads weights, and the gates are there: once an
  * arena is sealed the library sees which of its weights each launch of this process names, and puts
- * stream memory operations before and behind it. layer_begin and layer_end are not used. This needs
+ * stream memory operations before and after it. layer_begin and layer_end are not used. This needs
  * the library in LD_PRELOAD; without it `seal` refuses. Any order of launches is right; the sealed
  * order is fast. A launch outside a job takes the lease by itself, with the stream of the arena
  * whose weight it names, and gives it back 5 ms after the last call, when the GPU is done.
@@ -139,7 +140,7 @@ TIERLINE_API int tierline_reserve(tierline_client *client, uint32_t arena, uint6
                                   void **base);
 TIERLINE_API int tierline_store(tierline_client *client, uint32_t arena, uint32_t extent,
                                 const void *data, uint64_t length);
-/* On a GPU a program may write weights beside its jobs; job_begin then refuses with
+/* On a GPU a program may write weights outside its jobs; job_begin then refuses with
  * TIERLINE_E_WRITTEN. Extents of a sealed arena that may have been written since they were stored:
  * writes at most `capacity` of them, and how many there are. Each is stored again as it is now,
  * between jobs; then it streams, or is resident, as before. */
@@ -160,8 +161,8 @@ TIERLINE_API int tierline_job_begin(tierline_client *client, uint32_t arena, uin
                                     uint64_t release_ns, uint64_t deadline_ns, uint64_t *job);
 TIERLINE_API int tierline_job_end(tierline_client *client, uint64_t job,
                                   uint64_t workspace_peak_bytes);
-/* The job in progress reads its arena from the start again: its stream begins anew, instead of
- * private copies of what lies behind it. On a GPU launches do so by themselves. */
+/* The job in progress reads its arena from the start again: its stream begins again, instead of
+ * private copies of what it has passed. On a GPU launches do so by themselves. */
 TIERLINE_API int tierline_rewind(tierline_client *client);
 /* The figures of the job in progress, or of the last one. */
 TIERLINE_API int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out);

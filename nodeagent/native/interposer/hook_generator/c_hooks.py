@@ -84,7 +84,7 @@ def c_header(table: Table, header: Header) -> str:
         "#include <stddef.h>",
         "#include <stdint.h>",
         "",
-        '#include "abi.h"',
+        '#include "driver/abi.h"',
         "",
         "/* The newest CUDA version whose functions the tables know. */",
         f"#define HOOK_CUDA_VERSION {header.version}",
@@ -214,7 +214,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
         "if (next == NULL) {",
         "    return driver_missing();",
         "}",
-        "if (!driver_enter()) {",
+        "if (!hook_enter()) {",
         f"    return next({given});",
         "}",
     ]
@@ -222,7 +222,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
         return [
             *lines,
             f"int result = budget_configured() ? ABI_NOT_SUPPORTED : next({given});",
-            "driver_leave();",
+            "hook_leave();",
             "return result;",
         ]
     check, before, good, bad = around(table, symbol, call)
@@ -242,7 +242,7 @@ def body(table: Table, symbol: Symbol) -> list[str]:
         lines += [f"{indent}}}"]
     if guarded:
         lines += ["} else {", f"    result = {call.over};", "}"] if call.over else ["}"]
-    return [*lines, "driver_leave();", "return result;"]
+    return [*lines, "hook_leave();", "return result;"]
 
 
 def foreign_body(library: Library, function: Foreign) -> list[str]:
@@ -276,22 +276,22 @@ def c_source(table: Table, header: Header) -> str:
     lines = [
         GENERATED,
         "/* NOLINTBEGIN(readability-suspicious-call-argument): the names are those of cuda.h. */",
-        '#include "hooks.h"',
+        '#include "driver/hooks.h"',
         "",
-        '#include "budget.h"',
-        '#include "captures.h"',
-        '#include "driver.h"',
-        '#include "gate.h"',
-        '#include "graph_hooks.h"',
-        '#include "graphs.h"',
-        '#include "layouts.h"',
-        '#include "ledger.h"',
-        '#include "nvml_memory.h"',
-        '#include "observer.h"',
-        '#include "pointers.h"',
-        '#include "proc_address.h"',
-        '#include "spill.h"',
-        '#include "swap.h"',
+        '#include "budget/budget.h"',
+        '#include "budget/ledger.h"',
+        '#include "driver/driver.h"',
+        '#include "entry/graph_hooks.h"',
+        '#include "entry/lifecycle.h"',
+        '#include "entry/nvml_memory.h"',
+        '#include "entry/pointers.h"',
+        '#include "entry/proc_address.h"',
+        '#include "graphs/graphs.h"',
+        '#include "launches/captures.h"',
+        '#include "launches/gate.h"',
+        '#include "launches/observer.h"',
+        '#include "memory/spill.h"',
+        '#include "memory/swap.h"',
         "",
     ]
     for symbol in hooks:

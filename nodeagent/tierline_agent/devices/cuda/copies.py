@@ -1,6 +1,6 @@
 """A CUDA stream of copies: enqueued without blocking, completion and time learned by events.
 
-A copy whose time is wanted has an event before and one behind it which keep the time; that costs
+A copy whose time is wanted has an event before and one after it which keep the time; that costs
 the link 3 to 4 us more than one event that does not (an H200, `tests.gpu.lanes`).
 
 It knows neither jobs nor tiers. For one thread at a time.
@@ -78,7 +78,7 @@ class CopyLane:
     def publish(self, copy: Copy, word: int, value: int) -> None:
         """Publish as soon as a copy has ended that was enqueued without that.
 
-        Copies behind it go on meanwhile; what is enqueued from now on, and the end of the last one
+        Later copies go on meanwhile; what is enqueued from now on, and the end of the last one
         of them, come after it. Raises CudaFailed: a part may be enqueued.
         """
         last = self._last

@@ -30,12 +30,12 @@ from tierline_agent.devices.cuda.memory import CudaExtent, DeviceMemory
 from tierline_agent.devices.cuda.pinned import Buffers, PinnedMedia
 from tierline_agent.devices.cuda.stream import CudaStream, Supplies
 from tierline_agent.devices.cuda.words import CudaWords
+from tierline_agent.devices.host_stream import StreamRunner
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.devices.staging import HostStaging
 from tierline_agent.policy.transfers import IN_FLIGHT
-from tierline_agent.sources import Source
-from tierline_agent.streaming import StreamRunner
 from tierline_agent.tiers import MappedMedium
+from tierline_agent.tiers.sources import Source
 
 CONTROL_BYTES = mmap.PAGESIZE
 _AHEAD_S = 0.008  # copying that is enqueued ahead: many times the interpreter's switch interval
@@ -57,6 +57,7 @@ class CudaDevice:
     """One GPU."""
 
     kind = "cuda"
+    makes_at_once = False
     copies_itself = True
 
     def __init__(
@@ -64,7 +65,7 @@ class CudaDevice:
     ) -> None:
         """`context_bytes` is what a context costs, bytes; None: to be measured.
 
-        No memory is taken beside the context's. Raises CudaFailed, OSError: it cannot be used.
+        It takes no memory but the context's. Raises CudaFailed, OSError: it cannot be used.
         """
         self.extent_bytes = extent_bytes
         self.fast_bytes = fast_bytes
@@ -101,7 +102,7 @@ class CudaDevice:
                 self._lose(error)
 
     def recover(self) -> None:
-        """Make the context anew, pin everything again."""
+        """Make the context and pin everything again."""
         self._context.reset()
         self._context.enter()
         self._parts.memory.close()
@@ -170,7 +171,13 @@ class CudaDevice:
         """Unmap and close it."""
         self._parts.memory.destroy(_extent(extent))
 
-    def export_extent(self, extent: Extent, *, writable: bool = False) -> int:  # noqa: ARG002
+    def export_extent(
+        self,
+        extent: Extent,
+        *,
+        writable: bool = False,  # noqa: ARG002
+        sealed: bool = False,  # noqa: ARG002
+    ) -> int:
         """Return a descriptor; the client maps it with whatever access it asks for."""
         return self._parts.memory.export(_extent(extent))
 
@@ -262,7 +269,7 @@ class CudaDevice:
     def _depth(self, order: StreamOrder) -> int:
         """Extents to keep enqueued, from the fastest link that the stream has.
 
-        What is enqueued cannot be taken back, and who displaces the stream waits for it.
+        What is enqueued cannot be taken back, and a job that displaces the stream waits for it.
         """
         if order.yields:
             return IN_FLIGHT

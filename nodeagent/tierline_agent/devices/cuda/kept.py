@@ -21,7 +21,7 @@ _HANDLE, _ADDRESS, _SIZE = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t
 _WORD, _FLAGS = ctypes.c_uint32, ctypes.c_uint
 _WAIT_GEQ = 0
 _NO_FLAGS = 0
-_WRITE_DEFAULT = 0  # with a barrier: earlier work is visible to whoever sees the value
+_WRITE_DEFAULT = 0  # with a barrier: earlier work is visible to all that see the value
 
 
 class KeptCalls:

@@ -30,7 +30,7 @@ _BLOCKING_SYNC = 1
 
 
 class Loader:
-    """The copies of one device beside its streams."""
+    """The copies of one device outside its streams."""
 
     def __init__(
         self, context: Context, buffers: list[Buffer], link_is_free: Callable[[], bool]

@@ -31,7 +31,9 @@ _EXPORT = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIP
 
 
 class CudaExtent:
-    """One extent of device memory."""
+    """One extent of device memory; a process that has a descriptor of it can write."""
+
+    writable = True
 
     def __init__(
         self, serial: int, slot: int, address: int, handle: Any, descriptor: int, *, offered: bool
@@ -42,6 +44,10 @@ class CudaExtent:
         self.handle = handle
         self.descriptor = descriptor
         self.offered = offered
+
+    def fits(self, *, sealed: bool) -> bool:  # noqa: ARG002
+        """Whether it can be lent again."""
+        return not self.offered
 
     @property
     def mapped(self) -> bool:
@@ -141,7 +147,7 @@ class DeviceMemory:
         return fcntl.fcntl(extent.descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
 
     def close(self) -> None:
-        """Let go of everything, after the context was made anew; all extents were destroyed."""
+        """Let go of everything, after the context was made again; all extents were destroyed."""
         self._stuck = [extent for extent in self._stuck if not self._let_go(extent)]
         driver.cuMemAddressFree(self._base, self._slots * self._extent_bytes)
 

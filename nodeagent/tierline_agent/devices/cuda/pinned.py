@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.driver import CudaFailed, call, driver
-from tierline_agent.sources import Place
 from tierline_agent.tiers import MappedMedium
 from tierline_agent.tiers.memory import address_of, scratch
+from tierline_agent.tiers.sources import Place
 
 _PIECE_BYTES = 1 << 30
 _PORTABLE_OFF = 0
@@ -95,7 +95,7 @@ class PinnedMedia:
         return self._mappings[place.medium].address + place.offset
 
     def pin_again(self) -> None:
-        """After the context was made anew. Raises CudaFailed."""
+        """After the context was made again. Raises CudaFailed."""
         for medium, mapping in self._mappings.items():
             self._pin(medium, mapping)
 

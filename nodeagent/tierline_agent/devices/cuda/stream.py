@@ -21,26 +21,26 @@ the client's own device may still write there.
 
 A failure is told when what was enqueued before has run out, which needs nothing of the client but
 that it goes on: from then on the client fills its ring itself, and no late copy of the agent's may
-land there, no late count go back behind the client's own. That includes what a refused call leaves
-there of its extent, a wait without its copy, a copy without its count: it has no event, so then the
-stream is over when the copy stream is empty.
+land there, and no late count may fall below the client's own. That includes what a refused call
+leaves there of its extent, a wait without its copy, a copy without its count: it has no event, so
+then the stream is over when the copy stream is empty.
 
 A stream that begins ahead of its job enqueues as many extents as plans have others wait for, two,
 or one while the stream before it is not over, and for each the copy alone: only when the CPU has
 seen that its slot is free, so that nothing ever stands in the copy stream for a client that runs,
 and a cancelled one is over with the copies under way. It leaves the link to loads. With its job,
-the count of what is about to arrive goes in behind each of them.
+the count is enqueued after each copy of what is about to arrive.
 Where it may, the stream of a job begins the one ahead itself, as its *follower*, so that the link
 does not stand still until the event loop has heard of the end; towards it the runner's thread looks
-often. If there is room it begins when the last two extents of the job are under way, or, behind a
+often. If there is room it begins when the last two extents of the job are under way, or, after a
 job that may give the device away, the last one.
 Towards the event loop, which has the interpreter to itself from a job's end to the next one's grant
 (`hold`), it does not look at all: what is under way suffices for that long.
 
 So that the link goes on, an extent whose slot is not free yet is passed over for a later one whose
 slot is, which then lies there *early*. Once the link has stood still that would only keep the first
-ones waiting. With the job early extents are published behind the copies of those before them, which
-come after them in the same copy stream; to who asks how much is in place they do not count.
+ones waiting. With the job, early extents are published only after the copies of those before them,
+which come later in the same copy stream; what is said to be in place does not include them.
 
 Invariants: nothing is enqueued after `finished`, or after a failure; nothing that was enqueued is
 left at `finished`, if the process goes on; a buffer or a place is given back only when its copy has
@@ -64,13 +64,13 @@ from tierline_agent.devices.cuda.driver import DeviceLost
 from tierline_agent.devices.cuda.memory import CudaExtent
 from tierline_agent.devices.cuda.pinned import Buffer, PinnedMedia
 from tierline_agent.devices.cuda.words import CudaWords
+from tierline_agent.devices.host_stream import explain
 from tierline_agent.errors import LinkClosed, StreamFailed
-from tierline_agent.links import Link, Transfer
+from tierline_agent.links.link import Link, Transfer
 from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
-from tierline_agent.sources import Lender
-from tierline_agent.streaming import explain
 from tierline_agent.tiers import TierError
+from tierline_agent.tiers.sources import Lender
 
 _LOOK_S = 0.001
 _LOOK_WHILE_ENDING_S = 0.0001
@@ -99,9 +99,9 @@ class Supplies:
     on_lost: Callable[[DeviceLost], None]
     """Told, in the runner's thread, that the device's context is gone."""
     loads: Callable[[], int]
-    """How many copies beside streams are wanted or under way."""
+    """How many copies outside streams are wanted or under way."""
     begin: Callable[[CudaStream], None]
-    """Makes it the device's stream, begins it and has it run, behind the one that runs. For any
+    """Makes it the device's stream, begins it and has it run, after the one that runs. For any
     thread."""
 
 
@@ -305,7 +305,7 @@ class CudaStream:
 
     @property
     def _is_ending(self) -> bool:
-        """Whether a stream may begin behind it, and its last extents wait for nobody."""
+        """Whether a stream may begin after it, and its last extents wait for nobody."""
         if not (self._flight and self._is_all_enqueued) or self._order.behind is None:
             return False
         return self._has_consumed(consumed_needed(self._flight[0].number, len(self._ring)))
@@ -420,7 +420,7 @@ class CudaStream:
         return self._next + (may and self._has_the_link())
 
     def _has_the_link(self) -> bool:
-        """Whether an extent may be on its way: without a job few at a time, and behind loads."""
+        """Whether an extent may be on its way: without a job few at a time, and after loads."""
         if self._ahead is None:
             return True
         most = IN_FLIGHT if self._is_first else 1
@@ -499,7 +499,7 @@ class CudaStream:
             return
 
     def _followed_to(self, number: int) -> int:
-        """The first extent behind this one that was not enqueued early."""
+        """The first extent after this one that was not enqueued early."""
         number += 1
         while number in self._early:
             number += 1

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from tests.integration.agent.behaviours import Behaviour
+from tests.integration.agent.behaviours import Behaviour, Target
 from tests.integration.agent.behaviours.wire import (
     EXTENT,
     FOR_EVER,
@@ -23,7 +22,7 @@ from tests.integration.agent.behaviours.wire import (
     frame,
 )
 
-_WHILE_S = 1.0
+_WHILE_S = 0.5
 _STOPPED_S = 0.5
 
 
@@ -32,7 +31,7 @@ def ends() -> Iterator[Behaviour]:
     for step in range(len(_STEPS) + 1):
         yield f"dies behind step {step}", _dies(step)
     for what, prepare in _STOPS.items():
-        yield f"stops {what}", _stops(prepare)
+        yield f"stops {what}", stops(prepare)
     yield "never reads", _never_reads
     for name, values in _FLOODS.items():
         yield f"{name} for ever", _floods(name, values)
@@ -43,10 +42,13 @@ def ends() -> Iterator[Behaviour]:
     yield "a child keeps the connection", _leaves_a_child
 
 
-_HELLO = frame("Hello", minor=MINOR)
+def _hello(wire: Wire) -> bytes:
+    return frame("Hello", minor=MINOR, device=wire.device)
+
+
 _STEPS: list[Callable[[Wire], Any]] = [
-    lambda wire: wire.send_bytes(_HELLO[:20]),
-    lambda wire: wire.send_bytes(_HELLO[20:]),
+    lambda wire: wire.send_bytes(_hello(wire)[:20]),
+    lambda wire: wire.send_bytes(_hello(wire)[20:]),
     lambda wire: wire.until("Fds"),
     lambda wire: wire.send("Reserve", weight_bytes=8 * EXTENT, largest_span_extents=1),
     lambda wire: wire.until("Reserved"),
@@ -65,8 +67,8 @@ _STEPS: list[Callable[[Wire], Any]] = [
 
 
 def _dies(steps: int) -> Any:
-    def run(path: Path) -> None:
-        wire = Wire(path, greet=False)
+    def run(target: Target) -> None:
+        wire = Wire(target, greet=False)
         for step in _STEPS[:steps]:
             step(wire)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -81,12 +83,14 @@ _STOPS: dict[str, Callable[[Wire], Any]] = {
 }
 
 
-def _stops(prepare: Callable[[Wire], Any]) -> Any:
-    def run(path: Path) -> None:
+def stops(prepare: Callable[[Wire], Any], extents: int = 8) -> Any:
+    """A client with so many extents does this, stops, and is killed a while later."""
+
+    def run(target: Target) -> None:
         child = os.fork()
         if child == 0:
-            wire = Wire(path)
-            wire.load(8)
+            wire = Wire(target)
+            wire.load(extents)
             prepare(wire)
             os.kill(os.getpid(), signal.SIGSTOP)
             os._exit(0)
@@ -98,8 +102,8 @@ def _stops(prepare: Callable[[Wire], Any]) -> Any:
     return run
 
 
-def _never_reads(path: Path) -> None:
-    wire = Wire(path)
+def _never_reads(target: Target) -> None:
+    wire = Wire(target)
     wire.socket.settimeout(0.5)
     with suppress(OSError):
         while True:
@@ -117,8 +121,8 @@ _FLOODS: dict[str, dict[str, Any]] = {
 
 
 def _floods(name: str, values: dict[str, Any]) -> Any:
-    def run(path: Path) -> None:
-        wire = Wire(path)
+    def run(target: Target) -> None:
+        wire = Wire(target)
         data, end_s = frame(name, **values) * 400, time.monotonic() + _WHILE_S
 
         def drain() -> None:
@@ -135,9 +139,9 @@ def _floods(name: str, values: dict[str, Any]) -> Any:
     return run
 
 
-def _floods_together(path: Path) -> None:
+def _floods_together(target: Target) -> None:
     flood = _floods("Stats", {})
-    floods = [threading.Thread(target=flood, args=(path,)) for _ in range(6)]
+    floods = [threading.Thread(target=flood, args=(target,)) for _ in range(6)]
     for one in floods:
         one.start()
     for one in floods:
@@ -151,12 +155,12 @@ def _for_a_while(deed: Callable[[int], Any]) -> None:
         deed(number)
 
 
-def _connects(path: Path) -> None:
+def _connects(target: Target) -> None:
     kept: list[socket.socket] = []
 
     def connect(_: int) -> None:
         with suppress(OSError):
-            kept.append(Wire(path, greet=False).socket)
+            kept.append(Wire(target, greet=False).socket)
         if len(kept) > 500:
             for one in kept:
                 one.close()
@@ -165,16 +169,16 @@ def _connects(path: Path) -> None:
     _for_a_while(connect)
 
 
-def _greets(path: Path) -> None:
+def _greets(target: Target) -> None:
     def greet(_: int) -> None:
-        with suppress(ClosedError, OSError):  # others of before may not be gone yet
-            Wire(path).socket.close()
+        with suppress(ClosedError, OSError):  # previous ones may not be gone yet
+            Wire(target).socket.close()
 
     _for_a_while(greet)
 
 
-def _reserves(path: Path) -> None:
-    wire = Wire(path)
+def _reserves(target: Target) -> None:
+    wire = Wire(target)
 
     def reserve(_: int) -> None:
         assert wire.reserve(16)[""] == "Reserved"
@@ -186,8 +190,8 @@ def _reserves(path: Path) -> None:
     _for_a_while(reserve)
 
 
-def _runs(path: Path, arena: int) -> None:
-    wire = Wire(path)
+def _runs(target: Target, arena: int) -> None:
+    wire = Wire(target)
     wire.load(16)
 
     def run(number: int) -> None:
@@ -197,8 +201,8 @@ def _runs(path: Path, arena: int) -> None:
     _for_a_while(run)
 
 
-def _stores(path: Path) -> None:
-    wire = Wire(path)
+def _stores(target: Target) -> None:
+    wire = Wire(target)
     wire.reserve(16)
 
     def store(_: int) -> None:
@@ -211,27 +215,27 @@ def _stores(path: Path) -> None:
     _for_a_while(store)
 
 
-_STORMS: dict[str, Callable[[Path], None]] = {
+_STORMS: dict[str, Callable[[Target], None]] = {
     "connects": _connects,
     "greets": _greets,
     "reserves": _reserves,
-    "has jobs": lambda path: _runs(path, NO_ARENA),
-    "streams": lambda path: _runs(path, 0),
+    "has jobs": lambda target: _runs(target, NO_ARENA),
+    "streams": lambda target: _runs(target, 0),
     "stores": _stores,
 }
 
 
-def _slow(path: Path) -> None:
-    wires = [Wire(path, greet=False) for _ in range(5)]
-    for byte in _HELLO[:30]:
+def _slow(target: Target) -> None:
+    wires = [Wire(target, greet=False) for _ in range(5)]
+    for byte in _hello(wires[0])[:30]:
         for wire in wires:
             wire.send_bytes(bytes([byte]))
         time.sleep(0.01)
 
 
-def _leaves_a_child(path: Path) -> None:
+def _leaves_a_child(target: Target) -> None:
     """The process that connected dies in a job, and its child has the socket, too."""
-    wire = Wire(path)
+    wire = Wire(target)
     wire.load(8)
     wire.job()
     if os.fork() == 0:

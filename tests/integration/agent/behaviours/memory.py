@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from tests.integration.agent.behaviours import Behaviour
+from tests.integration.agent.behaviours import Behaviour, Target
 from tests.integration.agent.behaviours.wire import EXTENT, FOR_EVER, Wire
 
 _WHILE_S = 0.2
@@ -29,15 +28,15 @@ def memory() -> Iterator[Behaviour]:
         for value in (0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF):
             yield f"{name} is {value:#x}", _scribbles(offset, value)
     yield "a random control page", _random_page
-    yield "nothing is consumed", lambda path: _streams(path, lambda _: time.sleep(_WHILE_S))
+    yield "nothing is consumed", lambda target: _streams(target, lambda _: time.sleep(_WHILE_S))
     yield "writes what it stores", _writes_in_staging(store=True)
     yield "writes what it fetches", _writes_in_staging(store=False)
     yield "writes what is streamed, as the same user", _writes_in_ring
     yield "keeps what it frees", _keeps
 
 
-def _streams(path: Path, meanwhile: Callable[[Wire], None]) -> None:
-    wire = Wire(path)
+def _streams(target: Target, meanwhile: Callable[[Wire], None]) -> None:
+    wire = Wire(target)
     wire.load(16)
     wire.job()
     meanwhile(wire)
@@ -47,6 +46,8 @@ def _streams(path: Path, meanwhile: Callable[[Wire], None]) -> None:
 
 def _tampers(kind: str, size: int) -> Any:
     def tamper(wire: Wire) -> None:
+        if kind not in wire.lent_files:
+            return
         descriptor = wire.lent[kind][0]
         deeds: list[Callable[[], Any]] = [
             lambda: os.ftruncate(descriptor, 0),
@@ -63,7 +64,7 @@ def _tampers(kind: str, size: int) -> Any:
             with suppress(OSError):
                 deed()
 
-    return lambda path: _streams(path, tamper)
+    return lambda target: _streams(target, tamper)
 
 
 def _scribbles(offset: int, value: int) -> Any:
@@ -73,21 +74,21 @@ def _scribbles(offset: int, value: int) -> Any:
             struct.pack_into("<I", page, offset, value)
             time.sleep(0.0005)
 
-    return lambda path: _streams(path, scribble)
+    return lambda target: _streams(target, scribble)
 
 
-def _random_page(path: Path) -> None:
+def _random_page(target: Target) -> None:
     def scribble(wire: Wire) -> None:
         page, end_s = mmap.mmap(wire.lent["CONTROL"][0], 4096), time.monotonic() + _WHILE_S
         while time.monotonic() < end_s:
             page[:] = os.urandom(4096)
 
-    _streams(path, scribble)
+    _streams(target, scribble)
 
 
 def _writes_in_staging(*, store: bool) -> Any:
-    def run(path: Path) -> None:
-        wire = Wire(path)
+    def run(target: Target) -> None:
+        wire = Wire(target)
         if store:
             wire.reserve(8)
         else:
@@ -112,7 +113,7 @@ def _writes_in_staging(*, store: bool) -> Any:
     return run
 
 
-def _writes_in_ring(path: Path) -> None:
+def _writes_in_ring(target: Target) -> None:
     def spoil(wire: Wire) -> None:
         slots = []
         for descriptor in wire.lent["RING"]:
@@ -126,11 +127,11 @@ def _writes_in_ring(path: Path) -> None:
             consumed = min(consumed + 1, 13)
             struct.pack_into("<I", page, 64, consumed)
 
-    _streams(path, spoil)
+    _streams(target, spoil)
 
 
-def _keeps(path: Path) -> None:
-    wire = Wire(path)
+def _keeps(target: Target) -> None:
+    wire = Wire(target)
     wire.load(8)
     wire.ask("Free")
     wire.send("JobBegin", job=1, arena=0, deadline_ns=FOR_EVER)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.integration.agent.behaviours import Behaviour
+from tests.integration.agent.behaviours import Behaviour, Target
 from tests.integration.agent.behaviours.wire import (
     EXTENT,
     FOR_EVER,
@@ -42,8 +41,8 @@ def _reserve(extents: int = 1, arena: int = 0, **values: Any) -> Step:
 def _does(name: str, *steps: Step, load: int = 0, together: bool = False) -> Behaviour:
     """Send these after a load of so many extents; each waits for a GRANT, unless `together`."""
 
-    def run(path: Path) -> None:
-        wire = Wire(path)
+    def run(target: Target) -> None:
+        wire = Wire(target)
         if load:
             wire.load(load)
         if together:
@@ -112,8 +111,8 @@ def _loading() -> Iterator[Behaviour]:
 
 
 def _seals(count: int, first: int, end: int) -> Any:
-    def run(path: Path) -> None:
-        wire = Wire(path)
+    def run(target: Target) -> None:
+        wire = Wire(target)
         wire.load(4, seal=False)
         wire.send("Seal", items=[{"first_extent": first, "last_extent": end}] * count)
         wire.settle()
@@ -169,8 +168,8 @@ def _jobs() -> Iterator[Behaviour]:
 
 
 def _in_a_job(*steps: Step) -> Any:
-    def run(path: Path) -> None:
-        wire = Wire(path)
+    def run(target: Target) -> None:
+        wire = Wire(target)
         wire.load(16)
         wire.job()
         wire.send_bytes(b"".join(frame(n, 9 + k, **v) for k, (n, v) in enumerate(steps)))

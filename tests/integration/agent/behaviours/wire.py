@@ -13,15 +13,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.integration.agent.behaviours import Target
+
 SPEC = tomllib.loads((Path(__file__).parents[4] / "nodeagent/native/protocol.toml").read_text())
 MESSAGES: dict[str, dict[str, Any]] = {one["name"]: one for one in SPEC["message"]}
 _BY_TYPE = {one["type"]: one for one in SPEC["message"]}
 _RECORDS = {one["name"]: one["fields"] for one in SPEC["record"]}
 _CODES = {"u16": "H", "u32": "I", "u64": "Q"}
 KINDS: dict[str, int] = next(e["values"] for e in SPEC["enum"] if e["name"] == "DescriptorKind")
+DEVICES: dict[str, int] = next(e["values"] for e in SPEC["enum"] if e["name"] == "Device")
 NO_ARENA: int = SPEC["no_arena"]
 RESIDENT: int = SPEC["resident_bit"]
 MINOR: int = SPEC["minor"]
+OPEN_LEASE: int = next(
+    e["values"]["OPEN_LEASE"] for e in SPEC["flags"] if e["name"] == "WelcomeFlags"
+)
 EXTENT = 64 << 10
 FOR_EVER = 1 << 62
 _PATIENCE_S = 20.0
@@ -77,6 +83,10 @@ def _unpack(kind: int, body: bytes) -> Values:
         at += size_of(field)
         code = _CODES.get(field["type"])
         values[field["name"]] = struct.unpack("<" + code, part)[0] if code else part
+    many = _BY_TYPE[kind].get("array")
+    if many and (code := _CODES.get(many["of"])):
+        count = values[many["count"]]
+        values[many["name"]] = struct.unpack(f"<{count}{code}", body[at:])
     return values
 
 
@@ -87,19 +97,29 @@ class ClosedError(Exception):
 class Wire:
     """One connection. What it was lent stays open until the process ends."""
 
-    def __init__(self, path: Path, *, greet: bool = True) -> None:
+    def __init__(self, target: Target, *, greet: bool = True) -> None:
+        self.device = target.device
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(_PATIENCE_S)
-        self.socket.connect(str(path))
+        self.socket.connect(str(target.path))
         self._buffer = b""
         self._arrived: list[int] = []
         self._sequence = 0
         self.lent: dict[str, list[int]] = {}
         if greet:
-            self.ask("Hello", minor=MINOR, process_name="mean")
-            self.until("Fds")
+            terms = self.ask("Hello", minor=MINOR, device=self.device, process_name="mean")
+            if terms[""] == "Error":  # as when there are too many clients, some of them gone
+                raise ClosedError
+            while len(self.lent) < 1 + bool(terms["flags"] & OPEN_LEASE):
+                self.until("Fds")
             slots = os.fstat(self.lent["STAGING"][0]).st_size
             self.staging = mmap.mmap(self.lent["STAGING"][0], slots)
+
+    @property
+    def lent_files(self) -> tuple[str, ...]:
+        """Kinds of what is lent as files. A GPU's memory is none, only the simulated driver's."""
+        on_gpu = self.device == DEVICES["CUDA"]
+        return "CONTROL", "STAGING", *(("LEASE",) if on_gpu else ("RESIDENT", "RING"))
 
     def send_bytes(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         with suppress(OSError):  # it was closed, which is an answer
@@ -179,9 +199,10 @@ class Wire:
                 missing -= self.until("Fds")["count"]
         return found
 
-    def load(self, extents: int, *, seal: bool = True) -> None:
-        """Arena 0 with so many extents."""
-        assert self.reserve(extents)[""] == "Reserved"
+    def load(self, extents: int, *, seal: bool = True) -> Values:
+        """Arena 0 with so many extents; what RESERVED said."""
+        reserved = self.reserve(extents)
+        assert reserved[""] == "Reserved", reserved
         for extent in range(extents):
             self.staging[:EXTENT] = os.urandom(64) * (EXTENT // 64)
             stored = self.ask("Store", extent=extent, length=EXTENT)
@@ -189,6 +210,7 @@ class Wire:
         if seal:
             layers = [{"first_extent": e, "last_extent": e} for e in range(extents)]
             assert self.ask("Seal", items=layers)[""] == "Sealed"
+        return reserved
 
     def job(self, arena: int = 0, number: int = 1) -> None:
         """Begin a job, and wait for the device."""

@@ -1,4 +1,4 @@
-"""Runs in a guest whose control groups are v2: makes a cluster's group, fills it, removes it."""
+"""Runs in a guest with control groups v2: makes a cluster's group, fills it, removes it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def say(**values: object) -> None:
 
 
 def waiting(prefix: list[str]) -> subprocess.Popen[str]:
-    """Start a process by a command behind `prefix`; returns when it runs."""
+    """Start a process by a command after `prefix`; returns when it runs."""
     command = [*prefix, "/bin/sh", "-c", "echo; read never"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

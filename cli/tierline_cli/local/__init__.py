@@ -1,0 +1,1 @@
+"""A run on this machine: its agent, its programs, what is measured of them."""

@@ -1,0 +1,1 @@
+"""What the planning commands read and ask the planner."""

@@ -1,0 +1,126 @@
+"""Whether a run's outputs are those without Tierline, as far as that can be said. Pure.
+
+An output is *comparable* if the program itself, without Tierline, gives one and the same output for
+its input: in every job of every process that ran it, and in two processes at least before anything
+is called different. A program with a state, with random numbers, with weights that are not seeded,
+or with two models that see one input is right under Tierline as well, and nothing here can show it.
+
+Invariant: DIFFERENT is said only of an output that two processes without Tierline agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tierline_cli.reporting.results import JobRecord
+
+ENOUGH_RUNS = 2
+"""Processes without Tierline that must agree before an output is called different."""
+
+
+class Verdict(StrEnum):
+    """What is known of a task's outputs."""
+
+    IDENTICAL = "identical"
+    DIFFERENT = "different"
+    NOT_COMPARABLE = "not comparable"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The verdict on the jobs of one task."""
+
+    verdict: Verdict
+    compared: int = 0
+    """Jobs whose output was comparable."""
+    jobs: int = 0
+    why: str = ""
+    """Why not all of them were; empty if all were."""
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PlainRun:
+    """What one process without Tierline gave."""
+
+    outputs: dict[str, frozenset[str]]
+    """By input: its outputs."""
+    weights_digest: str = ""
+    """Of the weights that the program began with; empty if unknown."""
+
+
+@dataclass
+class Reference:
+    """What a task's program gives without Tierline, process by process."""
+
+    runs: list[PlainRun] = field(default_factory=list)
+    failure: str = ""
+    """Why there are no more runs, if the program could not be run again."""
+
+    def answers(self, given: str) -> frozenset[str]:
+        """Every output of an input."""
+        return frozenset().union(*(run.outputs.get(given, frozenset()) for run in self.runs))
+
+    def seen_in(self, given: str) -> int:
+        """How many of the processes had that input."""
+        return sum(given in run.outputs for run in self.runs)
+
+    def undecided(self, jobs: Sequence[JobRecord]) -> bool:
+        """Whether one more process could decide about some output."""
+        return any(
+            job.output_digest not in self.answers(given) and self.seen_in(given) < ENOUGH_RUNS
+            for job in jobs
+            if (given := job.input_digest) and job.output_digest and len(self.answers(given)) < 2
+        )
+
+
+def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = False) -> Outputs:
+    """The verdict on a task's jobs; a program that was ended (`cut_short`) may lack an output."""
+    if cut_short and jobs and jobs[-1].output_digest is None:
+        jobs = jobs[:-1]
+    if not jobs:
+        return Outputs(Verdict.NOT_COMPARABLE, why="no job ended")
+    same = different = 0
+    unsaid: dict[str, int] = {}
+    for job in jobs:
+        answers = reference.answers(job.input_digest or "")
+        if job.output_digest and answers == {job.output_digest}:
+            same += 1
+        elif why := _not_comparable(job, answers, reference):
+            unsaid[why] = unsaid.get(why, 0) + 1
+        else:
+            different += 1
+    why = max(unsaid, key=lambda one: unsaid[one]) if unsaid else ""
+    if different:
+        verdict = Verdict.DIFFERENT
+    else:
+        verdict = Verdict.IDENTICAL if same else Verdict.NOT_COMPARABLE
+    return Outputs(verdict, same + different, len(jobs), why)
+
+
+def _not_comparable(job: JobRecord, answers: frozenset[str], reference: Reference) -> str:
+    """Why another output than these `answers` cannot be called different; empty if it can."""
+    if not job.input_digest or not job.output_digest:
+        return "the program showed no output of its jobs; only calls of PyTorch modules are seen"
+    if len(answers) > 1:
+        digests = {run.weights_digest for run in reference.runs if run.weights_digest}
+        if len(digests) > 1:
+            return (
+                "without Tierline its weights differ from one start to the next; seed them, or "
+                "load them from a file"
+            )
+        return (
+            "without Tierline, too, it gave different outputs for one input: it has a state, "
+            "random numbers, or several models"
+        )
+    if reference.seen_in(job.input_digest) >= ENOUGH_RUNS:
+        return ""
+    return reference.failure or (
+        "without Tierline it did not see the same inputs; seed them, or read them in order"
+    )

@@ -1,0 +1,1 @@
+"""Manifests: read from files that nobody vouches for, each mistake one sentence."""

@@ -1,0 +1,1 @@
+"""The objects of the API, and what they are made of."""

@@ -1,0 +1,61 @@
+"""How a pod opts in, and how its claim is told apart: the names that all sides must agree on.
+
+A pod says `tierline.io/task: NAME`. The admission policy adds the gate, the label and the claim;
+the claim comes from the ResourceClaimTemplate that the operator keeps under the task's own name;
+the operator allocates it and removes the gate; the node's agent finds the claims of its node by
+label. `tierline inject` writes into a manifest what the policy adds. Only names here, no decisions.
+"""
+
+from typing import Final
+
+TASK: Final = "tierline.io/task"
+"""Annotation of a pod: the MemTask it runs. Label of pods, claims and claim templates: the same."""
+GATE: Final = "tierline.io/admission"
+"""The scheduling gate that holds an opted-in pod until its claim is allocated."""
+FINALIZER: Final = GATE
+"""Keeps a MemTask until none of its pods holds a claim."""
+POD_CLAIM: Final = "tierline"
+"""The entry of a pod's `spec.resourceClaims`."""
+
+DRIVER: Final = "tierline.io"
+"""The DRA driver, and the DeviceClass."""
+REQUEST: Final = "device"
+"""The one request of each claim."""
+FAST_MEMORY: Final = "fastMemory"
+"""The capacity of a device that claims consume: a C identifier, as DRA wants."""
+
+NODE_LABEL: Final = "tierline.io/node"
+"""Label of an admitted claim: its node, so that an agent watches no claims but its own."""
+PLAN: Final = "tierline.io/plan"
+"""Annotation of an admitted claim: its Plan in JSON. Once the claim is allocated its pod holds it:
+only what is predicted may change."""
+TERMS: Final = "tierline.io/terms"
+"""Annotation of an admitted claim: the Terms granted, in JSON; they may change as well."""
+STANDING: Final = "tierline.io/standing"
+"""Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it is observed and
+measured; without a plan it has its device alone, with one it takes the lease for each job, and no
+job may have the device for longer than its terms say. Demoted: its deadline no longer holds
+together with those of the others; its jobs run only when nobody else waits. Lost: not even that
+holds; it gets no lease. Unmeasured: its measuring was given up, because others waited for the
+device; it gets no lease."""
+ORDER: Final = "tierline.io/order"
+"""Annotation of an admitted claim: counts admissions; a restarted operator plans in this order."""
+
+INLINE: Final = {
+    "tierline.io/period": ("realtime", "period"),
+    "tierline.io/deadline": ("realtime", "deadline"),
+    "tierline.io/criticality": ("realtime", "criticality"),
+    "tierline.io/execution-time": ("realtime", "executionTime"),
+    "tierline.io/budget": ("memory", "budget"),
+    "tierline.io/reserved": ("memory", "reserved"),
+    "tierline.io/tiers": ("swap", "tiers"),
+    "tierline.io/policy": ("swap", "policy"),
+    "tierline.io/on-budget-exceeded": ("swap", "onBudgetExceeded"),
+    "tierline.io/device": ("device", "kind"),
+    "tierline.io/model": ("device", "model"),
+    "tierline.io/profile": ("profile",),
+}
+"""Annotations of a pod from which the operator makes the MemTask that `tierline.io/task` names, and
+where each belongs in its spec. Tiers are separated by commas. Needed: period, budget and device."""
+INLINE_NEEDED: Final = ("tierline.io/period", "tierline.io/budget", "tierline.io/device")
+"""With one inline annotation, these must be there."""

@@ -1,0 +1,88 @@
+"""The policies by which the operator's token does no more than its work needs.
+
+RBAC lets it patch every pod and write every Deployment and claim, as it cannot say less. These
+rules do: a pod keeps all but its gate, a Deployment is a MemTask's of its namespace, an allocation
+is of Tierline's devices.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from tierline_api.objects.optin import DRIVER, GATE, TASK
+from tierline_api.objects.pod import Manifest
+from tierline_api.pods.policies import bound, named, requests
+from tierline_api.schema.base import API_GROUP
+
+SERVICE_ACCOUNT: Final = "tierline-operator"
+"""The operator's service account, in whatever namespace Tierline is installed."""
+_GATES: Final = "{}.spec.?schedulingGates.orValue([]).map(g, g.name)"
+_OLD, _NEW = (_GATES.format(of) for of in ("oldObject", "object"))
+_SAME: Final = "object.{0} == oldObject.{0}"
+_OPTIONAL: Final = "object.{0}.orValue({1}) == oldObject.{0}.orValue({1})"
+_KEPT: Final = " && ".join(
+    [
+        _SAME.format("spec.containers"),
+        _OPTIONAL.format("spec.?initContainers", "[]"),
+        _OPTIONAL.format("spec.?ephemeralContainers", "[]"),
+        _OPTIONAL.format("spec.?nodeSelector", "{}"),
+        _OPTIONAL.format("spec.?tolerations", "[]"),
+        _OPTIONAL.format("spec.?activeDeadlineSeconds", "0"),
+        "object.spec.?affinity == oldObject.spec.?affinity",
+        _OPTIONAL.format("metadata.?labels", "{}"),
+        _OPTIONAL.format("metadata.?annotations", "{}"),
+        _OPTIONAL.format("metadata.?finalizers", "[]"),
+        _OPTIONAL.format("metadata.?ownerReferences", "[]"),
+    ]
+)
+_OWNED: Final = (
+    "[object, oldObject].filter(o, o != null).all(o, o.metadata.?ownerReferences.orValue([])"
+    f".exists(r, r.?controller.orValue(false) && r.kind == 'MemTask' && r.name == o.metadata.name"
+    f" && r.apiVersion.startsWith('{API_GROUP}/')))"
+    f" && object.spec.template.metadata.?annotations[?'{TASK}'].orValue('')"
+    " == object.metadata.name"
+)
+_RULES: Final = {
+    "pods": (
+        ("", "v1", ("pods",)),
+        ("UPDATE",),
+        f"{_OLD}.filter(g, !(g in {_NEW})).all(g, g == '{GATE}')"
+        f" && {_NEW}.all(g, g in {_OLD}) && {_KEPT}",
+        f"the operator takes the gate {GATE} from a pod, and changes nothing else of it",
+    ),
+    "deployments": (
+        ("apps", "v1", ("deployments",)),
+        ("CREATE", "UPDATE"),
+        _OWNED,
+        "the operator writes Deployments of MemTasks of their namespace and name only",
+    ),
+    "allocations": (
+        ("resource.k8s.io", "v1", ("resourceclaims/status",)),
+        ("UPDATE",),
+        "object.?status.?allocation.?devices.?results.orValue([]).all(r,"
+        f" r.driver == '{DRIVER}')"
+        " && oldObject.?status.?allocation.?devices.?results.orValue([]).all(r,"
+        f" r.driver == '{DRIVER}')",
+        f"the operator allocates devices of {DRIVER} only",
+    ),
+}
+"""What it writes: resources, operations, what is true of its own work, and what to say."""
+
+
+def manifests() -> Iterator[Manifest]:
+    """Yield a policy and its binding for each kind of object."""
+    account = f"^system:serviceaccount:[^:]+:{SERVICE_ACCOUNT}$"
+    for what, (resources, operations, expression, message) in _RULES.items():
+        name = f"tierline-operator-{what}"
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": requests((resources,), operations),
+            "matchConditions": [
+                {
+                    "name": "operator",
+                    "expression": f"request.userInfo.username.matches('{account}')",
+                }
+            ],
+            "validations": [{"expression": expression, "message": message, "reason": "Forbidden"}],
+        }
+        yield named("ValidatingAdmissionPolicy", name, spec)
+        yield bound(name, "Deny")

@@ -1,0 +1,103 @@
+"""What all API models share: camelCase names, no unknown fields, and rules for the API server.
+
+A model has two faces. In Python it is built by field names with plain numbers in units
+(``period_s=0.05``); in a manifest, on the wire and in the cluster it has camelCase names and texts
+with units (``period: 50ms``). `ApiModel.from_api` takes only the second face, so that a number
+without a unit never slips through; `ApiModel.to_api` writes it. Every rule that CEL can say is
+stated twice, once in Python and once in CEL next to it; the tests run both over the same cases.
+Models are immutable; a change is a `model_copy`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, NamedTuple, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+API_GROUP: Final = "tierline.io"
+API_VERSION: Final = "tierline.io/v1alpha1"
+RULES = "x-kubernetes-validations"
+_WIRE = {"wire": True}
+
+
+class Rule(NamedTuple):
+    """One CEL rule of the API server: an expression over `self`, and what to say if it is false."""
+
+    cel: str
+    message: str
+    field: str = ""
+    """Where to report it, below `self`, such as ``.deadline``."""
+
+
+def rules(*of: Rule) -> dict[str, Any]:
+    """Return the schema extension that carries `of`."""
+    return {
+        RULES: [
+            {
+                "rule": rule.cel,
+                "message": rule.message,
+                **({"fieldPath": rule.field} if rule.field else {}),
+            }
+            for rule in of
+        ]
+    }
+
+
+def api_name(field: str) -> str:
+    """Return a field's name in the API: camelCase, without the unit that its text carries."""
+    return to_camel(field.removesuffix("_s"))
+
+
+def is_wire(info: ValidationInfo) -> bool:
+    """Say whether the value being validated came from a manifest or the API server."""
+    return isinstance(info.context, dict) and info.context.get("wire") is True
+
+
+class ApiModel(BaseModel):
+    """Base of every API model."""
+
+    model_config = ConfigDict(
+        alias_generator=api_name,
+        validate_by_name=True,
+        validate_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = ()
+    """Rules over several fields, for the API server; Python validators say the same here."""
+
+    @classmethod
+    def from_api(cls, data: object) -> Self:
+        """Read the API's face of the model; raises pydantic.ValidationError."""
+        return cls.model_validate(data, by_alias=True, by_name=False, context=_WIRE)
+
+    def to_api(self) -> dict[str, Any]:
+        """Return the API's face of the model: camelCase, units in texts, nothing that is None."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, data: Any) -> Any:
+        """Treat ``field: null`` as absent, as the API server does."""
+        if isinstance(data, Mapping):
+            return {key: value for key, value in data.items() if value is not None}
+        return data
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        if cls.cel_rules:
+            handler.resolve_ref_schema(schema).update(rules(*cls.cel_rules))
+        return schema

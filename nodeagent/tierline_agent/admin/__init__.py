@@ -1,0 +1,1 @@
+"""The administrator's socket: its server in the agent, and its client."""

@@ -1,0 +1,1 @@
+"""Links: one direction of one tier, its queues and its speed."""

@@ -1,0 +1,306 @@
+"""After a restart: which clients were here before, and when leases may be granted again.
+
+The agent writes down its clients: token, task, process, number of sealed arenas and workspaces.
+When it starts again, those that still live are *expected*: each is back once it has offered so
+many, or says something else than offers. No lease is granted and nothing new is stored or lent
+until all are back, or `recovery_s` has passed: stored content has no references before its owners
+return, and must not be evicted meanwhile.
+
+One client of each device is special: the *holder*, which was inside a job. It goes on computing
+from its ring while the agent is away, so no other job may stream through that ring until it is back
+or dead; not even after `recovery_s`. A live holder that does not come back in `holder_grace_s` is
+killed. Other devices do not wait for it; what is stored and lent again does, as its content, too,
+has no references yet.
+
+If what was written down cannot be read, anybody may come back: that is waited for as long.
+
+Invariant: the leases of each device are unblocked exactly once, when nobody is expected and its
+holder is settled; what an earlier agent lent is given up no sooner than everybody is back or dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tierline_agent.processes.identity import Process, ProcessWatch, is_alive
+from tierline_agent.processes.interventions import Interventions, KillReason
+from tierline_agent.processes.state import BootFile, LeaseMark
+from tierline_agent.scheduling.leases import LeaseManager
+
+_log = logging.getLogger(__name__)
+_REASON = "clients of before the restart"
+_UNKNOWN: Final[list[object]] = []
+"""A row of the book that stands for those that may be missing."""
+_ANY_NUMBER: Final = 1 << 32
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """A client as it is written down."""
+
+    token: int
+    task: str
+    process: Process
+    kept: int
+    """Its sealed arenas, and its workspace."""
+
+
+class ClientBook:
+    """The clients that are connected, written down at each change."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = BootFile(path)
+        self._clients: dict[int, ClientRecord] = {}
+        self._is_loaded = False
+        self.has_unknown = False
+        """There may be others, because an earlier agent's book could not be read."""
+
+    def load(self) -> list[ClientRecord]:
+        """The clients that an earlier agent of this boot wrote down, and that still live.
+
+        They stay written down until they are noted again or forgotten; that there may be others
+        stays so until `knows_all`. The file is read once: what is odd of it is put aside.
+        """
+        if not self._is_loaded:
+            self._is_loaded = True
+            held, unknown = self.file.read(_parse_clients) or ([], False)
+            living = [record for record in held if is_alive(record.process)]
+            self._clients = {record.token: record for record in living}
+            self.has_unknown = unknown or self.file.was_odd
+            if self.has_unknown:  # also for the agent after this one
+                self._write()
+        return self.records
+
+    def knows_all(self) -> None:
+        """Nobody else is waited for any more."""
+        if self.has_unknown:
+            self.has_unknown = False
+            self._write()
+
+    @property
+    def records(self) -> list[ClientRecord]:
+        """The clients that are written down."""
+        return [*self._clients.values()]
+
+    def note(self, record: ClientRecord) -> None:
+        """Add or change a client."""
+        if self._clients.get(record.token) != record:
+            self._clients[record.token] = record
+            self._write()
+
+    def forget(self, token: int) -> None:
+        """The client is gone."""
+        if self._clients.pop(token, None) is not None:
+            self._write()
+
+    def _write(self) -> None:
+        self.file.note(
+            [
+                [
+                    record.token,
+                    record.task,
+                    record.process.pid,
+                    record.process.start_ticks,
+                    record.kept,
+                ]
+                for record in self._clients.values()
+            ]
+            + [_UNKNOWN] * self.has_unknown
+        )
+
+
+def _parse_clients(value: Any) -> tuple[list[ClientRecord], bool]:
+    """The clients, and whether there may be others."""
+    rows = [row for row in value if row != _UNKNOWN]
+    return [
+        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(kept))
+        for token, task, pid, ticks, kept in rows
+    ], len(rows) < len(value)
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The client that was inside a job."""
+
+    process: Process
+    mark: LeaseMark
+    leases: LeaseManager
+
+
+class Recovery:
+    """The wait for the clients from before the restart."""
+
+    def __init__(
+        self,
+        *,
+        book: ClientBook,
+        devices: Sequence[tuple[LeaseMark, LeaseManager]],
+        watch: ProcessWatch,
+        interventions: Interventions,
+        recovery_s: float,
+        holder_grace_s: float,
+        all_back: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`all_back` is called once, when each client from before the restart is back or dead."""
+        self._book = book
+        self._devices = devices
+        self._watch = watch
+        self._interventions = interventions
+        self._grace_s = holder_grace_s
+        self._loop = asyncio.get_running_loop()
+        self._known = {record.token: record for record in book.load()}
+        self._expected = set(self._known)
+        self._holders: dict[int, _Holder] = {}
+        for mark, leases in devices:
+            held = mark.read()
+            if held is not None and is_alive(held[1]):
+                self._holders[held[0]] = _Holder(held[1], mark, leases)
+            else:
+                mark.clear()
+            leases.block(_REASON)
+        self._away = self._expected | self._holders.keys()
+        """Those that may still come back, in time or not."""
+        self._all_back = all_back
+        self._blocked = [leases for _, leases in devices]
+        self._settled: asyncio.Future[None] = self._loop.create_future()
+        self._timers: list[asyncio.TimerHandle] = []
+        if self._expected or self._holders or book.has_unknown:
+            self._begin(recovery_s, holder_grace_s)
+        else:
+            all_back()
+        self._consider()
+
+    @property
+    def pending(self) -> bool:
+        """Whether somebody is still waited for."""
+        return not self._settled.done()
+
+    async def settled(self) -> None:
+        """Wait until new content may be stored."""
+        if not self._settled.done():
+            await asyncio.shield(self._settled)
+
+    def record_of(self, token: int, task: str, process: Process) -> ClientRecord | None:
+        """What was written down of this client, if it had this token in an earlier agent."""
+        holder = self._holders.get(token)
+        if token not in self._known and holder is not None and holder.process == process:
+            # The book does not have it, the mark of the lease does: it goes on with its job, and is
+            # back when it says something else than offers.
+            self._known[token] = ClientRecord(token, task, process, _ANY_NUMBER)
+        record = self._known.get(token)
+        if record is None or (record.task, record.process) != (task, process):
+            return None
+        return record
+
+    def may_resume(self, token: int) -> bool:
+        """Whether this client was inside a job, and nobody used the ring since."""
+        return token in self._holders
+
+    def attached(self, token: int, kept: int) -> None:
+        """The client has offered so many arenas and workspaces back."""
+        record = self._known.get(token)
+        if record is not None and kept >= record.kept:
+            self._returned(token)
+
+    def begins_anew(self, task: str, process: Process) -> None:
+        """A process says HELLO without a token: it never got one that it was to come back with."""
+        for record in [*self._known.values()]:
+            lost = (record.task, record.process, record.kept) == (task, process, 0)
+            if lost and record.token not in self._holders:
+                self._died(record.token)
+
+    def has_offered_all(self, token: int) -> None:
+        """The client is connected and offers nothing more, whatever was written down of it.
+
+        What it was to have, and had not been told when the agent died, it does not have.
+        """
+        if token in self._expected or token in self._holders:
+            self._returned(token)
+
+    def awaits(self, token: int) -> bool:
+        """Whether this client has not come back with all that it had, even if it is connected.
+
+        One that leaves then, because an offer failed, may try again; until it is back or dead it
+        counts as away.
+        """
+        return token in self._away
+
+    def close(self) -> None:
+        """Stop waiting."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _begin(self, recovery_s: float, holder_grace_s: float) -> None:
+        _log.info(
+            "waiting for %d clients of before the restart%s%s",
+            len(self._expected),
+            f", {len(self._holders)} of them inside a job" if self._holders else "",
+            "; there may be others, whom nobody knows" if self._book.has_unknown else "",
+        )
+        for record in self._known.values():
+            self._await_death(record.process, record.token)
+        self._timers.append(self._loop.call_later(recovery_s, self._time_is_up))
+        for token, holder in self._holders.items():
+            if token not in self._known:
+                self._await_death(holder.process, token)
+        if self._holders:
+            self._timers.append(self._loop.call_later(holder_grace_s, self._kill_holders))
+
+    def _await_death(self, process: Process, token: int) -> None:
+        self._watch.on_death(process, lambda _process: self._died(token))
+
+    def _died(self, token: int) -> None:
+        self._book.forget(token)
+        self._known.pop(token, None)
+        self._returned(token)
+
+    def _returned(self, token: int) -> None:
+        self._expected.discard(token)
+        if token in self._away:
+            self._away.discard(token)
+            self._consider_away()
+        holder = self._holders.pop(token, None)
+        if holder is not None and holder.leases.holder is None:  # back without a job in progress
+            holder.mark.clear()
+        self._consider()
+
+    def _time_is_up(self) -> None:
+        if self._expected:
+            _log.warning("%d clients of before did not come back in time", len(self._expected))
+        self._expected.clear()
+        if self._book.has_unknown:
+            self._book.knows_all()
+            self._consider_away()
+        self._consider()
+
+    def _consider_away(self) -> None:
+        if not self._away and not self._book.has_unknown:
+            self._all_back()
+
+    def _kill_holders(self) -> None:
+        sentence = (
+            "the program was inside a job when the agent ended, did not come back to the next one "
+            f"within {self._grace_s:g} s, and was killed"
+        )
+        for token, holder in self._holders.items():
+            known = self._known.get(token)
+            self._interventions.kill(
+                known.task if known else "", holder.process, KillReason.JOB_NOT_RESUMED, sentence
+            )
+
+    def _consider(self) -> None:
+        if self._expected or self._book.has_unknown:
+            return
+        held = [holder.leases for holder in self._holders.values()]
+        free = [leases for leases in self._blocked if leases not in held]
+        self._blocked = held
+        for leases in free:
+            leases.unblock(_REASON)
+        if not held and not self._settled.done():
+            self._settled.set_result(None)
+            self.close()

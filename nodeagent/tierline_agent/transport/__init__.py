@@ -1,0 +1,1 @@
+"""The clients' sockets: protocol, connections, descriptors."""

@@ -1,0 +1,1 @@
+"""What runs a process's jobs: the agent, or an observer that only measures."""

@@ -1,0 +1,1 @@
+"""Models that run as captured CUDA graphs."""

@@ -1,0 +1,1 @@
+"""What the jobs of a site show, and the lesson that follows."""

@@ -1,0 +1,1 @@
+"""What the operator has seen of the cluster, typed and never trusted to be whole."""

@@ -1,0 +1,1 @@
+"""The leader's loop: see, decide, write; and what it writes."""

@@ -1,0 +1,63 @@
+"""Inline annotations: a pod that brings its own MemTask along. Pure.
+
+`tierline.io/task` names it; `tierline.io/period` and the others (tierline_api.objects.optin.INLINE)
+say what stands in its spec. Pods of one Deployment say the same; the newest pod is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from tierline_api.manifests.mistakes import first_mistake
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.optin import INLINE, INLINE_NEEDED, TASK
+from tierline_api.pods.inline_rules import spec_of
+from tierline_api.schema.base import API_VERSION
+from tierline_kube.resource import Json
+from tierline_operator.cluster.decode import KnownPod
+from tierline_operator.controller.manifests import MANAGED_BY
+
+_FIELD_OF = {".".join(("spec", *path)): name for name, path in INLINE.items()}
+
+
+class InlineError(ValueError):
+    """The annotations make no MemTask; the sentence names the annotation and the fix."""
+
+
+def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
+    """The MemTask that the pod's annotations mean, owned by `owners`; raises InlineError.
+
+    It goes when the last of them has gone. An object has one controller at most, and it has none.
+    """
+    missing = [name for name in INLINE_NEEDED if name not in pod.inline]
+    if missing:
+        raise InlineError(
+            f"the annotation {missing[0]} is missing; with {next(iter(pod.inline))} it is needed"
+        )
+    manifest: Json = {
+        "apiVersion": API_VERSION,
+        "kind": "MemTask",
+        "metadata": {
+            "name": pod.task,
+            "namespace": pod.meta.namespace,
+            "labels": dict(MANAGED_BY),
+            "ownerReferences": [{**owner, "controller": False} for owner in owners],
+        },
+        "spec": {"replicas": 1, **spec_of(pod.inline)},
+    }
+    try:
+        MemTask.from_api(manifest)
+    except ValidationError as error:
+        mistake = first_mistake(MemTask, error)
+        where = TASK if mistake.field == "metadata.name" else _annotation(mistake.field)
+        raise InlineError(f"the annotation {where}: {mistake.problem}") from error
+    return manifest
+
+
+def _annotation(field: str) -> str:
+    """The annotation from which a field of the spec comes."""
+    known = (name for path, name in _FIELD_OF.items() if field.startswith(path))
+    return next(known, field)

@@ -1,0 +1,1 @@
+"""One replica leads: its Lease, and the renewal of that."""

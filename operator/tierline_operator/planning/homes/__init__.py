@@ -1,0 +1,1 @@
+"""Which lower tier holds each extent of each task."""

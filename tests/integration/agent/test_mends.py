@@ -1,0 +1,25 @@
+"""Each mend can be taken out, and the state machine of sessions finds it: see `tests.mends`."""
+
+from __future__ import annotations
+
+import pytest
+from tests.mends.copies import patched
+from tests.mends.finding import find
+from tests.mends.mends import MACHINE, MENDS, Mend
+
+SECONDS = ("job-limit", "a-failed-write-is-tried-again", "left-in-a-turn-of-its-own")
+"""What is found within seconds; `make mends` looks for all."""
+
+
+@pytest.mark.parametrize("mend", MENDS, ids=lambda mend: mend.name)
+def test_a_mend_can_be_taken_out(mend: Mend) -> None:
+    assert patched(mend)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SECONDS)
+def test_the_state_machine_finds_a_mend_taken_out(name: str) -> None:
+    (mend,) = [one for one in MENDS if one.name == name]
+    found = find(mend, MACHINE)
+    assert found.failed, "nobody protects this mend"
+    assert "ModuleNotFoundError" not in found.why

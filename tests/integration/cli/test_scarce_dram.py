@@ -1,0 +1,123 @@
+"""Two tasks, and dram for one of them: real programs, by real rates, read from real tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tierline_api.manifests.files import load_manifests
+from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.plan import Tier
+from tierline_cli.local import run as local_run
+from tierline_cli.local.run import LocalRun, RunOptions
+from tierline_cli.local.tiers import tiers_for
+from tierline_cli.planning import decide
+from tierline_operator.planning import planner
+from tierline_operator.planning.answer import Admitted, HomesBy, Infeasible
+from tierline_operator.planning.homes.placing import placements
+from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+
+_ROOT = Path(__file__).parents[3]
+_TASK = """
+apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: {name}, namespace: scarce}}
+spec:
+  realtime: {{period: {period}}}
+  memory: {{budget: 256Mi}}
+  swap: {{tiers: [dram, nvme], policy: Stream}}
+  device: {{kind: cpu}}
+  template:
+    spec:
+      containers:
+        - name: task
+          command: [python, -m, tests.integration.cli.tiny_task, "{seed}", "1024"]
+          workingDir: {root}
+"""
+_WEIGHTS_BYTES = 12 * 4 * 1024 * 1025
+_EXTENT_BYTES = 256 << 10
+_LIMIT_S = 2.0
+
+
+def _in_order(tasks: list[TaskDemand], device: DeviceCapacity) -> Infeasible | tuple[object, ...]:
+    """Placements as they were before there was a rule."""
+    found = placements(tasks, device)
+    if isinstance(found, Infeasible):
+        return found
+    return tuple(one for one in found if one.by is HomesBy.ORDER)
+
+
+def _least_deadline_s(demands: list[TaskDemand], device: DeviceCapacity) -> float:
+    """Of the last task, with which the set is admitted."""
+    *others, last = demands
+    low, high = 0.001, _LIMIT_S
+    while high > low * 1.02:
+        middle = (low * high) ** 0.5
+        held = planner.plan([*others, replace(last, deadline_s=middle)], device).ok
+        low, high = (low, middle) if held else (middle, high)
+    return high
+
+
+def _due(task: MemTask, deadline_s: float) -> MemTask:
+    realtime = task.spec.realtime.model_copy(update={"deadline_s": deadline_s})
+    realtime.model_fields_set.add("deadline_s")
+    return task.model_copy(update={"spec": task.spec.model_copy(update={"realtime": realtime})})
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRun]:
+    """A run whose dram has room for one task, and whose first task can wait."""
+    tasks = tmp_path / "tasks.yaml"
+    named = (("patient", "6s", 1), ("urgent", "2s", 2))
+    tasks.write_text(
+        "\n---\n".join(_TASK.format(name=n, period=p, seed=s, root=_ROOT) for n, p, s in named)
+    )
+
+    def small_dram(*asked: object) -> list[object]:
+        tiers = tiers_for(*asked)  # type: ignore[arg-type]
+        room = {Tier.DRAM.value: _WEIGHTS_BYTES * 5 // 4}
+        return [replace(one, size_bytes=room.get(one.name, one.size_bytes)) for one in tiers]
+
+    monkeypatch.setattr(local_run, "tiers_for", small_dram)
+    options = RunOptions(8 << 20, {}, _EXTENT_BYTES, None, 4, None)
+    with LocalRun(load_manifests([str(tasks)]), options) as running:
+        yield running
+
+
+@pytest.mark.alone
+def test_a_scarce_tier_keeps_deadlines_that_filling_in_order_cannot(
+    run: LocalRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.measured.take(run.options.profile_jobs, lambda *_: None, print)
+    node = run.start_agent()
+    demands, device = decide.question_of_all(run.tasks, run.measured.profiles, node, run.margin)
+    least_s = _least_deadline_s(demands, device)
+    with monkeypatch.context() as before:
+        before.setattr(planner, "placements", _in_order)
+        least_in_order_s = _least_deadline_s(demands, device)
+    assert least_in_order_s > 1.1 * least_s
+    patient, urgent = run.tasks
+    run.tasks = (patient, _due(urgent, (least_s * least_in_order_s) ** 0.5))
+
+    with monkeypatch.context() as before:
+        before.setattr(planner, "placements", _in_order)
+        refused = decide.decide(run.tasks, run.measured.profiles, node, run.margin)
+        assert isinstance(refused, Infeasible)
+        assert refused.kind == "deadline"
+    admitted = run.admit(node)
+    assert isinstance(admitted, Admitted)
+    assert {plan.homes_by for plan in admitted.plans} == {HomesBy.GAIN}
+    run.load(lambda _: None, print)
+    for _ in run.release(12.0).watch(0.5):
+        pass
+    snapshot = run.finish()
+    run.compare(lambda *_: None, print)
+    for report in run.reports(snapshot):
+        print(report.task.name, least_s, least_in_order_s, report.times)
+        assert report.result.misses == 0
+        assert report.times.jobs >= 2
+        assert report.times.worst_s <= report.times.planned_s
+        assert report.outputs.verdict.value == "identical"

@@ -1,0 +1,1 @@
+"""What `make verify` refuses, shown by planted faults."""
