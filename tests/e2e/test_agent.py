@@ -284,7 +284,7 @@ def test_jobs_that_take_longer_than_their_profile_says_are_planned_with(
     # What still holds is proven again, and others keep their deadlines.
     compute.write_text("0.3")
     found = api.wait(tasks["camera"], remeasured, PATIENCE_S)
-    (learned,) = found["status"]["remeasured"]
+    (learned,) = found["status"]["remeasured"]  # it may rise: a busy machine's jobs take longer
     assert learned["node"] == cluster.node.name
     api.wait(tasks["camera"], lambda t: met(t) == "NoMisses", PATIENCE_S)
 
@@ -306,7 +306,7 @@ def test_jobs_that_take_longer_than_their_profile_says_are_planned_with(
     api.create(memtask(namespace, "radar", "200ms"))
     radar = memtask(namespace, "radar")
     api.wait(radar, lambda t: (t.get("status") or {}).get("reason") == "DeadlineInfeasible")
-    assert api.get(tasks["camera"])["status"]["remeasured"] == [learned]
+    assert remeasured(api.get(tasks["camera"])), "forgotten by the restart"
     forget(cluster, namespace, "radar")
 
     # A profile that says it takes the place of what was learned.

@@ -172,8 +172,8 @@ MENDS = [
         (
             Patch(
                 "memory/extents.py",
-                "            usable = bool(fits) if sealed is None else sealed in fits\n",
-                "            usable = True\n",
+                "            domain = pooled.domain if usable else _NOBODYS\n",
+                "            domain = pooled.domain\n",
             ),
         ),
     ),

@@ -170,10 +170,12 @@ class ExtentPool:
             if one.importers == {importer} and one.extent.fits(sealed=True)
         ][:count]
         self._check_share(share, count - len(own))
-        taken = [*own, *self._obtain(share.domain, count - len(own), State.RESIDENT)]
-        for pooled in taken:
+        fresh = self._obtain(share.domain, count - len(own), State.RESIDENT, share.task)
+        for pooled in fresh:
+            pooled.importers.add(importer)
+        for pooled in own:
             self._lend(pooled, share, importer)
-        return taken
+        return [*own, *fresh]
 
     def _missing(self, domain: str, residents: int, slots: int) -> int:
         """How many extents would have to be made for so many resident ones, and that ring."""
@@ -389,9 +391,11 @@ class ExtentPool:
         """
 
         def seen(pooled: Pooled) -> eviction.Idle:
-            fits = [way for way in (True, False) if pooled.extent.fits(sealed=way)]
-            usable = bool(fits) if sealed is None else sealed in fits
-            only = _LATEST if fits == [sealed] else 0
+            fits = pooled.extent.fits
+            wanted, other = (True, False) if sealed is None else (sealed, not sealed)
+            usable, otherwise = fits(sealed=wanted), fits(sealed=other)
+            only = _LATEST if sealed is not None and usable and not otherwise else 0
+            usable = usable or (sealed is None and otherwise)
             domain = pooled.domain if usable else _NOBODYS
             return eviction.Idle(pooled.key, domain, only + pooled.since)
 
@@ -419,7 +423,7 @@ class ExtentPool:
             if not self._left[owner]:
                 del self._left[owner]
 
-    def _obtain(self, domain: str, count: int, state: State) -> list[Pooled]:
+    def _obtain(self, domain: str, count: int, state: State, task: str = "") -> list[Pooled]:
         idle = self._idle(sealed=state is State.RESIDENT)
         limit = self._at_most(self._apart_bytes) if state is State.WORKSPACE else self.limit
         choice = eviction.choose(idle, domain, count, limit - len(self._extents))
@@ -444,7 +448,7 @@ class ExtentPool:
             self._changed(bool(choice.destroy or created))
         taken = [self._extents[key] for key in choice.reuse] + created
         for pooled in taken:
-            self._move(pooled, state, pooled.task)
+            self._move(pooled, state, task)
         return taken
 
     def _adopt_shared(

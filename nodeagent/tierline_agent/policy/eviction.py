@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Idle:
-    """An extent that nobody uses and nobody else has mapped."""
+class Idle(NamedTuple):
+    """An extent that nobody uses and nobody else has mapped; there may be thousands."""
 
     key: int
     domain: str
