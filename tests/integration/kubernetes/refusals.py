@@ -117,7 +117,11 @@ def same(message: str, other: str) -> bool:
 
 
 def _parts(message: str) -> list[str]:
-    return sorted(message.replace("[", "").replace("]", "").split(", "))
+    """What is said before several causes, and these in an order of their own."""
+    listed = re.fullmatch(r"(.*?: )\[(.*)\]", message)
+    if listed is None:
+        return [message]
+    return [listed[1], *sorted(re.split(r", (?=[\w.\[\]]+: |<nil>: )", listed[2]))]
 
 
 def differences(right: object, wrong: object, path: str = "") -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -55,6 +56,22 @@ def test_kubectl_gives_the_recorded_answer(said: dict[tuple[str, str], str], cas
 
     # With the way to record a new one in sight, if it was meant to change.
     assert same(answer, wanted), f"now it is: {answer}\n(refusals.py --write)\nit was: {wanted}"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_several_causes_are_the_same_in_any_order(order: tuple[int, ...]) -> None:
+    causes = (
+        'spec.realtime.period: Invalid value: "48h": write a duration from 1us, such as 50ms',
+        'spec.realtime.criticality: Unsupported value: "hard": supported values: "Hard", "Soft"',
+        "<nil>: Invalid value: null: some rules were not checked",
+    )
+
+    def said(numbers: Iterable[int]) -> str:
+        return f'MemTask.tierline.io "camera" is invalid: [{", ".join(causes[n] for n in numbers)}]'
+
+    assert same(said(order), said(range(3)))
+    assert not same(said(order), said((0, 1)))
+    assert not same(said(order), said(order).replace("camera", "lidar"))
 
 
 def test_the_record_has_the_cases_and_no_more() -> None:
