@@ -18,10 +18,12 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from tierline_agent.admin import server as admin
+from tierline_agent.concurrency import attempt
 from tierline_agent.config import AgentConfig, TierSettings
 from tierline_agent.context import Node
 from tierline_agent.devices.base import Device, Identity
@@ -62,6 +64,7 @@ from tierline_api.devices.fast_memory import OVERLAY
 
 _log = logging.getLogger(__name__)
 _GAUGE_PERIOD_S = 2.0
+_ROUNDS = "rounds"
 _CLIENTS = "clients.json"
 _TASKS = "tasks.json"
 _CONTENT = "content.json"
@@ -344,17 +347,22 @@ def _report_drift(link: Link) -> None:
 
 
 async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
+    """Look after everything, again and again; what fails in one look keeps nothing from others."""
     while True:
         node.health.turned()
-        losses.look()
+        attempt(_ROUNDS, losses.look)
         for unit in node.units.values():
-            for sentence in unit.executor.mend():
-                _log.error("%s: %s", unit.name, sentence)
-        for session in server.sessions():
-            session.jobs.look(time.monotonic_ns())
-        gauges.update(node, server.sessions())
-        _judge(node)
+            attempt(_ROUNDS, partial(_mend, unit))
+        for session in [*server.sessions()]:
+            attempt(_ROUNDS, partial(session.jobs.look, time.monotonic_ns()))
+        attempt(_ROUNDS, partial(gauges.update, node, [*server.sessions()]))
+        attempt(_ROUNDS, partial(_judge, node))
         await asyncio.sleep(_GAUGE_PERIOD_S)
+
+
+def _mend(unit: Unit) -> None:
+    for sentence in unit.executor.mend():
+        _log.error("%s: %s", unit.name, sentence)
 
 
 def _judge(node: Node) -> None:

@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tierline_agent.concurrency import go_on, note_fault
 from tierline_agent.devices.base import Ahead, Extent, StreamOrder, Words
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links.link import Transfer
@@ -39,6 +40,7 @@ from tierline_agent.policy.transfers import consumed_needed, slot_of
 from tierline_agent.tiers.errors import CorruptExtent
 from tierline_agent.tiers.sources import Source
 
+_WORKER = "streams"
 _WAIT_SLICE_S = 0.1
 """Longest uninterrupted wait for the client: a bound, not a period; `cancel` wakes the wait."""
 _AHEAD_SLICE_S = 0.001
@@ -185,6 +187,9 @@ class Stream:
                 self._wait_ahead(len(self._sources))
         except (LinkClosed, OSError) as error:
             self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+        except Exception as error:  # it ends this stream, and neither the thread nor the device
+            note_fault(_WORKER)
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
         finally:
             self._close_one()
 
@@ -239,16 +244,18 @@ class Stream:
             self._open += 1
 
     def _transferred(self, number: int, moved: int, failure: BaseException | None) -> None:
-        if failure is not None:
-            self._fail(explain(self._sources[number], failure))
-        else:
+        try:
+            if failure is not None:
+                self._fail(explain(self._sources[number], failure))
+                return
             with self._lock:
                 self._waiting.pop(number, None)
                 self._arrived.add(number)
                 self.streamed_bytes += moved
                 self._publish()
                 self._lock.notify_all()
-        self._close_one()
+        finally:
+            self._close_one()
 
     def _publish(self) -> None:
         """Publish the prefix that has arrived, but not after `cancel`; the lock is held.
@@ -307,7 +314,9 @@ class StreamRunner:
 
     def __init__(self, name: str) -> None:
         self._streams: queue.SimpleQueue[Runnable | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"{name}-streams", daemon=True)
+        self._thread = threading.Thread(
+            target=go_on, args=(_WORKER, self._run), name=f"{name}-streams", daemon=True
+        )
         self._thread.start()
 
     def start(self, stream: Runnable) -> None:

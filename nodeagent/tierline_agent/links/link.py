@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tierline_agent.concurrency import go_on
 from tierline_agent.errors import LinkClosed
 from tierline_agent.links.meter import LinkMeter, LinkRate
 from tierline_agent.policy.transfers import BACKGROUND_NS, IN_FLIGHT, urgency
@@ -73,7 +74,12 @@ class Link:
         self._closed = False
         self._changed = threading.Condition()
         self._workers = [
-            threading.Thread(target=self._run, name=f"{device}{name}-{index}", daemon=True)
+            threading.Thread(
+                target=go_on,
+                args=("link", self._run),
+                name=f"{device}{name}-{index}",
+                daemon=True,
+            )
             for index in range(IN_FLIGHT)
         ]
         for worker in self._workers:

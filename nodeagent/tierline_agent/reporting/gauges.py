@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from tierline_agent.concurrency import faults
 from tierline_agent.context import Node
 from tierline_agent.links.link import Link
 from tierline_agent.registry import Task
@@ -22,6 +23,8 @@ def update(node: Node, sessions: Iterable[Session]) -> None:
         by_task.setdefault(session.client.task.name, []).append(session)
     metrics.clients.set(sum(map(len, by_task.values())))
     metrics.recovering.set(node.recovery.pending)
+    for worker, count in faults().items():
+        metrics.raise_to(metrics.worker_faults, (worker,), count)
     pods: dict[TaskKey, list[Task]] = {}
     for task in node.registry:
         pods.setdefault(task.key, []).append(task)

@@ -25,6 +25,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from tierline_agent.concurrency import go_on
 from tierline_agent.telemetry.health import Health
 
 _TEXT = "text/plain; charset=utf-8"
@@ -137,7 +138,10 @@ class Endpoint:
 
         self._server = Server((address, port), Handler)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="endpoint", daemon=True
+            target=go_on,
+            args=("endpoint", lambda: self._server.serve_forever(_POLL_S)),
+            name="endpoint",
+            daemon=True,
         )
         self._thread.start()
 

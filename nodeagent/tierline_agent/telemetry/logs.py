@@ -23,6 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tierline_agent.concurrency import go_on
+
 BURST = 50
 EVERY_S = 10.0
 DAY_BYTES = 100 << 20
@@ -86,7 +88,7 @@ class Log(logging.Handler):
         self._changed = threading.Condition()
         self._lost = 0
         self._writing = False
-        threading.Thread(target=self._run, name="log", daemon=True).start()
+        threading.Thread(target=go_on, args=("log", self._run), name="log", daemon=True).start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Have a line written, or count it."""

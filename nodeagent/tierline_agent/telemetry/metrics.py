@@ -22,6 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from tierline_agent.concurrency import WORKERS
 from tierline_agent.telemetry.accounting import JobRecord
 
 # Two more series for each, which nobody reads.
@@ -71,6 +72,13 @@ class Metrics:
             "Programs that were ended because they kept from others what is theirs.",
             "reason",
         )
+        self.worker_faults = self._counter(
+            "tierline_worker_faults_total",
+            "Exceptions that a worker of the agent met, did not expect, and outlived.",
+            "worker",
+        )
+        for worker in WORKERS:
+            self.worker_faults.labels(worker)
         self.admissions = self._counter(
             "tierline_admission_verdicts_total",
             "Verdicts of admission, as reported to this agent.",

@@ -10,15 +10,17 @@ Each task has a thread of its own for that, so that what one sends delays its ow
 task that makes its thread wait nevertheless is bounded: the server accepts no connection of it
 while `MOST` of its descriptors wait (`sessions.server`).
 
-The thread turns lingering off before it closes a socket. What is left in a connection it does not
-receive: to close a file of FUSE waits, in a way that not even SIGKILL ends, until its server
-answers, and a file that was never received is dropped without that. It is a thread at its end that
-drops it, because the kernel lets no thread linger that ends: one that was given its own table of
-descriptors, with the connection in it, and that exits when the connection is in no other table. So
-what a client leaves in connections, however deep, keeps nobody. Where a filter of system calls
-forbids that (`close_range`), the kernel drops it while the bytes are read, and may linger.
+The thread turns lingering off before it closes a socket, of whatever kind. What is left in a
+connection it does not receive: to close a file of FUSE waits, in a way that not even SIGKILL ends,
+until its server answers, and a file that was never received is dropped without that. It is a thread
+at its end that drops it, because the kernel lets no thread linger that ends: one that was given its
+own table of descriptors, with the connection in it, and that exits when the connection is in no
+other table. So what a client leaves in connections, however deep, keeps nobody. Where a filter of
+system calls forbids that (`close_range`), the kernel drops it while the bytes are read, and may
+linger.
 
 Invariant: the event loop never drops the last reference to an object that a client made.
+Invariant: what fails at one descriptor is no other one's matter: each is counted as closed once.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from tierline_agent.concurrency import go_on, note_fault
+
 MOST = 512
 """Descriptors of one task that may wait: what a client may send at once, and some connections."""
 _IDLE_S = 2.0
@@ -45,6 +49,7 @@ _CLOSE_RANGE, _UNSHARE, _ALL = 436, 2, (1 << 32) - 1
 _BYTES = 1 << 16
 _LOOK_S = 0.001
 _NO_LINGERING = struct.pack("ii", 0, 0)
+_WORKER = "closing"
 
 
 class _Queue:
@@ -53,6 +58,7 @@ class _Queue:
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
         self.count = 0
+        self.has_thread = False
         self.drained: Callable[[], None] | None = None
 
 
@@ -69,12 +75,11 @@ class Closer:
             queue = self._queues.get(task)
             if queue is None:
                 queue = self._queues[task] = _Queue()
-                threading.Thread(
-                    target=self._run, args=(task, queue), name=f"closing-{task}", daemon=True
-                ).start()
             before = len(queue.waiting)
             queue.waiting.extend(descriptors)
             queue.count += len(queue.waiting) - before
+            if not queue.has_thread:
+                self._start(task, queue)
             self._changed.notify_all()
 
     def is_full(self, task: str, drained: Callable[[], None]) -> bool:
@@ -86,17 +91,37 @@ class Closer:
             queue.drained = drained
             return True
 
+    def _start(self, task: str, queue: _Queue) -> None:
+        """Have a thread for what waits; without one it waits for the next descriptor."""
+        thread = threading.Thread(
+            target=go_on,
+            args=(_WORKER, lambda: self._run(task, queue)),
+            name=f"closing-{task}",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            note_fault(_WORKER)
+        else:
+            queue.has_thread = True
+
     def _run(self, task: str, queue: _Queue) -> None:
         while (descriptor := self._next(task, queue)) is not None:
-            with suppress(OSError):  # closed it is nevertheless
-                _close(descriptor)
-            with self._changed:
-                queue.count -= 1
-                drained = queue.drained if queue.count < MOST else None
-                if drained is not None:
-                    queue.drained = None
+            try:
+                with suppress(OSError):  # closed it is nevertheless
+                    _close(descriptor)
+            finally:
+                self._closed_one(queue)
+
+    def _closed_one(self, queue: _Queue) -> None:
+        with self._changed:
+            queue.count -= 1
+            drained = queue.drained if queue.count < MOST else None
             if drained is not None:
-                drained()
+                queue.drained = None
+        if drained is not None:
+            drained()
 
     def _next(self, task: str, queue: _Queue) -> int | None:
         with self._changed:
@@ -107,21 +132,25 @@ class Closer:
 
 
 def _close(descriptor: int) -> None:
-    one = _socket(descriptor)
-    if one is not None:
-        with one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING)
-            if one.family == socket.AF_UNIX and not _is_empty(one):
-                _leave_to_an_end(one)
-
-
-def _socket(descriptor: int) -> socket.socket | None:
-    """The socket that it is; what is none is closed."""
-    try:
-        return socket.socket(fileno=descriptor)
-    except OSError:
+    # not by Python's socket, which takes other values for some kinds of sockets, or knows them not
+    _LIBRARY.setsockopt(
+        descriptor, socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING, len(_NO_LINGERING)
+    )
+    if not _is_of_unix(descriptor):
         os.close(descriptor)
-        return None
+        return
+    with socket.socket(fileno=descriptor) as one:
+        if not _is_empty(one):
+            _leave_to_an_end(one)
+
+
+def _is_of_unix(descriptor: int) -> bool:
+    """Whether it is a Unix socket, the only kind in which descriptors can lie."""
+    family, size = ctypes.c_int(-1), ctypes.c_uint(ctypes.sizeof(ctypes.c_int))
+    _LIBRARY.getsockopt(
+        *(descriptor, socket.SOL_SOCKET, socket.SO_DOMAIN, ctypes.byref(family), ctypes.byref(size))
+    )
+    return family.value == socket.AF_UNIX
 
 
 def _is_empty(connection: socket.socket) -> bool:

@@ -40,6 +40,7 @@ is closed here.
 
 from __future__ import annotations
 
+import array
 import asyncio
 import contextlib
 import errno
@@ -68,6 +69,7 @@ _READ_BYTES = 64 << 10
 _MESSAGES_AT_ONCE = 32
 _TURN_S = 0.002
 _DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
+_ROOM_BYTES = socket.CMSG_LEN(_DESCRIPTORS_PER_READ * array.array("i").itemsize)
 _DESCRIPTORS_QUEUED = 2 * MAX_DESCRIPTORS
 
 
@@ -249,9 +251,11 @@ class Connection:
     def _read(self) -> tuple[bytes, Sequence[int], int]:
         """Bytes, descriptors and flags. Raises OSError."""
         if self.takes_descriptors:
-            return socket.recv_fds(
-                self._socket, _READ_BYTES, _DESCRIPTORS_PER_READ, socket.MSG_CMSG_CLOEXEC
-            )[:3]
+            # not by recv_fds, which drops its flags: what the agent starts would inherit them
+            data, ancillary, flags, _ = self._socket.recvmsg(
+                _READ_BYTES, _ROOM_BYTES, socket.MSG_CMSG_CLOEXEC
+            )
+            return data, _descriptors_in(ancillary), flags
         seen, _, flags, _ = self._socket.recvmsg(_READ_BYTES, 0, socket.MSG_PEEK)
         if seen and not flags & socket.MSG_CTRUNC:
             seen, _, flags, _ = self._socket.recvmsg(len(seen))
@@ -346,6 +350,14 @@ class Connection:
         self._write()
         if self._outgoing and self._again is None and not self.closed:
             self._readiness.set_writer(self._descriptor, self._writable)
+
+
+def _descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return found.tolist()
 
 
 def _close_all(descriptors: Sequence[int] | deque[int]) -> None:

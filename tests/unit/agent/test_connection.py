@@ -336,6 +336,19 @@ async def test_descriptors_that_nobody_expects_are_a_violation(data: bytes) -> N
 
 
 @in_loop
+async def test_what_a_client_sends_is_inherited_by_no_child() -> None:
+    peer = Peer()
+    fds = p.encode(p.Fds(0, p.DescriptorKind.RING, 0, 2), 1)
+    socket.send_fds(peer.client, [fds], [0, 1])
+    await peer.until(lambda: peer.taken)
+    assert len(peer.taken[0]) == 2
+    for descriptor in peer.taken[0]:
+        assert not os.get_inheritable(descriptor)
+        os.close(descriptor)
+    peer.end()
+
+
+@in_loop
 @pytest.mark.parametrize("before", [b"", frames(2), frames(1)[:5]], ids=["", "others", "a part"])
 async def test_from_one_that_has_nothing_to_offer_none_is_received(before: bytes) -> None:
     peer = Peer(takes_descriptors=False)

@@ -57,6 +57,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tierline_agent.concurrency import note_fault
 from tierline_agent.devices.base import Ahead, StreamOrder
 from tierline_agent.devices.cuda.context import Context
 from tierline_agent.devices.cuda.copies import Copy, CopyLane
@@ -334,6 +335,9 @@ class CudaStream:
         except DeviceLost as error:
             self._lose(error)
         except OSError as error:
+            self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
+        except Exception as error:  # it ends this stream, and neither the thread nor the device
+            note_fault("streams")
             self._fail(StreamFailed(f"cannot stream: {error}", corrupt=False))
         if self._cancelled and self._resumable:
             self._over = True  # the process ends; what is enqueued ends with it

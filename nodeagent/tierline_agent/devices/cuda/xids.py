@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 
 import pynvml
 
+from tierline_agent.concurrency import go_on
+
 _log = logging.getLogger(__name__)
 _WAIT_MS = 500
 
@@ -27,7 +29,9 @@ class XidWatch:
         self._uuids = uuids
         self._on_xid = on_xid
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="xids", daemon=True)
+        self._thread = threading.Thread(
+            target=go_on, args=("xids", self._run), name="xids", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
