@@ -38,6 +38,7 @@ from tierline_agent.memory.extents import ExtentPool
 from tierline_agent.memory.workspaces import Workspaces
 from tierline_agent.processes.identity import ProcessWatch
 from tierline_agent.processes.interventions import Interventions
+from tierline_agent.processes.killing import Killing
 from tierline_agent.processes.lives import Lives
 from tierline_agent.processes.reclaim_latency import Reclaims
 from tierline_agent.processes.state import BootFile, LeaseMark
@@ -210,13 +211,17 @@ async def _assemble(
     undo.callback(readiness.close)
     watch = ProcessWatch(loop)
     undo.callback(watch.close)
+    killing = Killing(watch, loop)
+    undo.callback(killing.close)
     units = {
-        name: _make_unit(name, device, run_dir, metrics, undo) for name, device in devices.items()
+        name: _make_unit(name, device, run_dir, metrics, killing, undo)
+        for name, device in devices.items()
     }
+    killing.on_outlived += [unit.workspaces.outlived for unit in units.values()]
     for link in storage.links:
         link.on_drift = _report_drift
     _set_margins(storage, devices, config)
-    interventions = Interventions(watch, metrics)
+    interventions = Interventions(killing, metrics)
 
     def all_back() -> None:
         for unit in units.values():
@@ -257,7 +262,9 @@ async def _assemble(
     )
 
 
-def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo: ExitStack) -> Unit:
+def _make_unit(
+    name: str, device: Device, run_dir: Path, metrics: Metrics, killing: Killing, undo: ExitStack
+) -> Unit:
     """Put a device to work."""
     memory = FastMemory(device.fast_bytes)
     lent = BootFile(run_dir / f"extents-{name}.json")
@@ -280,7 +287,7 @@ def _make_unit(name: str, device: Device, run_dir: Path, metrics: Metrics, undo:
         on_placed=lambda _size_bytes, latency_s: metrics.swap_in_s.observe(latency_s),
     )
     undo.callback(executor.close)
-    workspaces = Workspaces(device, pool)
+    workspaces = Workspaces(device, pool, killing.has_outlived)
     return Unit(name, device, pool, memory, leases, mark, executor, workspaces, lent)
 
 

@@ -12,7 +12,9 @@ The memory of extents and backups is also the clients'. One that comes back afte
 agent offers both, and each backup says where its task's content is.
 
 A client that leaves in the middle of a job may still write: a killed process is seen to leave its
-socket before its GPU has stopped. Nobody else of the domain begins until that process is dead.
+socket before its GPU has stopped. Nobody else of the domain begins until that process is dead. If
+it outlives being killed (`processes.killing`), nobody waits for it: their jobs are refused, with
+its pid, until it is dead.
 
 Invariant: an extent's content is copied only while its task does not run, nobody's job begins while
 another's may still write to the domain's extents, and a backup is closed only when no copy uses it.
@@ -38,15 +40,20 @@ class _Domain:
     extents: list[Pooled] = field(default_factory=list)
     moving: asyncio.Lock = field(default_factory=asyncio.Lock)
     inside: dict[Process, asyncio.Event] = field(default_factory=dict)
-    """Those that left in the middle of a job and may still write; set when they are dead."""
+    """Those that left in the middle of a job and may still write; set when nobody waits any more:
+    they are dead, or outlive being killed."""
 
 
 class Workspaces:
     """All workspaces of one device. For the event loop's thread only."""
 
-    def __init__(self, device: Device, pool: ExtentPool) -> None:
+    def __init__(
+        self, device: Device, pool: ExtentPool, has_outlived: Callable[[Process], bool]
+    ) -> None:
+        """`has_outlived`: whether a process was killed long ago and is not dead."""
         self._device = device
         self._pool = pool
+        self._has_outlived = has_outlived
         self._domains: dict[str, _Domain] = {}
 
     async def lend(
@@ -60,6 +67,8 @@ class Workspaces:
         """
         count = self.extents_of(size_bytes)
         shared = self._domains.setdefault(domain, _Domain())
+        if kept := self._kept_by(shared):
+            raise QuotaExceeded(f"cannot lend a workspace: {kept}")
         async with shared.moving:
             # The backup first: a client that has mapped nothing keeps no extents if it fails.
             backup = await _make(self._device.create_backup, count) if preserve else None
@@ -132,11 +141,14 @@ class Workspaces:
 
         A client that leaves while others are waited for needs nothing.
 
-        Raises OSError: a copy failed, and with it the content of the task that was copied.
+        Raises OSError: a copy failed, and with it the content of the task that was copied; or a
+        process that does not die may still write there.
         """
         shared = self._domains[domain]
-        for dead in list(shared.inside.values()):
-            await dead.wait()
+        for settled in list(shared.inside.values()):
+            await settled.wait()
+        if kept := self._kept_by(shared):
+            raise OSError(f"cannot bring in a workspace: {kept}")
         async with shared.moving:
             if token not in shared.overlay:
                 return
@@ -157,7 +169,27 @@ class Workspaces:
 
     def left_inside(self, domain: str, process: Process) -> None:
         """The client has gone in the middle of a job; `died` is told of its process's death."""
-        self._domains[domain].inside.setdefault(process, asyncio.Event())
+        settled = self._domains.setdefault(domain, _Domain()).inside.setdefault(
+            process, asyncio.Event()
+        )
+        if self._has_outlived(process):
+            settled.set()
+
+    def outlived(self, process: Process) -> None:
+        """A process was killed, and is not dead: nobody waits for it any more."""
+        for shared in self._domains.values():
+            if process in shared.inside:
+                shared.inside[process].set()
+
+    def _kept_by(self, shared: _Domain) -> str:
+        """Why nobody of a domain has its workspace; empty if somebody may."""
+        pids = [process.pid for process in shared.inside if self._has_outlived(process)]
+        return (
+            f"process {pids[0]} of its trust domain was killed inside a job, has not ended, and "
+            "may still write there; end what keeps it (its tracer, a frozen group)"
+            if pids
+            else ""
+        )
 
     def died(self, process: Process) -> None:
         """A process that left in the middle of a job is dead."""

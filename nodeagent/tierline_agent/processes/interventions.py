@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from tierline_agent.processes.identity import Process, ProcessWatch
+from tierline_agent.processes.identity import Process
+from tierline_agent.processes.killing import Killing
 from tierline_agent.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -46,15 +47,15 @@ class Intervention:
 class Interventions:
     """Ends programs, and remembers that and what else was done."""
 
-    def __init__(self, watch: ProcessWatch, metrics: Metrics) -> None:
-        self._watch = watch
+    def __init__(self, killing: Killing, metrics: Metrics) -> None:
+        self.killing = killing
         self._counts = {reason: metrics.kills.labels(reason.value) for reason in KillReason}
         self._kept: deque[Intervention] = deque(maxlen=_KEPT)
         self._next = 0
 
     def kill(self, task: str, process: Process, reason: KillReason, sentence: str) -> None:
         """End a process, if it still runs; `sentence` is for its user."""
-        if not self._watch.kill(process):
+        if not self.killing.kill(process):
             return
         _log.error("killed process %d of task %r: %s", process.pid, task, sentence)
         self._counts[reason].inc()

@@ -23,6 +23,7 @@ def update(node: Node, sessions: Iterable[Session]) -> None:
         by_task.setdefault(session.client.task.name, []).append(session)
     metrics.clients.set(sum(map(len, by_task.values())))
     metrics.recovering.set(node.recovery.pending)
+    metrics.outliving.set(node.interventions.killing.outliving)
     for worker, count in faults().items():
         metrics.raise_to(metrics.worker_faults, (worker,), count)
     pods: dict[TaskKey, list[Task]] = {}

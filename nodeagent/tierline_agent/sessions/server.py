@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tierline_agent.context import Node
 from tierline_agent.errors import ConfigError, ConnectionViolation, QuotaExceeded
+from tierline_agent.processes.identity import Peer, Process
 from tierline_agent.processes.state_files import make_folder, put_aside
 from tierline_agent.registry import Task
 from tierline_agent.sessions.replies import error_for
@@ -71,6 +72,7 @@ class TaskServer:
         self._sessions: dict[str, set[Session]] = {}
         self._leaving: dict[str, set[asyncio.Future[None]]] = {}
         """Sessions that are closed, by task, until they are quiet."""
+        node.interventions.killing.on_outlived.append(self.outlived)
 
     def sessions(self, task: str | None = None) -> Iterator[Session]:
         """The sessions of a task, or all."""
@@ -112,6 +114,12 @@ class TaskServer:
             (folder / SOCKET_NAME).unlink()
             folder.rmdir()
 
+    def outlived(self, process: Process) -> None:
+        """A process was killed, and does not end: it has lost what it had, and is not heard."""
+        for session in [*self.sessions()]:
+            if session.client.process == process:
+                session.outlived()
+
     def close(self) -> None:
         """Stop listening; clients are left to find the next agent at the same paths."""
         for task in list(self._listeners):
@@ -150,7 +158,7 @@ class TaskServer:
         connection.setblocking(False)
         try:
             self._check_room(task)
-            peer = self._node.watch.identify(connection)
+            peer = self._identify(connection)
         except (QuotaExceeded, ConnectionViolation, OSError) as failure:
             _log.warning("refusing a client of %s: %s", task.name, failure)
             with contextlib.suppress(OSError):
@@ -160,6 +168,12 @@ class TaskServer:
             return
         session = Session(self._node, task, peer, connection, self._closed)
         self._sessions[task.name].add(session)
+
+    def _identify(self, connection: socket.socket) -> Peer:
+        peer = self._node.watch.identify(connection)
+        if self._node.interventions.killing.has_killed(peer.process):  # before it came to its turn
+            raise ConnectionViolation(f"process {peer.process.pid} was killed")
+        return peer
 
     def _check_room(self, task: Task) -> None:
         limits = self._node.config.limits

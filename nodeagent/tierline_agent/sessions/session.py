@@ -180,6 +180,17 @@ class Session:
         self.client.reply(0, error_for(NotAdmitted(sentence)))
         self.client.connection.close()
 
+    def outlived(self) -> None:
+        """Its process was killed, and is not dead: end without it."""
+        client = self.client
+        client.task.add_notice(
+            "outliving",
+            0,
+            f"process {client.process.pid} was killed and has not ended: it has lost the device, "
+            "and what it has mapped counts in the plan of its task until it ends",
+        )
+        client.connection.close()
+
     def leave(self) -> None:
         """End with the agent: the client keeps what it has, and so does what is on disk of it."""
         self._leaves = True

@@ -72,6 +72,11 @@ class Metrics:
             "Programs that were ended because they kept from others what is theirs.",
             "reason",
         )
+        self.outliving = self._gauge(
+            "tierline_outliving_processes",
+            "Programs that were ended and are still there: they have lost the device, and their "
+            "memory is not free.",
+        )
         self.worker_faults = self._counter(
             "tierline_worker_faults_total",
             "Exceptions that a worker of the agent met, did not expect, and outlived.",

@@ -79,6 +79,8 @@ class Deaths(ProcessWatch):
         self._tickets = itertools.count()
         self._living: dict[Process, dict[int, Callable[[Process], None]]] = {}
         self.newest = Process(0, 0)
+        self.traced: set[Process] = set()
+        """Their tracers stop them at their exit: they do not die when they are killed."""
 
     def identify(self, _connection: socket.socket) -> Peer:
         self.newest = Process(next(self._numbers), 1)
@@ -98,7 +100,8 @@ class Deaths(ProcessWatch):
 
     def kill(self, process: Process) -> bool:
         known = process in self._living
-        self.die(process)
+        if process not in self.traced:
+            self.die(process)
         return known
 
     def die(self, process: Process) -> None:
@@ -151,7 +154,7 @@ class Agent:
         self.undo.callback(storage.close)
         self.node = self.loop.run_until_complete(self._assemble(config, devices, storage, book))
         self.watch = Deaths(self.loop)
-        self.node.watch = self.node.interventions._watch = self.watch
+        self.node.watch = self.node.interventions.killing._watch = self.watch
         self.server = TaskServer(self.node, folder / "run" / "tasks")
         self.paths = [self._register(name) for name in ("mean", "other")]
         self.unit = self.node.units["cpu"]
@@ -290,6 +293,8 @@ class Sessions(RuleBasedStateMachine):
         self.clients: list[Client | None] = [None] * CLIENTS
         self.abandoned: list[Process] = []
         """They closed their connections, and live."""
+        self.outliving: list[Client] = []
+        """They were killed, and neither died nor closed anything."""
         self.sessions: set[Session] = set()
         """All that there were."""
 
@@ -385,6 +390,22 @@ class Sessions(RuleBasedStateMachine):
             self.abandoned.append(client.process)
             self.clients[which] = None
 
+    @rule(which=WHICH)
+    def outlive(self, which: int) -> None:
+        """Be killed, and stop on the way out with everything open."""
+        client = self.clients[which]
+        killing = self.agent.node.interventions.killing
+        if client is not None:
+            self.agent.watch.traced.add(client.process)
+            if killing.kill(client.process):
+                killing._again(client.process, 1)
+            else:  # it was dead
+                client.close()
+            self.agent.turn()
+            assert client.left()
+            self.outliving.append(client)
+            self.clients[which] = None
+
     @rule(turns=st.integers(1, 30))
     def wait(self, turns: int) -> None:
         self.agent.turn(turns)
@@ -470,7 +491,7 @@ class Sessions(RuleBasedStateMachine):
         # One that left inside a job, or was sent away, and lives on, has been killed by then.
         sent_away = [one.process for one in self.clients if one is not None and one.left()]
         for process in self.abandoned + sent_away:
-            self.agent.watch.die(process)
+            self.agent.watch.kill(process)
         if job is not None:
             self.agent.until(is_over, f"a grant of job {job.number} to {session.client}")
 
@@ -525,7 +546,9 @@ class Sessions(RuleBasedStateMachine):
                 if client is not None:
                     client.close()
                     agent.watch.die(client.process)
-            for process in self.abandoned:
+            for client in self.outliving:
+                client.close()
+            for process in [*self.abandoned, *agent.watch.traced]:
                 agent.watch.die(process)
             for obstacle in agent.run_dir.glob("*.new"):
                 if obstacle.is_dir():

@@ -9,12 +9,14 @@ from contextlib import closing
 
 from tierline_agent.processes.identity import Process, ProcessWatch, start_ticks
 from tierline_agent.processes.interventions import Interventions, KillReason
+from tierline_agent.processes.killing import Killing
 from tierline_agent.telemetry.metrics import Metrics
 
 
 def test_each_kill_is_told_once_and_a_dead_process_is_none() -> None:
     with closing(asyncio.new_event_loop()) as loop:
-        _tell(ProcessWatch(loop))
+        watch = ProcessWatch(loop)
+        _tell(watch, Killing(watch, loop))
 
 
 def counted(metrics: Metrics) -> dict[str, float]:
@@ -23,9 +25,9 @@ def counted(metrics: Metrics) -> dict[str, float]:
     return {one.labels["reason"]: one.value for one in totals}
 
 
-def _tell(watch: ProcessWatch) -> None:
+def _tell(watch: ProcessWatch, killing: Killing) -> None:
     metrics = Metrics("")
-    interventions = Interventions(watch, metrics)
+    interventions = Interventions(killing, metrics)
     ended = []
     for task in ("first", "second"):
         program = subprocess.Popen(["sleep", "600"])
@@ -48,4 +50,5 @@ def _tell(watch: ProcessWatch) -> None:
     assert interventions.since(1)["interventions"] == answer["interventions"][1:]
     for cursor in (answer["cursor"], 100):
         assert interventions.since(cursor) == {"interventions": [], "cursor": 3}
+    killing.close()
     watch.close()

@@ -13,6 +13,7 @@ from tests.unit.agent.loops import in_loop, in_virtual_time
 from tierline_agent.policy.leases import Rank
 from tierline_agent.processes.identity import Process, ProcessWatch, start_ticks
 from tierline_agent.processes.interventions import Interventions
+from tierline_agent.processes.killing import Killing
 from tierline_agent.processes.state import LeaseMark
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.scheduling.recovery import ClientBook, ClientRecord, Recovery
@@ -66,7 +67,9 @@ class Restarted:
             book=self.book,
             devices=[(self.mark, self.leases), (self.other_mark, self.other_leases)],
             watch=self.watch,
-            interventions=Interventions(self.watch, Metrics("")),
+            interventions=Interventions(
+                Killing(self.watch, asyncio.get_running_loop()), Metrics("")
+            ),
             recovery_s=2,
             holder_grace_s=30,
             all_back=self.note_all_back,

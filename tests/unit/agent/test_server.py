@@ -15,6 +15,7 @@ from tests.unit.agent.loops import in_loop
 from tierline_agent.config import Limits
 from tierline_agent.context import Node
 from tierline_agent.processes.identity import ProcessWatch
+from tierline_agent.processes.killing import Killing
 from tierline_agent.registry import Task
 from tierline_agent.sessions import server
 from tierline_agent.transport.closing import Closer
@@ -46,7 +47,11 @@ async def test_a_removed_task_has_nothing_at_work_of_clients_that_left_before(
     monkeypatch.setattr(server, "Session", Leaving)
     watch = ProcessWatch(loop)
     node = SimpleNamespace(
-        loop=loop, watch=watch, closer=Closer(), config=SimpleNamespace(limits=Limits())
+        loop=loop,
+        watch=watch,
+        closer=Closer(),
+        config=SimpleNamespace(limits=Limits()),
+        interventions=SimpleNamespace(killing=Killing(watch, loop)),
     )
     tasks = server.TaskServer(cast(Node, node), tmp_path)
     path = tasks.open(cast(Task, SimpleNamespace(name="vision")))

@@ -91,7 +91,9 @@ class Asking:
         client = SimpleNamespace(
             node=node,
             task=SimpleNamespace(plan=plan, registration=SimpleNamespace(preemption=None)),
-            unit=SimpleNamespace(device=device, workspaces=Workspaces(device, pool)),
+            unit=SimpleNamespace(
+                device=device, workspaces=Workspaces(device, pool, lambda _: False)
+            ),
             close_elsewhere=lambda _: None,
             domain="a",
             token=7,
