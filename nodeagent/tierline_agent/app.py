@@ -36,7 +36,7 @@ from tierline_agent.lifecycle.handover import sole_agent
 from tierline_agent.links.link import Link
 from tierline_agent.memory.extents import ExtentPool
 from tierline_agent.memory.workspaces import Workspaces
-from tierline_agent.processes.identity import ProcessWatch
+from tierline_agent.processes.identity import Process, ProcessWatch
 from tierline_agent.processes.interventions import Interventions
 from tierline_agent.processes.killing import Killing
 from tierline_agent.processes.lives import Lives
@@ -47,7 +47,7 @@ from tierline_agent.reporting import gauges
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.scheduling.open_lease import close_all, open_leases
-from tierline_agent.scheduling.recovery import ClientBook, Recovery
+from tierline_agent.scheduling.recovery import ClientBook, Recovery, Restarted
 from tierline_agent.scheduling.unit import Unit
 from tierline_agent.sessions.server import TaskServer, listen
 from tierline_agent.storage import probe
@@ -223,30 +223,34 @@ async def _assemble(
     _set_margins(storage, devices, config)
     interventions = Interventions(killing, metrics)
 
+    capacity = Capacity(
+        {name: _capacity_of(name, device) for name, device in devices.items()}, storage.slots()
+    )
+    registry = TaskRegistry(Path(config.state_dir) / _TASKS, capacity, config.limits.tasks)
+
     def all_back() -> None:
         for unit in units.values():
             unit.pool.expect_no_more()
 
     recovery = Recovery(
         book=book,
-        devices=[(unit.mark, unit.leases) for unit in units.values()],
+        devices=[_restarted(unit, watch) for unit in units.values()],
         watch=watch,
         interventions=interventions,
         recovery_s=config.recovery_s,
         holder_grace_s=config.holder_grace_s,
+        domain_of=registry.domain_of,
         all_back=all_back,
     )
     undo.callback(recovery.close)
-    capacity = Capacity(
-        {name: _capacity_of(name, device) for name, device in devices.items()}, storage.slots()
-    )
+    killing.on_outlived.append(recovery.outlived)
     return Node(
         config=config,
         loop=loop,
         readiness=readiness,
         units=units,
         storage=storage,
-        registry=TaskRegistry(Path(config.state_dir) / _TASKS, capacity, config.limits.tasks),
+        registry=registry,
         clients=book,
         recovery=recovery,
         watch=watch,
@@ -289,6 +293,17 @@ def _make_unit(
     undo.callback(executor.close)
     workspaces = Workspaces(device, pool, killing.has_outlived)
     return Unit(name, device, pool, memory, leases, mark, executor, workspaces, lent)
+
+
+def _restarted(unit: Unit, watch: ProcessWatch) -> Restarted:
+    def left_inside(domain: str, process: Process) -> None:
+        unit.workspaces.left_inside(domain, process)
+        watch.on_death(process, unit.workspaces.died)
+
+    executor = unit.executor
+    return Restarted(
+        unit.name, unit.mark, unit.leases, executor.fence, executor.unfence, left_inside
+    )
 
 
 def _capacity_of(name: str, device: Device) -> DeviceCapacity:

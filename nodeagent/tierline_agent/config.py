@@ -160,7 +160,8 @@ class AgentConfig(_Settings):
     """After a restart, how long leases wait for the clients known before, seconds."""
     holder_grace_s: Annotated[float, Field(ge=0, le=600, strict=False)] = 10.0
     """After a restart, how long a live process that was inside a job may take to come back before
-    it is killed, seconds: until then no other job may touch the ring that it computes from. As long
+    it is killed, seconds: until then no job of its trust domain may touch the ring that it computes
+    from, and after recovery_s all others go on. As long
     may one live that left in the middle of a job, where others share its workspace."""
     revoke_grace_s: Annotated[float, Field(gt=0, le=600, strict=False)] = 5.0
     """How long a client may take to acknowledge a REVOKE before it is killed, seconds."""

@@ -286,6 +286,11 @@ class TaskRegistry:
             raise NotAdmitted(f"no task {name!r} is registered")
         return task
 
+    def domain_of(self, name: str) -> str | None:
+        """The trust domain of a task; None if it is not registered."""
+        task = self._tasks.get(name)
+        return None if task is None else task.registration.domain
+
     def register(self, registration: Registration) -> Task:
         """Add a task; the same registration again changes nothing.
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -89,6 +90,11 @@ class Executor:
         self._ahead = GoingAhead(device, self._streams, self._stream_finished, on_placed)
         self._promised: Execution | None = None
         """While its stream runs, the links begin no loads."""
+        self._fences: Counter[str] = Counter()
+        """By domain."""
+        self._fence_ends: dict[str, asyncio.Event] = {}
+        self._fenced: list[tuple[Execution, Callable[[int], None]]] = []
+        """What would ask for the lease, and waits for the end of a fence."""
         self._last: Execution | None = None
         """The one that got the device last, until its job is over."""
 
@@ -104,9 +110,42 @@ class Executor:
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
         self._ahead.stop_for_others(execution.job)
-        self._leases.request(
-            execution.ticket, lambda now_ns: self._start(execution, now_ns, granted)
-        )
+        self._request(execution, lambda now_ns: self._start(execution, now_ns, granted))
+
+    def _request(self, execution: Execution, granted: Callable[[int], None]) -> None:
+        """Ask for the lease, as soon as nobody may compute from what the job writes to."""
+        job = execution.job
+        if job.domain in self._fences and (job.streams or job.prepare is not None):
+            self._fenced.append((execution, granted))
+        else:
+            self._leases.request(execution.ticket, granted)
+
+    def fence(self, domain: str) -> None:
+        """Until `unfence` no job of this domain writes to its ring or to its workspace.
+
+        A job of it that no agent has in hand computes from there.
+        """
+        self._fences[domain] += 1
+
+    def is_fenced(self, domain: str) -> bool:
+        """Whether a domain's ring and workspace are left as they are."""
+        return domain in self._fences
+
+    async def unfenced(self, domain: str) -> None:
+        """Wait until they are not."""
+        while domain in self._fences:
+            await self._fence_ends.setdefault(domain, asyncio.Event()).wait()
+
+    def unfence(self, domain: str) -> None:
+        """Take back one `fence`; jobs that waited for the last one ask for the lease."""
+        self._fences[domain] -= 1
+        if not self._fences[domain]:
+            del self._fences[domain]
+            self._fence_ends.pop(domain, asyncio.Event()).set()
+            waiting, self._fenced = self._fenced, []
+            for execution, granted in waiting:
+                if not execution.ended:
+                    self._request(execution, granted)
 
     def resume(self, execution: Execution) -> bool:
         """Go on with a job that ran while the agent was away; False if it cannot.
@@ -246,7 +285,7 @@ class Executor:
         execution.halted = execution.lost = True
         self._wait_parked(execution, yielding)
         self._ahead.stop()
-        self._leases.request(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
+        self._request(execution, lambda _now_ns: self._go_on(execution, resumed))
 
     def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
         execution.parked = True

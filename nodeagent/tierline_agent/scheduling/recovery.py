@@ -8,14 +8,19 @@ return, and must not be evicted meanwhile.
 
 One client of each device is special: the *holder*, which was inside a job. It goes on computing
 from its ring while the agent is away, so no other job may stream through that ring until it is back
-or dead; not even after `recovery_s`. A live holder that does not come back in `holder_grace_s` is
-killed. Other devices do not wait for it; what is stored and lent again does, as its content, too,
-has no references yet.
+or dead; not even after `recovery_s`. From then on its trust domain's ring and workspace are
+*fenced* on its device, and all other jobs go on. If it comes back later and another job has the
+device, its job is revoked. A live holder that does not come back in `holder_grace_s` is killed; one
+that outlives that (`processes.killing`) computes no more, and counts as dead.
+
+A holder whose domain is fenced stays written down as such, in the book: by then the mark of the
+lease is somebody else's. If the book does not say of which task it is, its device waits for it.
 
 If what was written down cannot be read, anybody may come back: that is waited for as long.
 
 Invariant: the leases of each device are unblocked exactly once, when nobody is expected and its
-holder is settled; what an earlier agent lent is given up no sooner than everybody is back or dead.
+holder is settled or its domain fenced; nobody streams into a ring from which somebody may compute;
+what an earlier agent lent is given up no sooner than everybody is back or dead.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +53,8 @@ class ClientRecord:
     process: Process
     kept: int
     """Its sealed arenas, and its workspace."""
+    inside: str = ""
+    """The device of which it was the holder, and has not come back; empty if of none."""
 
 
 class ClientBook:
@@ -107,6 +114,7 @@ class ClientBook:
                     record.process.pid,
                     record.process.start_ticks,
                     record.kept,
+                    *([record.inside] if record.inside else []),
                 ]
                 for record in self._clients.values()
             ]
@@ -118,18 +126,34 @@ def _parse_clients(value: Any) -> tuple[list[ClientRecord], bool]:
     """The clients, and whether there may be others."""
     rows = [row for row in value if row != _UNKNOWN]
     return [
-        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(kept))
-        for token, task, pid, ticks, kept in rows
+        ClientRecord(int(token), str(task), Process(int(pid), int(ticks)), int(kept), *inside)
+        for token, task, pid, ticks, kept, *inside in rows
     ], len(rows) < len(value)
 
 
 @dataclass(frozen=True)
-class _Holder:
-    """The client that was inside a job."""
+class Restarted:
+    """A device, whose jobs wait."""
 
-    process: Process
+    name: str
     mark: LeaseMark
     leases: LeaseManager
+    fence: Callable[[str], None]
+    """Let no job of this domain have ring or workspace."""
+    unfence: Callable[[str], None]
+    """Let them have it again, unless it was fenced twice."""
+    left_inside: Callable[[str, Process], None]
+    """A process may still write to the workspace of this domain, until it is dead."""
+
+
+@dataclass
+class _Holder:
+    """A client that was inside a job."""
+
+    process: Process
+    device: Restarted
+    fenced: str | None = None
+    """Its domain, if nobody else waits for it any more."""
 
 
 class Recovery:
@@ -139,34 +163,42 @@ class Recovery:
         self,
         *,
         book: ClientBook,
-        devices: Sequence[tuple[LeaseMark, LeaseManager]],
+        devices: Sequence[Restarted],
         watch: ProcessWatch,
         interventions: Interventions,
         recovery_s: float,
         holder_grace_s: float,
+        domain_of: Callable[[str], str | None],
         all_back: Callable[[], None] = lambda: None,
     ) -> None:
-        """`all_back` is called once, when each client from before the restart is back or dead."""
+        """`domain_of` a task: its trust domain, if it is registered.
+
+        `all_back` is called once, when each client from before the restart is back or dead.
+        """
         self._book = book
-        self._devices = devices
         self._watch = watch
         self._interventions = interventions
         self._grace_s = holder_grace_s
         self._loop = asyncio.get_running_loop()
         self._known = {record.token: record for record in book.load()}
         self._expected = set(self._known)
+        self._domain_of = domain_of
         self._holders: dict[int, _Holder] = {}
-        for mark, leases in devices:
-            held = mark.read()
+        by_name = {device.name: device for device in devices}
+        for record in self._known.values():
+            if record.inside in by_name:
+                self._holders[record.token] = _Holder(record.process, by_name[record.inside])
+        for device in devices:
+            held = device.mark.read()
             if held is not None and is_alive(held[1]):
-                self._holders[held[0]] = _Holder(held[1], mark, leases)
+                self._holders[held[0]] = _Holder(held[1], device)
             else:
-                mark.clear()
-            leases.block(_REASON)
+                device.mark.clear()
+            device.leases.block(_REASON)
         self._away = self._expected | self._holders.keys()
         """Those that may still come back, in time or not."""
         self._all_back = all_back
-        self._blocked = [leases for _, leases in devices]
+        self._blocked = [device.leases for device in devices]
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
         if self._expected or self._holders or book.has_unknown:
@@ -265,14 +297,21 @@ class Recovery:
             self._away.discard(token)
             self._consider_away()
         holder = self._holders.pop(token, None)
-        if holder is not None and holder.leases.holder is None:  # back without a job in progress
-            holder.mark.clear()
+        if holder is not None:
+            held = holder.device.mark.read()
+            marked = held is not None and held[0] == token
+            if marked and holder.device.leases.holder is None:  # back without a job in progress
+                holder.device.mark.clear()
+            if holder.fenced is not None:
+                holder.device.unfence(holder.fenced)
         self._consider()
 
     def _time_is_up(self) -> None:
         if self._expected:
             _log.warning("%d clients of before did not come back in time", len(self._expected))
         self._expected.clear()
+        for token, holder in self._holders.items():
+            self._fence(token, holder)
         if self._book.has_unknown:
             self._book.knows_all()
             self._consider_away()
@@ -281,6 +320,25 @@ class Recovery:
     def _consider_away(self) -> None:
         if not self._away and not self._book.has_unknown:
             self._all_back()
+
+    def _fence(self, token: int, holder: _Holder) -> None:
+        """Let others go on without this one, as far as they have nothing of what it uses."""
+        record = self._known.get(token)
+        domain = self._domain_of(record.task) if record is not None else None
+        if record is None or domain is None:
+            return
+        self._known[token] = record = replace(record, inside=holder.device.name)
+        self._book.note(record)
+        holder.device.fence(domain)
+        holder.fenced = domain
+
+    def outlived(self, process: Process) -> None:
+        """It was killed, and does not die: it computes no more."""
+        for token, holder in [*self._holders.items()]:
+            if holder.process == process:
+                if holder.fenced is not None:
+                    holder.device.left_inside(holder.fenced, process)
+                self._died(token)
 
     def _kill_holders(self) -> None:
         sentence = (
@@ -296,11 +354,13 @@ class Recovery:
     def _consider(self) -> None:
         if self._expected or self._book.has_unknown:
             return
-        held = [holder.leases for holder in self._holders.values()]
+        waited_for = [one for one in self._holders.values() if one.fenced is None]
+        held = [holder.device.leases for holder in waited_for]
         free = [leases for leases in self._blocked if leases not in held]
         self._blocked = held
         for leases in free:
             leases.unblock(_REASON)
         if not held and not self._settled.done():
             self._settled.set_result(None)
+        if not self._holders:
             self.close()

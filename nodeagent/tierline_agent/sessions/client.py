@@ -153,6 +153,16 @@ class Client:
         self.task.arena_owner = self
         self.task.arena_users.add(self)
 
+    @property
+    def awaits_others(self) -> bool:
+        """Whether those that an earlier agent lent its domain's memory may still offer it."""
+        return self.node.recovery.pending or self.unit.executor.is_fenced(self.domain)
+
+    async def others_are_back(self) -> None:
+        """Wait until they have."""
+        await self.node.recovery.settled()
+        await self.unit.executor.unfenced(self.domain)
+
     def those_before(self) -> list[asyncio.Future[None]]:
         """Clients that have left and have not given the task's arenas up, until they have."""
         users = self.task.arena_users

@@ -24,5 +24,7 @@ class Job:
     execution: Execution | None = None
     granted_ns: int | None = None
     revoked: bool = False
+    fences: bool = False
+    """It could not be resumed, and its ring is its own until its client knows."""
     yielded: int | None = None
     """The sequence of its YIELD that was not answered yet."""

@@ -239,7 +239,12 @@ class Jobs:
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
-            self._revoke(job, StreamFailed("its ring was used by others", corrupt=False))
+            # it computes from its ring until it knows
+            job.fences = True
+            client.unit.executor.fence(client.domain)
+            self._revoke(
+                job, StreamFailed("others have used its ring or its device", corrupt=False)
+            )
         else:
             self._bound.begin()
 
@@ -572,6 +577,8 @@ class Jobs:
             self._grace.cancel()
             self._grace = None
         self._bound.end()
+        if job.fences:
+            client.unit.executor.unfence(client.domain)
         if job.execution is not None:
             client.unit.executor.end(job.execution)
 

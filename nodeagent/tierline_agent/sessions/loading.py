@@ -81,7 +81,7 @@ class Loading:
         self._check_new(message)
         large = len(plan.resident_extents) + plan.ring_extents > _LENT_AT_ONCE
         aside = large or not client.unit.device.makes_at_once
-        if client.node.recovery.pending or client.those_before() or aside:
+        if client.awaits_others or client.those_before() or aside:
             client.spawn(sequence, self._reserve_in_turns(sequence, message))
             return
         try:
@@ -99,7 +99,7 @@ class Loading:
 
     async def _reserve_in_turns(self, sequence: int, message: Reserve) -> None:
         client, device = self._client, self._client.unit.device
-        await client.node.recovery.settled()
+        await client.others_are_back()
         while before := client.those_before():
             await asyncio.wait(before)
         self._check_new(message)

@@ -64,7 +64,7 @@ class ClientWorkspace:
 
     async def _lend(self, sequence: int, message: Workspace) -> None:
         client = self._client
-        await client.node.recovery.settled()  # earlier clients may offer the domain's extents
+        await client.others_are_back()  # they may offer the domain's extents
         preserve = bool(message.flags & WorkspaceFlags.PRESERVE)
         workspaces = client.unit.workspaces
         lent = await workspaces.lend(

@@ -15,6 +15,7 @@ from tierline_agent.processes.identity import Process, ProcessWatch, start_ticks
 from tierline_agent.processes.interventions import Interventions
 from tierline_agent.processes.killing import Killing
 from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling import recovery
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.scheduling.recovery import ClientBook, ClientRecord, Recovery
 from tierline_agent.telemetry.metrics import Metrics
@@ -60,19 +61,32 @@ class Restarted:
         self.other_mark = LeaseMark(folder / "other")
         self.other_leases = LeaseManager(lambda: 0)
         self.all_back = 0
+        self.fenced: list[str] = []
+        """Domains."""
+        self.left_inside: list[tuple[str, Process]] = []
         self.leases = LeaseManager(lambda: 0)
         self.watch = ProcessWatch(asyncio.get_running_loop())
         self.book = ClientBook(folder / "clients")
         self.recovery = Recovery(
             book=self.book,
-            devices=[(self.mark, self.leases), (self.other_mark, self.other_leases)],
+            devices=[
+                self._device("a", self.mark, self.leases),
+                self._device("b", self.other_mark, self.other_leases),
+            ],
             watch=self.watch,
             interventions=Interventions(
                 Killing(self.watch, asyncio.get_running_loop()), Metrics("")
             ),
             recovery_s=2,
             holder_grace_s=30,
+            domain_of={"a": "alone", "b": "both"}.get,
             all_back=self.note_all_back,
+        )
+
+    def _device(self, name: str, mark: LeaseMark, leases: LeaseManager) -> recovery.Restarted:
+        return recovery.Restarted(
+            *(name, mark, leases, self.fenced.append, self.fenced.remove),
+            lambda domain, process: self.left_inside.append((domain, process)),
         )
 
     def note_all_back(self) -> None:
@@ -125,30 +139,61 @@ async def test_leases_wait_for_a_bounded_time(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_nobody_passes_a_live_holder_however_long_it_takes(tmp_path: Path) -> None:
+async def test_all_but_the_domain_of_a_live_holder_go_on(tmp_path: Path) -> None:
     agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1)
-    await asyncio.sleep(20)
-    assert not agent.grants()
+    await asyncio.sleep(1.9)
+    assert not agent.grants(), "it is expected"
+    assert not agent.grants(other=True), "content may be evicted once others store theirs"
+    await asyncio.sleep(0.2)
+    assert agent.grants()
+    assert agent.grants(other=True)
+    assert agent.fenced == ["alone"]
+    await agent.recovery.settled()
     assert agent.recovery.may_resume(1)
     assert not agent.recovery.may_resume(2)
     agent.recovery.attached(1, 1)
-    assert agent.grants()
+    assert agent.fenced == []
     assert agent.mark.read() is None
     assert not agent.recovery.may_resume(1)
     agent.close()
 
 
 @in_virtual_time
-async def test_a_holder_keeps_nobody_from_another_device(tmp_path: Path) -> None:
+async def test_a_holder_is_known_to_each_agent_until_it_is_back(tmp_path: Path) -> None:
+    """The mark of the lease is another one's by then, whose client returns first."""
     agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1)
-    assert not agent.grants(other=True)
     await asyncio.sleep(2.1)
-    assert agent.grants(other=True)
+    agent.book.note(ClientRecord(2, "b", SELF, 1))
+    agent.mark.set(2, SELF)
+    agent.close()
+    agent = Restarted(tmp_path)
+    assert (agent.recovery.may_resume(1), agent.recovery.may_resume(2)) == (True, True)
+    agent.recovery.attached(1, 1)
+    assert agent.mark.read() == (2, SELF)
+    await asyncio.sleep(2.1)
+    assert agent.fenced == ["both"]
+    agent.close()
+
+
+@in_virtual_time
+async def test_a_holder_of_no_known_domain_is_waited_for(tmp_path: Path) -> None:
+    agent = Restarted(tmp_path, ClientRecord(1, "gone", SELF, 1), holder=1)
+    await asyncio.sleep(20)
     assert not agent.grants()
-    assert agent.recovery.pending, "nothing is stored: what the holder has there may go"
+    assert agent.grants(other=True)
     agent.recovery.attached(1, 1)
     assert agent.grants()
-    await agent.recovery.settled()
+    agent.close()
+
+
+@in_virtual_time
+async def test_a_holder_that_outlives_being_killed_computes_no_more(tmp_path: Path) -> None:
+    agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1)
+    await asyncio.sleep(2.1)
+    agent.recovery.outlived(SELF)
+    assert (agent.fenced, agent.left_inside) == ([], [("alone", SELF)])
+    assert not agent.recovery.may_resume(1)
+    assert agent.book.records == []
     agent.close()
 
 
