@@ -10,17 +10,31 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv kubernetes cluster cluster-down images demo docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean
+.PHONY: help venv newest kubernetes cluster cluster-down images demo docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean clean-cache
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 venv: $(STAMP) ## make .venv with tierline and everything its tests need
 
-$(STAMP): pyproject.toml $(NATIVE) Makefile
-	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+# Versions and digests are those of requirements.lock, which a newer release of a package does not change; only
+# `make newest` does. `pip install .` takes the ranges of pyproject.toml.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
+
+$(STAMP): pyproject.toml requirements.lock $(NATIVE) Makefile
+	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && \
+	    sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.lock && \
+	    $(BIN)/python -m pip install --quiet --require-hashes -r $(VENV)/uv.lock; }
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	rm -f $(VENV)/.installed*
 	touch $@
+
+newest: $(STAMP) ## resolve the newest releases into the lock files, and see that all tests pass with them
+	$(BIN)/uv pip compile pyproject.toml --extra dev --group docs --universal --python-version 3.11 --upgrade \
+	    --generate-hashes --no-annotate --quiet --output-file requirements.lock \
+	    --custom-compile-command 'make newest'
+	$(BIN)/python images/lock.py
+	$(MAKE) verify test
 
 # Five minutes on two cores the first time, cached by version afterwards; JOBS=1 leaves cores free.
 kubernetes: $(STAMP) ## build etcd, Kubernetes and Helm from Go modules, once
@@ -45,7 +59,6 @@ demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory
 	$(BIN)/tierline run examples/1-quickstart/tasks.yaml --fast-memory 256Mi --duration 60 --json-file build/demo.json
 
 docs: $(STAMP) ## build the documents into one site, build/site
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
 	$(BIN)/python docs/site/pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
 	@echo build/site/index.html
@@ -90,7 +103,7 @@ matrix: $(STAMP) ## the plugin in each Python and PyTorch that it is promised fo
 
 # An hour on two cores. What a library has that is too large here, or takes inputs of its own, is passed over by both.
 zoo: $(STAMP) ## architectures of transformers, timm and torchvision, built small: plain against managed
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[zoo]'
+	$(INSTALL) -e '.[zoo]'
 	$(BIN)/python -m tests.programs --kind zoo --count 1000 --batch 60 --modes managed --notices 100
 
 fuzz: $(STAMP) ## ten minutes of fuzzing each codec, then both on everything that was found
@@ -162,5 +175,9 @@ gpu-e2e-pictures: $(STAMP) ## draw the dashboards from what that run kept
 	tests/packages.sh prometheus
 	PYTHONPATH=cluster $(BIN)/python -m tests.gpu_e2e.pictures $(GPU_E2E_OUT) docs/benchmarks
 
-clean: ## remove what was built (not the virtual environment)
+clean: ## remove what was built here (not the virtual environment)
 	rm -rf build .cache
+
+# Of all clones on this machine: a run that is under way elsewhere loses its programs.
+clean-cache: ## remove third-party programs and layers of images from the user's cache
+	images/clean.sh

@@ -3,15 +3,18 @@
 # buildah and mmdebstrap.
 #
 # The base image is made from Debian's archive (base/make.sh) and goes by the name that the Dockerfiles
-# say. Layers are kept in .cache/images and made again only when what goes into them changes: minutes
-# the first time, seconds afterwards. Nothing of this machine gets into an image: its certificates and
-# pip's settings are mounted over /root while a layer is made, where pip and compilers look for them.
+# say. Layers lie in the user's cache, for all clones on a machine, and are made again only when what goes
+# into them changes: minutes the first time, seconds afterwards. Nothing of this machine gets into an image:
+# its certificates and pip's settings are mounted over /root while a layer is made, where pip and compilers
+# look for them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=bookworm
-cache=$PWD/.cache/images
+cache=${XDG_CACHE_HOME:-~/.cache}/tierline/images
 out=$PWD/build/images
 mkdir -p "$cache" "$out"
+exec 9> "$cache/lock"
+flock 9
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 revision=$(git describe --always --dirty --abbrev=40 --exclude '*')
 # The time of all files. One that changed with each commit would make every layer anew.
@@ -26,6 +29,7 @@ graphroot = "$cache/storage"
 runroot = "$cache/run"
 END
 export CONTAINERS_STORAGE_CONF=$cache/storage.conf
+buildah rm --all > /dev/null # what a build that was killed had at work
 
 home=$cache/home
 mkdir -p "$home/.config/pip"

@@ -2,7 +2,8 @@
 
     python images/lock.py            # resolves anew, within the ranges of pyproject.toml
 
-Every image names the packages that its program imports; the ranges stand in pyproject.toml alone.
+Every image names the packages that its program imports; the ranges stand in pyproject.toml alone,
+and versions are those of requirements.lock, with which all tests run.
 Needs `uv` beside the running Python. What it writes is checked in; builds resolve nothing.
 """
 
@@ -59,6 +60,7 @@ def main() -> None:
                 *(str(Path(sys.prefix, "bin", "uv")), "pip", "compile", "--quiet", "--upgrade"),
                 *("--generate-hashes", "--no-header", "--no-annotate", "--only-binary=:all:"),
                 *("--python-version", _PYTHON, "--python-platform", "x86_64-manylinux_2_28"),
+                *("--constraint", str(IMAGES.parent / "requirements.lock")),
                 *("--output-file", str(IMAGES / image / "requirements.txt"), "-"),
             ],
             input=wanted,

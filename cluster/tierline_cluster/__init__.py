@@ -5,7 +5,8 @@ is imported here, and nothing but Python's own library: the control plane needs 
 as any user; a node needs root, runc and the CNI plugins.
 
     versions       the pinned releases, and what each build makes
-    build          builds them once into .cache/cluster
+    cache          the user's cache, where they lie for all clones
+    build          builds them once
     processes      starts daemons, waits for them, ends them, recognises them later
     certificates   one authority, certificates, kubeconfigs
     control_plane  etcd, kube-apiserver, and on wish controllers and scheduler

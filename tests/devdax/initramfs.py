@@ -1,6 +1,6 @@
 """What the guest boots: busybox, Debian's Python and kernel modules, and the wheels Tierline needs.
 
-The base is built once into .cache/devdax (git-ignored), under a name that is a digest of all that
+The base is built once a machine into the user's cache, under a name that is a digest of all that
 goes into it; Tierline itself and a test's program go into a second archive at every boot (the
 kernel unpacks both). Everything is Debian's: the kernel because the machine's own cannot make a
 devdax, the Python because it depends on little else. A missing tool is an error with the packages
@@ -18,8 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tierline_cluster import cache
+
 REPOSITORY = Path(__file__).parents[2]
-CACHE = REPOSITORY / ".cache" / "devdax"
 PACKAGES = "qemu-system-x86 linux-image-cloud-amd64 busybox cpio kmod python3"
 
 _MODULES = ["virtio_pci", "virtio_blk", "nfit", "nd_pmem", "dax_pmem", "device_dax"]
@@ -84,20 +85,16 @@ def base() -> Path:
         *wheels,
     ]
     key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
-    archive = CACHE / f"base-{key}.cpio"
-    if not archive.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+
+    def make(archive: Path) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
             root = Path(scratch) / "root"
             _busybox(root)
             _kernel_modules(root, kernel_version)
             _python(root, python, wheels)
-            finished = Path(scratch) / "base.cpio"
-            pack(root, finished)
-            for older in CACHE.glob("base-*.cpio"):
-                older.unlink()
-            finished.rename(archive)
-    return archive
+            pack(root, archive)
+
+    return cache.once(cache.folder("devdax") / f"base-{key}.cpio", make)
 
 
 def pack(root: Path, archive: Path) -> None:

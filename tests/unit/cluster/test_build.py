@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tierline_cluster import build as building
-from tierline_cluster import versions
+from tierline_cluster import cache, versions
 from tierline_cluster.build import built, programs
 from tierline_cluster.errors import ClusterError
 from tierline_cluster.versions import Build
@@ -61,13 +62,20 @@ def test_a_program_is_built_once(source: Write, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == ""
 
 
-def test_another_source_is_another_build_and_the_old_one_goes(source: Write) -> None:
+def test_what_no_clone_has_used_for_long_goes_when_something_is_built(source: Write) -> None:
     before = programs(HELLO)
     source('package main\n\nfunc main() { println("changed") }\n')
     after = programs(HELLO)
-
     assert after != before
-    assert not before.exists()
+    assert before.exists(), "another clone may use it"
+
+    long_ago = time.time() - (cache.UNUSED_DAYS + 1) * 24 * 3600
+    os.utime(before, (long_ago, long_ago))
+    os.utime(after, (long_ago, long_ago))
+    programs(HELLO)  # in use again
+    source('package main\n\nfunc main() { println("once more") }\n')
+    programs(HELLO)
+    assert (before.exists(), after.exists()) == (False, True)
 
 
 def test_a_build_that_fails_says_why_and_leaves_nothing(source: Write, tmp_path: Path) -> None:
@@ -77,11 +85,11 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(source: Write, tmp_path:
     source("package main\n\nfunc main() {}\n")
 
     assert programs(HELLO).parent == tmp_path / "cache"
-    assert not list((tmp_path / "cache").glob("building-*"))
+    assert not list((tmp_path / "cache").glob("making-*"))
 
 
 def test_what_a_killed_build_left_is_not_taken_for_a_build(source: Write, tmp_path: Path) -> None:
-    partial = tmp_path / "cache" / "building-hello-v1-0"
+    partial = tmp_path / "cache" / "making-hello-v1-0"
     partial.mkdir(parents=True)
     (partial / "hello").write_text("half")
 
@@ -181,7 +189,7 @@ def test_a_build_that_is_killed_leaves_no_compiler_and_no_program(
         start_new_session=True,
     )
     partial = tmp_path / "cache"
-    while not list(partial.glob("building-*")):
+    while not list(partial.glob("making-*")):
         assert builder.poll() is None
     builder.send_signal(signal.SIGINT)
     assert builder.wait(300) != 0
