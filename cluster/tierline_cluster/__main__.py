@@ -29,6 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         cluster = Cluster(options.folder)
         if options.command == "down":
+            if options.after is not None:
+                cluster.down_after(options.after)
+                return 0
             cluster.down()
             print(f"nothing of the cluster in {cluster.folder} is left", file=sys.stderr)
         else:
@@ -59,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--folder", type=Path, default=_FOLDER, help="where it lives (default: %(default)s)"
         )
+        if name == "down":
+            after = "once process PID has ended, if that has started it; the logs stay"
+            command.add_argument("--after", type=int, metavar="PID", help=after)
     return parser
 
 

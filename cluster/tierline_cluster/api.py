@@ -25,6 +25,8 @@ _JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
+_BRIEF: Final = 600
+"""Most characters of an object's state in a message."""
 _BUSY_S: Final = 60.0
 """For so long a server may be too busy to answer."""
 
@@ -142,12 +144,12 @@ class Api:
         condition: Callable[[Manifest], object],
         timeout_s: float = 90.0,
     ) -> Manifest:
-        """Return the object once `condition` holds of it; raises TimeoutError with its last state.
+        """Return the object once `condition` holds of it; raises TimeoutError with its conditions.
 
         An object that is not there yet is waited for.
         """
         deadline = time.monotonic() + timeout_s
-        last: Manifest | str = "it never existed"
+        last: Manifest = {}
         while True:
             try:
                 last = self.get(manifest)
@@ -157,8 +159,10 @@ class Api:
                 if error.status != http.client.NOT_FOUND:
                     raise
             if time.monotonic() > deadline:
-                text = json.dumps(last, indent=1)
-                raise TimeoutError(f"{self.address(manifest)}: not in {timeout_s} s; last: {text}")
+                state = brief(last) if last else "it never existed"
+                raise TimeoutError(
+                    f"{self.address(manifest)}: not {_named(condition)} in {timeout_s:g} s: {state}"
+                )
             time.sleep(0.05)
 
     def wait_gone(self, manifest: Manifest, timeout_s: float = 90.0) -> None:
@@ -166,8 +170,10 @@ class Api:
         deadline = time.monotonic() + timeout_s
         while self.exists(manifest):
             if time.monotonic() > deadline:
-                text = json.dumps(self.get(manifest), indent=1)
-                raise TimeoutError(f"{self.address(manifest)}: still there: {text}")
+                state = brief(self.get(manifest))
+                raise TimeoutError(
+                    f"{self.address(manifest)}: there after {timeout_s:g} s: {state}"
+                )
             time.sleep(0.05)
 
     # -- addresses ----------------------------------------------------------------------------
@@ -255,6 +261,30 @@ class Api:
                 raise ApiError(answer.status, value.get("reason", ""), value.get("message", text))
             raise ApiError(answer.status, answer.reason, text)
         return value
+
+
+def brief(found: Manifest) -> str:
+    """Return what a person asks first of an object: its end, its phase, its conditions."""
+    metadata, status = found.get("metadata") or {}, found.get("status") or {}
+    said = [f"phase {status['phase']}"] if status.get("phase") else []
+    if metadata.get("deletionTimestamp"):
+        holders = ", ".join(metadata.get("finalizers") or ["none"])
+        said.append(f"deleted at {metadata['deletionTimestamp']}, finalizers: {holders}")
+    said += [
+        f"{one['type']} {one['status']} {one.get('reason', '')} {one.get('message', '')}".rstrip()
+        for one in status.get("conditions") or []
+    ]
+    text = "; ".join(said) or f"no conditions; its status has {sorted(status) or 'nothing'}"
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} [...]"
+
+
+def _named(condition: Callable[[Manifest], object]) -> str:
+    """Return what is waited for: a function's name, or where a lambda stands."""
+    name = getattr(condition, "__name__", "")
+    code = getattr(condition, "__code__", None)
+    if name.isidentifier() or code is None:
+        return name or repr(condition)
+    return f"as {Path(code.co_filename).name}:{code.co_firstlineno} wants"
 
 
 def _group(api_version: str) -> str:

@@ -2,15 +2,21 @@
 
 What a cluster is made of is named after its folder: one control group that every process is in,
 one bridge. So down() needs no record of what up() did, and works however far that came, after a
-crash as well. The two things that cannot be derived, the kernel settings that a kubelet changes and
-the folders that were made outside, are written down before they are touched.
+crash as well. The things that cannot be derived, the kernel settings that a kubelet changes, the
+folders that were made outside and the process that started it, are written down before they are
+touched. One process at a time brings a cluster up or down.
 """
 
+import fcntl
 import json
 import os
+import select
 import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http.client import HTTPException
 from ipaddress import IPv4Interface
@@ -23,7 +29,9 @@ from .build import ProgramFolders
 from .certificates import Authority
 from .control_plane import ControlPlane, Network
 from .errors import ClusterError
-from .node import FIXED, MOST_NODES, ORDINARY, Node, Place
+from .node import FIXED, MOST_NODES, Node, Place
+from .processes import started
+from .versions import SOURCES
 
 _KUBELET_SETS: Final = (
     *("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops"),
@@ -43,12 +51,16 @@ class Cluster:
     """The cluster that lives in `folder`."""
 
     def __init__(
-        self, folder: Path, node_name: str = "tierline", *others: str, ordinary: bool = False
+        self,
+        folder: Path,
+        node_name: str = "tierline",
+        *others: str,
+        apart: Iterable[str] = (),
     ) -> None:
         """Describe it; nothing happens yet.
 
-        `others` are the names of further nodes. The folders of `ordinary` nodes have for
-        themselves the names that they have on most machines.
+        `others` are the names of further nodes. Its nodes do not share the folders `apart`, of
+        ORDINARY, with the machine.
         """
         self.folder = folder.resolve()
         self.kubeconfig = self.folder / "kubeconfig"
@@ -58,7 +70,7 @@ class Cluster:
         self.nodes: list[Node] = []
         """Its nodes, once it is up."""
         self._names = (node_name, *others)
-        self._ordinary = ordinary
+        self._apart = frozenset(apart)
         digest = sha256(str(self.folder).encode()).hexdigest()[:8]
         self.group = f"tierline-{digest}"
         self.bridge = f"tl-{digest}"
@@ -81,7 +93,11 @@ class Cluster:
             )
         if os.geteuid() != 0:
             raise ClusterError("cannot start a node: only root may; run it with sudo")
-        self.down()
+        with self._alone():
+            self._down(keep_logs=False)
+            return self._start(programs)
+
+    def _start(self, programs: ProgramFolders) -> tuple[ControlPlane, Node]:
         began = time.monotonic()
         network = bridge.free_network()
         own = IPv4Interface((network[1], network.prefixlen))
@@ -102,7 +118,7 @@ class Cluster:
         _say("controllers and scheduler", began)
         self.nodes = []
         for index, name in enumerate(self._names):
-            place = Place(index, self.group, self.bridge, own, self._ordinary)
+            place = Place(index, self.group, self.bridge, own, self._apart)
             cgroups.create(place.own_group)
             if index:
                 address = IPv4Interface((place.address, network.prefixlen))
@@ -138,6 +154,52 @@ class Cluster:
 
         Nothing happens if there is none.
         """
+        with self._alone():
+            self._down(keep_logs=keep_logs)
+
+    def down_after(self, pid: int) -> None:
+        """Wait for the end of process `pid`; then remove the cluster if that process started it."""
+        with suppress(ProcessLookupError):
+            process = os.pidfd_open(pid)
+            with os.fdopen(process):
+                select.select([process], [], [])
+        with self._alone():
+            known = self._memory.exists() and json.loads(self._memory.read_text("utf-8"))
+            if known and known["starter"][0] == pid and known["starter"][1] != started(pid):
+                self._down(keep_logs=True)
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Remove the cluster at the end of the block, and also when this process is killed in it.
+
+        Its logs stay.
+        """
+        words = ("down", "--after", str(os.getpid()), "--folder", str(self.folder))
+        guard = subprocess.Popen(
+            [sys.executable, "-m", __package__, *words],
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            self.down(keep_logs=True)
+            guard.kill()
+            guard.wait()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others from bringing up or down what lies in the same folder."""
+        parent = self.folder.parent
+        parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _down(self, *, keep_logs: bool) -> None:
         self._refuse_strangers()
         if cgroups.exists(self.group) and os.geteuid() != 0:
             raise ClusterError(f"cannot end the cluster in {self.folder}: only root may; use sudo")
@@ -179,14 +241,15 @@ class Cluster:
             for name in _KUBELET_SETS
             if (_SYSCTL / name).exists()
         }
-        fixed = (*FIXED, *(ORDINARY if self._ordinary else ()))
+        fixed = (*FIXED, *sorted(self._apart))
         made = [
             str(folder)
             for path in fixed
             for folder in (Path(path), *Path(path).parents)
             if not folder.exists()
         ]
-        text = json.dumps({"settings": settings, "made": made})
+        starter = [os.getpid(), started(os.getpid())]
+        text = json.dumps({"settings": settings, "made": made, "starter": starter})
         self._memory.write_text(text, encoding="utf-8")
         for path in fixed:
             Path(path).mkdir(parents=True, exist_ok=True)

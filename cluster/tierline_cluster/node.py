@@ -35,7 +35,7 @@ KUBELET_ROOT: Final = "/var/lib/kubelet"
 CDI: Final = "/var/run/cdi"
 """Where a container runtime looks for descriptions of devices."""
 ORDINARY: Final = (KUBELET_ROOT, CDI)
-"""Folders that an ordinary node has in addition."""
+"""Folders that an ordinary node has in addition: a cluster may share them with the machine."""
 MOST_NODES: Final = 2
 """Nodes that the addresses of a cluster suffice for."""
 _PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
@@ -52,8 +52,8 @@ class Place:
     bridge: str
     gateway: IPv4Interface
     """The address of the bridge, and of the API server; the first node's own in addition."""
-    ordinary: bool = False
-    """Whether the kubelet's folder and CDI's have, for the node, their usual names."""
+    apart: frozenset[str] = frozenset()
+    """Folders of ORDINARY that the node has for itself, under their usual names."""
 
     @property
     def address(self) -> IPv4Address:
@@ -82,17 +82,20 @@ class Node:
         self.plane = plane
         self.name = name
         self.folder = plane.folder / "node" if not place.index else plane.folder / f"node-{name}"
-        self.kubelet_root = Path(KUBELET_ROOT) if place.ordinary else self.folder / "kubelet"
+        self.kubelet_root = (
+            Path(KUBELET_ROOT) if KUBELET_ROOT in place.apart else self.folder / "kubelet"
+        )
         """The kubelet's folder, as the node sees it: plugins register in `plugins_registry` below
         it."""
         self.socket = self.folder / Path(SOCKET).name
         self._programs = programs
         self._place = place
-        self._group = place.group
-        self._on_disk = (*_ON_DISK, *(ORDINARY if place.ordinary else ()))
+        self.group = place.group
+        """The cluster's control group: all of its processes are in it or below."""
+        self._on_disk = (*_ON_DISK, *sorted(place.apart))
 
     def outside(self, path: str) -> Path:
-        """Where a folder of an ordinary node, or of FIXED on disk, lies for the machine."""
+        """Where a folder of FIXED on disk, or one that is apart, lies for the machine."""
         return self.folder / f"fixed{path}"
 
     def start(self) -> None:
@@ -169,7 +172,7 @@ class Node:
         return start(
             f"containerd{self._suffix}",
             [
-                *cgroups.entering(self._group),
+                *cgroups.entering(self.group),
                 *("unshare", "--mount", "--propagation", "private"),
                 *("sh", "-ec", f'{binds}; exec "$@"', "containerd"),
                 *(str(programs / "containerd"), "--config", str(config)),
@@ -187,7 +190,7 @@ class Node:
         return start(
             f"kubelet{self._suffix}",
             [
-                *cgroups.entering(self._group),
+                *cgroups.entering(self.group),
                 *("nsenter", f"--mount=/proc/{containerd.pid}/ns/mnt"),
                 str(self._programs.kubernetes / "kubelet"),
                 f"--config={config}",

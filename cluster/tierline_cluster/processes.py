@@ -133,17 +133,23 @@ def tail(daemon: Daemon, lines: int = 8) -> str:
     return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
 
-def processes_of(module: str) -> list[int]:
-    """The processes, in any container of this machine, that are `python -m MODULE`."""
+def processes_of(module: str, group: str) -> list[int]:
+    """The processes of a cluster's control group, in any container, that are `python -m MODULE`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
+            inside = f"/{group}/" in (process / "cgroup").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if words[:3] == [b"python", b"-m", module.encode()]:
+        if inside and words[:3] == [b"python", b"-m", module.encode()]:
             found.append(int(process.name))
     return found
+
+
+def started(pid: int) -> int:
+    """When process `pid` started, in clock ticks since the machine's boot; -1: there is none."""
+    return _stat(pid)[1]
 
 
 def free_port(address: str = "127.0.0.1") -> int:

@@ -7,22 +7,31 @@ what a killed one left.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 from tests.e2e.busybox import BUSYBOX, busybox_image
-from tests.e2e.installed import PATIENCE_S, NodeAgent, install, node_agent, uninstall
+from tests.e2e.installed import PATIENCE_S, NodeAgent, install, node_agent, sweep, uninstall
 from tests.e2e.python_image import python_image
 from tests.integration.operator.running import Nursery, Operator, until
 
+from tierline_cluster import cgroups
 from tierline_cluster.api import Api, Manifest
 from tierline_cluster.build import ProgramFolders, built
 from tierline_cluster.cluster import Cluster
 from tierline_cluster.control_plane import ControlPlane
-from tierline_cluster.node import Node
+from tierline_cluster.node import CDI, Node
 from tierline_cluster.versions import CONTAINERD_BUILD, KUBERNETES_BUILD, REPOSITORY
 
 FOLDER = REPOSITORY / "build" / "e2e"
+_LEFT = (
+    ("v1", "Pod"),
+    ("tierline.io/v1alpha1", "MemTask"),
+    ("tierline.io/v1alpha1", "MemProfile"),
+    ("resource.k8s.io/v1", "ResourceClaim"),
+)
+"""What a test that failed may leave in its namespace, with finalizers."""
 
 
 class Running(NamedTuple):
@@ -45,24 +54,23 @@ def programs() -> ProgramFolders:
 @pytest.fixture(scope="session")
 def cluster(programs: ProgramFolders) -> Iterator[Running]:
     """A cluster with one node, which knows the image BUSYBOX."""
-    whole = Cluster(FOLDER)
-    try:
+    whole = Cluster(FOLDER, apart=[CDI])
+    with whole.guarded():
         plane, node = whole.up(programs)
         node.import_image(busybox_image().write(node.folder / "busybox.tar"))
         yield Running(plane, node)
-    finally:
-        whole.down(keep_logs=True)
 
 
 @pytest.fixture(scope="module")
-def agent(cluster: Running) -> Iterator[NodeAgent]:
+def agent(cluster: Running, request: pytest.FixtureRequest) -> Iterator[NodeAgent]:
     """Tierline on the cluster, with the agent of its node at work, and the image PYTHON."""
     cluster.node.import_image(python_image().write(cluster.node.folder / "python.tar"))
     install(cluster.plane)
     made = node_agent(cluster.plane, cluster.node)
     try:
         made.start()
-        yield made
+        with _revived(request, made):
+            yield made
     finally:
         made.remove()
         uninstall(cluster.plane, cluster.node.name)
@@ -70,27 +78,57 @@ def agent(cluster: Running) -> Iterator[NodeAgent]:
 
 @pytest.fixture(scope="module")
 def operator(
-    cluster: Running, agent: NodeAgent, tmp_path_factory: pytest.TempPathFactory
+    cluster: Running,
+    agent: NodeAgent,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Operator]:
     """An operator that leads, in addition to the agent."""
-    nursery = Nursery()
+    nursery = Nursery(cgroups.entering(cluster.node.group))
     running = Operator(cluster.plane, nursery, tmp_path_factory.mktemp("operator"), "e2e").start()
     try:
         until("the operator leads", running.leads, PATIENCE_S)
-        yield running
+        with _revived(request, running):
+            yield running
     finally:
         running.stop()
         nursery.close()
 
 
+_AT_WORK = pytest.StashKey[list[NodeAgent | Operator]]()
+"""What runs for all tests of a module."""
+
+
+@contextmanager
+def _revived(request: pytest.FixtureRequest, part: NodeAgent | Operator) -> Iterator[None]:
+    """After each test of the block, and before its clean-up, `part` is at work."""
+    parts = request.session.stash.setdefault(_AT_WORK, [])
+    parts.append(part)
+    try:
+        yield
+    finally:
+        parts.remove(part)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """What a test ended that its clean-up, and the next test, ask for."""
+    for part in item.session.stash.get(_AT_WORK, []):
+        part.revive()
+
+
 @pytest.fixture
-def namespace(cluster: Running) -> Iterator[str]:
-    """A fresh namespace; its pods are gone after the test."""
+def namespace(cluster: Running, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A fresh namespace; its pods are gone after the test, whatever state that left them in."""
     name = cluster.plane.namespace()
+    failed_before = request.session.testsfailed
     yield name
     pods = cluster.api.list("v1", "Pod", name)
     for found in pods:
         cluster.api.delete({"apiVersion": "v1", "kind": "Pod", **found}, gracePeriodSeconds=1)
+    if request.session.testsfailed > failed_before:
+        for api_version, kind in _LEFT:
+            sweep(cluster.api, api_version, kind, name)
     for found in pods:
         cluster.api.wait_gone({"apiVersion": "v1", "kind": "Pod", **found})
     # The rest takes the namespace controller some seconds, for which nobody waits.

@@ -15,7 +15,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -29,10 +32,12 @@ from tests.integration.dra.bundle import lay_out
 from tests.integration.operator.running import prepare
 from tests.integration.policies import policies
 
-from tierline_cluster.api import Api, Manifest
+from tierline_api.schema.base import API_VERSION
+from tierline_cluster import cgroups
+from tierline_cluster.api import Api, ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.errors import ClusterError
-from tierline_cluster.node import Node
+from tierline_cluster.node import CDI, Node
 from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import REPOSITORY
 
@@ -40,7 +45,6 @@ ACCOUNT: Final = "tierline-agent"
 EXTENT_BYTES: Final = 64 << 10
 FAST_EXTENTS: Final = 16
 PATIENCE_S: Final = 180
-CDI: Final = Path("/var/run/cdi")
 
 
 def install(plane: ControlPlane) -> None:
@@ -52,7 +56,7 @@ def install(plane: ControlPlane) -> None:
 
 
 def uninstall(plane: ControlPlane, node: str) -> None:
-    """Take everything away again, what the agent published included."""
+    """Take everything away again, what the agent published and what tests left included."""
     slices = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
     plane.api.delete(slices | {"metadata": {"name": f"{node}-tierline.io"}})
     plane.api.delete(agent_pod(node), gracePeriodSeconds=0)
@@ -60,9 +64,25 @@ def uninstall(plane: ControlPlane, node: str) -> None:
         plane.api.delete(manifest)
     crds = [yaml.safe_load(path.read_text()) for path in (REPOSITORY / "crds").glob("*.yaml")]
     for manifest in crds:
+        sweep(plane.api, API_VERSION, manifest["spec"]["names"]["kind"])
         plane.api.delete(manifest)
     for manifest in (agent_pod(node), *crds):
         plane.api.wait_gone(manifest, PATIENCE_S)
+
+
+def sweep(api: Api, api_version: str, kind: str, namespace: str = "") -> None:
+    """Delete all objects of a kind; no finalizer's owner has to be there for that."""
+    try:
+        found = api.list(api_version, kind, namespace)
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return  # the kind is not there any more
+    for one in found:
+        manifest = {"apiVersion": api_version, "kind": kind, "metadata": one["metadata"]}
+        api.delete(manifest, gracePeriodSeconds=0)
+        with suppress(ApiError):  # it has gone by itself
+            api.merge(manifest, {"metadata": {"finalizers": None}})
 
 
 def agent_pod(node: str) -> Manifest:
@@ -127,7 +147,9 @@ class NodeAgent:
     plane: ControlPlane
     node: str
     kubelet_root: Path
-    cdi: Path = CDI
+    cdi: Path
+    before: Sequence[str] = ()
+    """Words before its command."""
     at_work: str = "serving the kubelet"
     """What it says when it is."""
     folder: Path = field(init=False)
@@ -209,7 +231,7 @@ class NodeAgent:
         with (self.folder / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "tierline_agent"),
+                    *(*self.before, sys.executable, "-m", "tierline_agent"),
                     *("--config", str(self.folder / "agent.json")),
                 ],
                 stdout=log,
@@ -230,6 +252,11 @@ class NodeAgent:
         except ClusterError as error:
             raise AssertionError(self.log) from error
 
+    def revive(self) -> None:
+        """Have it at work, however a test left it."""
+        if self.process is not None and self.process.poll() is not None:
+            self.start()
+
     def kill(self) -> None:
         """SIGKILL it."""
         self._end(signal.SIGKILL)
@@ -249,8 +276,6 @@ class NodeAgent:
             self.stop()
         self.store.unlink(missing_ok=True)
         shutil.rmtree(self.folder)
-        if self.cdi.exists() and not any(self.cdi.iterdir()):
-            self.cdi.rmdir()
 
     def call(self, method: str, **arguments: Any) -> dict[str, Any]:
         """Ask the administrator's socket."""
@@ -290,7 +315,14 @@ def node_agent(plane: ControlPlane, node: Node) -> NodeAgent:
     """The agent of the cluster's node, configured and not started."""
     # A pod for which the kubelet finds no driver is tried again after more than a minute.
     known = "the kubelet has registered the driver"
-    agent = NodeAgent(plane, node.name, node.kubelet_root, at_work=known)
+    agent = NodeAgent(
+        plane,
+        node.name,
+        node.kubelet_root,
+        node.outside(CDI),
+        cgroups.entering(node.group),
+        at_work=known,
+    )
     pod = plane.api.create(agent_pod(node.name))
     token = token_of(plane.api, plane.server, pod)
     agent.configure(kubeconfig(agent.folder, plane, token))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.e2e.busybox import busybox_image
 from tests.e2e.conftest import FOLDER, Running, phase, pod
+from tests.e2e.installed import PATIENCE_S
+from tests.integration.operator.running import until
 
 from tierline_cluster.build import ProgramFolders
 from tierline_cluster.cluster import Cluster
 from tierline_cluster.errors import ClusterError
 from tierline_cluster.node import FIXED
+from tierline_cluster.versions import SOURCES
 
 pytestmark = pytest.mark.e2e
 SETTINGS = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
@@ -47,7 +54,7 @@ def test_nothing_is_left_of_a_cluster_in_which_a_pod_still_ran(
     outside = {path: Path(path).exists() for path in FIXED}
     settings = {name: Path("/proc/sys", name).read_text() for name in SETTINGS}
     second = Cluster(FOLDER.with_name("e2e-second"))
-    try:
+    with second.guarded():
         plane, node = second.up(programs)
         node.import_image(busybox_image().write(node.folder / "busybox.tar"))
         runs = pod("default", "runs", "sleep 86398")
@@ -56,7 +63,6 @@ def test_nothing_is_left_of_a_cluster_in_which_a_pod_still_ran(
         assert mentions(second.folder)
         assert groups(second)
         assert second.is_up()
-    finally:
         second.down()
 
     assert mentions(second.folder) == []
@@ -88,12 +94,37 @@ exec '{programs.kubernetes}/kubelet' "$@"
     )
     (once / "kubelet").chmod(0o755)
     again = Cluster(FOLDER.with_name("e2e-again"))
-    try:
+    with again.guarded():
         again.up(replace(programs, kubernetes=once))
         assert ended.exists()
         assert again.is_up()
-    finally:
         again.down()
+
+
+@pytest.mark.slow
+def test_a_cluster_ends_with_the_process_that_started_it(programs: ProgramFolders) -> None:
+    folder = FOLDER.with_name("e2e-orphan")
+    orphan = Cluster(folder)
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from tierline_cluster.build import ProgramFolders\n"
+        "from tierline_cluster.cluster import Cluster\n"
+        "cluster = Cluster(Path(sys.argv[1]))\n"
+        "with cluster.guarded():\n"
+        "    cluster.up(ProgramFolders(*map(Path, sys.argv[2:])))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    paths = (folder, programs.kubernetes, programs.containerd)
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, paths)], env=environment, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+
+    until("it is there", lambda: not groups(orphan) and not mentions(folder), PATIENCE_S)
+    orphan.down()  # the logs
+    assert not folder.exists()
 
 
 def test_what_a_crash_left_is_removed_by_the_next_start(programs: ProgramFolders) -> None:

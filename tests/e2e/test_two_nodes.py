@@ -28,7 +28,7 @@ from tierline_api.objects.optin import DRIVER
 from tierline_cluster.api import Manifest
 from tierline_cluster.build import ProgramFolders, built
 from tierline_cluster.cluster import Cluster
-from tierline_cluster.node import CDI, KUBELET_ROOT, Node
+from tierline_cluster.node import CDI, KUBELET_ROOT, ORDINARY, Node
 from tierline_cluster.processes import processes_of
 from tierline_cluster.versions import HELM_BUILD, REPOSITORY
 
@@ -87,17 +87,18 @@ class Two:
 
     def agent(self, node: str) -> int:
         """The process of a node's agent."""
-        until("the agent runs", lambda: len(agents_on(node)) == 1, PATIENCE_S)
-        (found,) = agents_on(node)
+        group = self.cluster.group
+        until("the agent runs", lambda: len(agents_on(node, group)) == 1, PATIENCE_S)
+        (found,) = agents_on(node, group)
         return found
 
     def seen(self, node: str) -> str:
         return str(self.memnode(node)["status"]["lastSeen"])
 
 
-def agents_on(node: str) -> list[int]:
+def agents_on(node: str, group: str) -> list[int]:
     found = []
-    for pid in processes_of("tierline_agent"):
+    for pid in processes_of("tierline_agent", group):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
@@ -115,16 +116,14 @@ def guides_line() -> str:
 
 @pytest.fixture(scope="module")
 def two(programs: ProgramFolders) -> Iterator[Two]:
-    whole = Cluster(FOLDER.with_name("e2e-two"), "first", "second", ordinary=True)
-    try:
+    whole = Cluster(FOLDER.with_name("e2e-two"), "first", "second", apart=ORDINARY)
+    with whole.guarded():
         plane, _ = whole.up(programs)
         releases = [Release(Running(plane, node)) for node in whole.nodes]
         for one, node in zip(releases, whole.nodes, strict=True):
             one.import_images()
             node.import_image(programs_image().write(node.folder / "python.tar"))
         yield Two(whole, releases)
-    finally:
-        whole.down()
 
 
 @pytest.fixture
@@ -265,7 +264,8 @@ def uninstalls(two: Two, tasks: Tasks) -> None:
     until(f"{objects(two.api)}", lambda: kept() <= {"CustomResourceDefinition"}, PATIENCE_S)
     two.shell("kubectl delete crds -l app.kubernetes.io/name=tierline")
     until(f"objects are left: {objects(two.api)}", lambda: not objects(two.api), PATIENCE_S)
-    until("agents are left", lambda: not processes_of("tierline_agent"), PATIENCE_S)
+    group = two.cluster.group
+    until("agents are left", lambda: not processes_of("tierline_agent", group), PATIENCE_S)
     for node in two.cluster.nodes:
         until(f"{node.name}: {traces(node)}", lambda node=node: not traces(node), PATIENCE_S)  # type: ignore[misc]
 

@@ -95,7 +95,7 @@ class Release:
         """SIGKILL the agent's process; returns, when another is ready, what the killed one said."""
         (before,) = self.pods(AGENTS)
         said = self.log(before)
-        (process,) = processes_of("tierline_agent")
+        (process,) = processes_of("tierline_agent", self._node.group)
         os.kill(process, signal.SIGKILL)
 
         def again() -> bool:

@@ -12,6 +12,7 @@ from tests.e2e.conftest import Running
 from tests.integration.operator.running import User, until
 
 from tierline_cluster.api import Manifest
+from tierline_cluster.node import CDI
 from tierline_cluster.versions import REPOSITORY
 
 IMAGES: Final = REPOSITORY / "build" / "images"
@@ -20,7 +21,6 @@ EXTENT_BYTES: Final = 1 << 20
 FAST_EXTENTS: Final = 8
 DRAM_EXTENTS: Final = 64
 DRAM: Final = "/run/tierline/dram"
-CDI: Final = Path("/var/run/cdi")
 FATAL: Final = frozenset({"CrashLoopBackOff", "ErrImageNeverPull", "CreateContainerConfigError"})
 """Why a container does not start, where waiting is no use."""
 _AGENTS: Final = "app.kubernetes.io/component=agent"
@@ -47,7 +47,7 @@ class Release:
             "agent": {
                 "image": {"pullPolicy": "Never"},
                 "kubeletDir": str(self.cluster.node.kubelet_root),
-                "cdiDir": str(CDI),
+                "cdiDir": CDI,
                 "pools": {"default": pool},
             },
             "crds": {"keep": False},

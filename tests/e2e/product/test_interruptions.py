@@ -50,7 +50,7 @@ def restarts(pod: Manifest) -> int:
 
 def test_the_agent_is_killed(release: Release, busy: Tasks) -> None:
     before = release.agent
-    (process,) = processes_of("tierline_agent")
+    (process,) = processes_of("tierline_agent", release.cluster.node.group)
     os.kill(process, signal.SIGKILL)
     until("it starts again", lambda: restarts(release.agent) > restarts(before), PATIENCE_S)
     release.wait_ready()

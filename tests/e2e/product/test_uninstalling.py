@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.chart.helm import SYSTEM
-from tests.e2e.product.release import CDI, PATIENCE_S, Release
+from tests.e2e.product.release import PATIENCE_S, Release
 from tests.e2e.product.tasks import Tasks
 from tests.integration.operator.running import until
 
 from tierline_api.objects.optin import DRIVER
 from tierline_cluster.api import Api
+from tierline_cluster.node import CDI
 from tierline_cluster.processes import processes_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -38,12 +39,14 @@ def objects(api: Api) -> set[str]:
     return found
 
 
-def mounts() -> list[str]:
-    """The mounts that any process on this machine sees below the folders of Tierline's agents."""
+def mounts(group: str) -> list[str]:
+    """The mounts that any process of a cluster sees below the folders of Tierline's agents."""
     found = set()
-    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            lines = table.read_text().splitlines()
+            if f"/{group}/" not in (process / "cgroup").read_text():
+                continue
+            lines = (process / "mountinfo").read_text().splitlines()
         except OSError:
             continue
         # The cluster itself binds the two folders, and nothing below them.
@@ -71,8 +74,10 @@ def test_nothing_is_left(release: Release, namespace: str) -> None:
     assert (
         api.request("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"] == []
     )
-    assert [*processes_of("tierline_agent"), *processes_of("tierline_operator")] == []
-    assert mounts() == []
-    assert [*CDI.glob(f"{DRIVER}-*")] == []
+    node = release.cluster.node
+    assert processes_of("tierline_agent", node.group) == []
+    assert processes_of("tierline_operator", node.group) == []
+    assert mounts(node.group) == []
+    assert [*node.outside(CDI).glob(f"{DRIVER}-*")] == []
     secrets = [one["metadata"]["name"] for one in api.list("v1", "Secret", SYSTEM)]
     assert not secrets

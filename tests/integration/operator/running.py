@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,11 @@ def prepare(plane: ControlPlane, operators: Iterable[Manifest] | None = None) ->
 
 
 class Nursery:
-    """Starts operators (nursery.py)."""
+    """Starts operators (nursery.py), all of them by the command `before`."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.operator.nursery"],
+            [*before, sys.executable, "-m", "tests.integration.operator.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -140,6 +140,13 @@ class Operator:
         """Wait for its end."""
         until(f"{self.name} ends", lambda: not self.runs)
         self.pid = None
+
+    def revive(self) -> None:
+        """Have it run, however a test left it."""
+        if self.runs:
+            self.resume()
+        else:
+            self.start()
 
     def _end(self, how: signal.Signals) -> None:
         if self.pid is not None and self.runs:
