@@ -82,10 +82,13 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	$(BIN)/python -m tests.floors
 	nodeagent/native/lint.sh $(BIN)
 
+# The unit tests first: most faults show within minutes.
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m 'not e2e and not alone'
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not e2e and not alone' tests/unit
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 40 --durations-min 10 \
+	    -m 'not e2e and not alone' --ignore tests/unit
 	$(BIN)/python -m pytest -m alone
 
 # An hour on two cores, most of it of deaths and behaviours.
@@ -126,7 +129,7 @@ operator-bench-carried: ## on that machine: the operator's table of docs/benchma
 	mkdir -p build
 	PYTHON=$(PYTHON) tests/bench/operator_elsewhere.sh --json build/operator.json
 
-# Hours on two cores; SECONDS ends each part after so long. What was run stands in the JSON beside each table.
+# Hours on two cores; SECONDS ends each part after so long. What was run stands in the JSON of each table.
 SECONDS ?= 1000000000
 SCHEDULABILITY := $(BIN)/python -m tests.bench.schedulability --seconds $(SECONDS)
 bench-schedulability: $(STAMP) ## a million attacks on admitted sets; share admitted, against others and the bound
@@ -136,8 +139,8 @@ bench-schedulability: $(STAMP) ## a million attacks on admitted sets; share admi
 	$(SCHEDULABILITY) growth
 	$(SCHEDULABILITY) optimum
 
-# The GPU targets use the machine's own Python with PyTorch for CUDA (PYTHON), and build what is missing beside
-# it into build/gpu-site. For a machine without a network, `make gpu-wheels` elsewhere and take .cache/gpu-wheels along.
+# The GPU targets use the machine's own Python with PyTorch for CUDA (PYTHON), and build what it lacks
+# into build/gpu-site. For a machine without a network, `make gpu-wheels` elsewhere and take .cache/gpu-wheels along.
 gpu-wheels: $(STAMP) ## fetch what the GPU targets install, for a machine without a network
 	tests/gpu/wheels.sh
 

@@ -17,7 +17,7 @@ exec 9> "$cache/lock"
 flock 9
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 revision=$(git describe --always --dirty --abbrev=40 --exclude '*')
-# The time of all files. One that changed with each commit would make every layer anew.
+# The time of all files. One that changed with each commit would make every layer again.
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct -- images)}"
 export SOURCE_DATE_EPOCH
 

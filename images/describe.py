@@ -1,4 +1,4 @@
-"""Writes what `importlib.metadata` reads of Tierline beside its packages: version, entry points.
+"""Writes what `importlib.metadata` reads of Tierline: version, entry points.
 
 describe.py PYPROJECT VERSION FOLDER      VERSION must be the one that PYPROJECT says
 """

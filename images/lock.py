@@ -1,10 +1,11 @@
 """Writes images/*/requirements.txt: what each image installs, by version and digest.
 
-    python images/lock.py            # resolves anew, within the ranges of pyproject.toml
+    python images/lock.py            # resolves again, within the ranges of pyproject.toml
 
 Every image names the packages that its program imports; the ranges stand in pyproject.toml alone,
 and versions are those of requirements.lock, with which all tests run.
-Needs `uv` beside the running Python. What it writes is checked in; builds resolve nothing.
+Needs `uv` in the running Python's environment. What it writes is checked in: builds resolve
+nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def locked(image: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Resolve anew."""
+    """Resolve again."""
     ranges = requirements()
     for image, names in PACKAGES.items():
         wanted = "\n".join(ranges.get(name, name) for name in names)

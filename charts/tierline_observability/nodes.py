@@ -61,7 +61,7 @@ NODES = Dashboard(
                 ),
                 Graph(
                     "Context of each process",
-                    "What a process on the device costs beside what it allocates.",
+                    "What a process on the device costs in addition to what it allocates.",
                     Unit.BYTES,
                     (
                         Query(

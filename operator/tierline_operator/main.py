@@ -106,7 +106,7 @@ class Operator:
             log.warning("stops: %s", lost.exceptions[0])
             os.kill(os.getpid(), signal.SIGTERM)
         except* Exception:
-            log.exception("stops: this is a mistake in the operator; a fresh process begins anew")
+            log.exception("stops: this is a mistake in the operator; a fresh process begins again")
             os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -23,7 +23,7 @@ _PLAIN = {"box": None, "header_style": "bold", "padding": (0, 2, 0, 0)}
 @click.command(name="top")
 @cluster_options
 @output_option
-@click.option("-w", "--watch", is_flag=True, help="Show it anew until Ctrl-C.")
+@click.option("-w", "--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
 @click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True)
 def command(
     namespace: str | None,

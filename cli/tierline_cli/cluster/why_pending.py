@@ -35,9 +35,9 @@ from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 ADVICE: Final = {
     UNSEEN: "no operator has looked at it: see whether one runs and leads "
     "(kubectl get lease,pods -n NAMESPACE-OF-TIERLINE)",
-    Reason.PROFILE_MISSING: "start a pod of it, which is then measured, beside other tasks only if "
-    "spec.realtime.measuringLimit says how long a job takes; or apply a MemProfile (tierline "
-    "profile FILE -o profiles.yaml)",
+    Reason.PROFILE_MISSING: "start a pod of it, which is then measured, together with other tasks "
+    "only if spec.realtime.measuringLimit says how long a job takes; or apply a MemProfile "
+    "(tierline profile FILE -o profiles.yaml)",
     Reason.PROFILING: "wait until it is measured; admission follows by itself",
     Reason.PROFILING_FAILED: "see why its pod ran no jobs in time (kubectl logs), then delete the "
     "pod to have it measured again; or apply a MemProfile",

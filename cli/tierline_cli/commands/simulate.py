@@ -72,7 +72,7 @@ class _Play:
     type=click.Choice(["together", "offset", "sporadic", "adaptive"]),
     default="together",
     show_default=True,
-    help="All at once behind the blocker; at random offsets; with random gaps; at the worst moment"
+    help="All at once after the blocker; at random offsets; with random gaps; at the worst moment"
     " in sight.",
 )
 @click.option("--seed", type=int, help="Of what is random; 1 if absent.")

@@ -59,7 +59,7 @@ class Device(ApiModel):
     memory_bytes: Count | None = None
     """All memory that the device has, in bytes."""
     context_bytes: Count | None = None
-    """What each process on it costs beside what it allocates, in bytes."""
+    """What each process on it costs in addition to what it allocates, in bytes."""
     fast_bytes: PositiveCount
     """Fast memory that tasks share, in bytes."""
     used_bytes: Count = 0
@@ -127,7 +127,7 @@ class Link(ApiModel):
     typical_bandwidth: PositiveCount | None = None
     """The median of the measured bandwidth in bytes per second."""
     overhead_s: Seconds
-    """Fixed time of one transfer, beside its bytes."""
+    """Fixed time of one transfer, in addition to that of its bytes."""
     devices: Annotated[PositiveCount, Field(le=64)] = 1
     """How many devices read through it in turns: each is promised its part of the bandwidth."""
     health: Health = Health.HEALTHY

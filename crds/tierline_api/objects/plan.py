@@ -77,7 +77,7 @@ class Plan(ApiModel):
     """The home tiers of extents 0, 1, …, run by run."""
     predicted_job_time_s: Seconds
     """The worst time of one release that runs alone, streaming included; by the mean of a Soft task
-    that gives the device away, behind which a job has no rank any more."""
+    that yields the device; after it a job has no rank any more."""
     predicted_response_time_s: Seconds | None = None
     """The worst time from release to end among all admitted tasks; absent where none
     is guaranteed: BestEffort, and Soft by its mean."""

@@ -48,9 +48,10 @@ class Realtime(ApiModel):
     execution_time_s: PositiveSeconds | None = None
     """The worst compute time of a job, all weights resident; profiling measures it if absent."""
     measuring_limit_s: PositiveSeconds | None = None
-    """Allows a task without a profile to be measured beside admitted ones, on a cpu device that can
-    spare it so much time at once: a job, the first included, that has the device for longer is
-    ended with its program. If absent the task is measured only where nothing else has a plan."""
+    """Allows a task without a profile to be measured together with admitted ones, on a cpu device
+    that can spare it so much time at once: a job, the first included, that has the device for
+    longer is ended with its program. If absent the task is measured only where nothing else has
+    a plan."""
 
     @field_validator("deadline_s")
     @classmethod

@@ -157,7 +157,7 @@ def _fixed_task() -> Iterator[Manifest]:
             {
                 "expression": f"{old} == {new}",
                 "message": f"the annotation {TASK} is read when a pod is made; change the template"
-                " of its Deployment, or delete the pod and make it anew",
+                " of its Deployment, or delete the pod and make it again",
                 "reason": "Invalid",
             },
             {

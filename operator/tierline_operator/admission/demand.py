@@ -226,11 +226,11 @@ class DemandTest:
         """Up to the horizon, the longest windows first."""
         blocking = background
         blocker: int | None = -1 if background else None
-        behind = horizon + 1
+        ceiling = horizon + 1
         for task in self._by_deadline:
-            if self.deadlines[task] < behind:
-                yield self.deadlines[task], behind, blocking, blocker
-                behind = self.deadlines[task]
+            if self.deadlines[task] < ceiling:
+                yield self.deadlines[task], ceiling, blocking, blocker
+                ceiling = self.deadlines[task]
             if sections[task] > blocking:
                 blocking, blocker = sections[task], task
 
@@ -374,8 +374,8 @@ class _Walk:
         return best
 
     def _later_than(self, late: int) -> Window | None:
-        for first, behind, blocking, blocker in self._stretches:
-            instant = self._last_before(behind)
+        for first, ceiling, blocking, blocker in self._stretches:
+            instant = self._last_before(ceiling)
             while instant >= first:
                 self._left -= 1
                 if self._left < 0:
@@ -392,8 +392,8 @@ class _Walk:
 
     def _last_before(self, instant: int) -> int:
         """The last deadline before then, 0 if there is none."""
-        behind = instant - 1 - self._d
-        lasts = np.where(behind >= 0, instant - 1 - behind % self._t, 0)
+        ceiling = instant - 1 - self._d
+        lasts = np.where(ceiling >= 0, instant - 1 - ceiling % self._t, 0)
         return int(lasts.max(initial=0))
 
 

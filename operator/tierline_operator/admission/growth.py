@@ -130,8 +130,8 @@ class DemandCurve:
     def blocked(self, instants: Whole) -> Whole:
         """B(t): the longest section of a task whose deadline is later than t."""
         at = np.searchsorted(self.limits, instants, side="right")
-        behind = np.append(self.blocking, self.background)
-        return behind[at]
+        after = np.append(self.blocking, self.background)
+        return after[at]
 
     def _within_reach(self, period: int, deadline: int) -> int:
         """The cost at which the horizon reaches as far as the curve."""

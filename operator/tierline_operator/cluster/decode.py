@@ -188,7 +188,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             order=int(order) if _NUMBER.fullmatch(order) else None,
             profiling=bool(ours)
             and (standing == Standing.PROFILING or (standing == Standing.LOST and not plan)),
-            beside=bool(ours) and standing == Standing.PROFILING and plan,
+            sharing=bool(ours) and standing == Standing.PROFILING and plan,
             overdue=bool(ours) and before is not None and before.claim.overdue,
             unmeasured=bool(ours) and standing == Standing.UNMEASURED,
             leaving=meta.leaving,

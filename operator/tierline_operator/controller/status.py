@@ -164,7 +164,7 @@ def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
             Reason.OVERRUNS_NOT_HELD,
             f"{verdict.unproven}; what runs there goes on by the times it was admitted with, which "
             "are too short: give the tasks that over-ran more time or fewer neighbours, or a "
-            "MemProfile that is measured anew",
+            "MemProfile that is measured again",
         )
     if observed is None or not observed.jobs:
         return Said(_UNKNOWN, Reason.NO_JOBS, "no job has ended yet")

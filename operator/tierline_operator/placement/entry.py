@@ -46,7 +46,7 @@ class Entry:
     """Devices that may have room for its missing seats. Many tasks share one set of all devices."""
     over_quota: bool = False
     """Whether a quota refused it somewhere: what any device gives back of that is room for it."""
-    beside: bool = True
+    sharing: bool = True
     """Whether it may fit with the plans that are there: not looked at since something changed."""
     longer: dict[str, Longer] = field(default_factory=dict)
     """By node, what its jobs compute there at worst since they over-ran."""
@@ -98,7 +98,7 @@ class Entry:
     @property
     def unheard(self) -> bool:
         """Whether nothing is known yet of where it could go."""
-        return self.beside and not self.seats and self.refusal is None
+        return self.sharing and not self.seats and self.refusal is None
 
     def refused_by(self, device: DeviceKey) -> None:
         """It has no room there."""

@@ -35,7 +35,7 @@ from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_operator.placement.books.book import Book
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.quota import Usage
-from tierline_operator.placement.books.rules import ANEW, Rules
+from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
 from tierline_operator.placement.books.seats import (
     Claim,
     ClaimKey,
@@ -396,7 +396,7 @@ class Fleet:
                 of.discard(entry.key)
 
     def _try_everywhere(self, entry: Entry) -> None:
-        entry.untested, entry.beside, entry.over_quota = self._book.keys, True, False
+        entry.untested, entry.sharing, entry.over_quota = self._book.keys, True, False
 
     def _in_turn(self, keys: set[TaskKey]) -> list[TaskKey]:
         return sorted(keys, key=lambda key: self._entries[key].turn)
@@ -466,36 +466,36 @@ class Fleet:
                 entry = self._entries[key]
                 if not opened <= entry.untested:
                     entry.untested = entry.untested | opened
-                entry.beside = True
+                entry.sharing = True
             self._restless |= self._missing
         work = self._rules.work_per_settle
         many = len(self._restless) > self._rules.few_waiting
         if many:
             # Something is left for tasks that need a plan of a whole device.
-            work = ANEW + self._place_beside(work - ANEW)
+            work = WHOLE_DEVICE + self._place_sharing(work - WHOLE_DEVICE)
         waiting = (self._entries[key] for key in self._restless)
-        going = [entry for entry in waiting if not (many and entry.beside)]
+        going = [entry for entry in waiting if not (many and entry.sharing)]
         # Nobody waits for one that is on a long way through all devices.
-        for entry in sorted(going, key=lambda entry: (not entry.beside, entry.turn)):
+        for entry in sorted(going, key=lambda entry: (not entry.sharing, entry.turn)):
             if work <= 0:
                 return True
             key = entry.key
             done, changed = self._seating.find(entry, work)
             work -= done
-            entry.beside = False
+            entry.sharing = False
             self._changed |= changed | {key}
             self._queue(entry)
         return bool(self._restless)
 
-    def _place_beside(self, work: int) -> int:
+    def _place_sharing(self, work: int) -> int:
         """Add the many waiting tasks to what is there, as far as that goes; returns work left."""
-        for key in self._in_turn({key for key in self._restless if self._entries[key].beside}):
+        for key in self._in_turn({key for key in self._restless if self._entries[key].sharing}):
             entry = self._entries[key]
             if work <= 0:
                 break
             done, changed = self._seating.find_beside(entry, work)
             work -= done
-            entry.beside = entry.missing > 0 and work <= 0
+            entry.sharing = entry.missing > 0 and work <= 0
             self._changed |= changed
             self._queue(entry)
         return work
@@ -509,7 +509,7 @@ class Fleet:
             sentence = f"node {seat.place.node}: {unfit}"
             return Unasked(Reason.NOT_SCHEDULABLE, sentence)
         standing = self._measuring.standing(seat, ledger) if seat.measured else None
-        if standing is Standing.PROFILING and seat.beside:
+        if standing is Standing.PROFILING and seat.sharing:
             return self._seating.until_measured(entry, entry.spec, ledger)
         return standing or self._seating.demand(entry, ledger, seat.held)
 

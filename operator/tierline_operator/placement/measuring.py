@@ -85,7 +85,7 @@ class Measuring:
             return Standing.MEASURED if self._awaits(ledger) else None
         if seat.standing is Standing.UNMEASURED or (seat.overdue and self._wanted(seat, ledger)):
             return Standing.UNMEASURED
-        if ledger.holds and not seat.beside:
+        if ledger.holds and not seat.sharing:
             return Standing.UNMEASURED
         return Standing.PROFILING
 
@@ -100,7 +100,7 @@ class Measuring:
     def keep(self, ledger: Ledger) -> None:
         """After a ruling: a task measured while others run still is, or there is no room."""
         for seat in ledger.seats:
-            if seat.beside and seat.measured and not self._profiled(self._entries[seat.task]):
+            if seat.sharing and seat.measured and not self._profiled(self._entries[seat.task]):
                 ruled = seat.plan is not None
                 seat.standing = Standing.PROFILING if ruled else Standing.UNMEASURED
 

@@ -85,7 +85,7 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
         )
     alone = next((seat for seat in entry.seats if seat.standing == Standing.PROFILING), None)
     if alone is not None:
-        how = "beside the tasks of" if alone.beside else "alone on"
+        how = "together with the tasks of" if alone.sharing else "alone on"
         return Said(_FALSE, Reason.PROFILING, f"runs {how} {alone.place} to be measured")
     failed = next((seat for seat in entry.seats if seat.standing == Standing.UNMEASURED), None)
     if failed is not None:

@@ -20,10 +20,10 @@ from tierline_api.objects.memtask import MemTaskSpec
 from tierline_api.objects.realtime import Criticality
 from tierline_api.schema.quantities import format_quantity
 from tierline_operator.placement.books.book import Ask, Book
-from tierline_operator.placement.books.holding import beside, by_its_plan, misfit
+from tierline_operator.placement.books.holding import among, by_its_plan, misfit
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.relief import Row, relief
-from tierline_operator.placement.books.rules import ANEW
+from tierline_operator.placement.books.rules import WHOLE_DEVICE
 from tierline_operator.placement.books.seats import Claim, DeviceKey, Seat, Standing, TaskKey
 from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.placement.entry import NOWHERE, Entry
@@ -71,7 +71,7 @@ class Seating:
                     f"the device has extents of {format_quantity(size)} now, which takes a new pod",
                 )
             return by_its_plan(entry.task, entry.spec, held, self._book.rules(ledger))
-        return beside(asked, held)
+        return among(asked, held)
 
     def _demand(
         self,
@@ -335,7 +335,7 @@ class Seating:
             self._book.grant(ledger, [seat for seat in ledger.seats if seat.demand], answer)
         elif refusal is not None:
             ledger.refuse(demand, refusal)
-        return refusal, ANEW * len(together)
+        return refusal, WHOLE_DEVICE * len(together)
 
     def _nowhere(self, entry: Entry) -> Refusal:
         """Why no device is to be had at all."""
@@ -438,12 +438,12 @@ class Seating:
                 refusal = Refusal(Reason.PENDING, closed, ledger.key)
             else:
                 together = [*(d for d, _ in ledger.planned), demand]
-                worked += ANEW * len(together)
+                worked += WHOLE_DEVICE * len(together)
                 answer, no = self._book.try_set(ledger, together)
                 if answer is not None:
                     entry.untested = NOWHERE
                     seat = self._take(entry, ledger, demand)
-                    self._book.measure(ledger, seat, beside=True)
+                    self._book.measure(ledger, seat, sharing=True)
                     self._book.grant(ledger, [s for s in ledger.seats if s.demand], answer)
                     return worked, {s.task for s in ledger.seats}
                 refusal = no or Refusal(Reason.PENDING, f"{ledger.key} is busy", ledger.key)
@@ -452,9 +452,9 @@ class Seating:
             entry.refusal = Refusal(
                 Reason.PROFILE_MISSING,
                 f"there is no MemProfile/{entry.profile_name}, and no device that matches is empty "
-                f"to measure the task alone; nor can {nearest.device} measure it beside its tasks: "
-                f"{nearest.sentence}. Or apply the profile, or delete the tasks of a device: tasks "
-                "that are applied together are measured one after the other",
+                f"to measure the task alone; nor can {nearest.device} measure it together with its "
+                f"tasks: {nearest.sentence}. Or apply the profile, or delete the tasks of a "
+                "device: tasks that are applied together are measured one after the other",
             )
         return worked, set()
 
@@ -485,7 +485,7 @@ class Seating:
         """Grant the spec as it is now if it holds on every device of the task, else say why not."""
         wanted = entry.task.spec
         places = sorted({seat.place for seat in entry.seats})
-        by_limit = self._profile(entry) is None and any(s.beside for s in entry.seats)
+        by_limit = self._profile(entry) is None and any(s.sharing for s in entry.seats)
         granted: list[tuple[Ledger, Admitted, dict[int, TaskDemand]]] = []
         for place in places:
             ledger = self._book.ledger(place)
@@ -506,7 +506,7 @@ class Seating:
                 if wrong is not None:
                     entry.change_refused = _needs_a_new_pod(wrong, place)
                     return {entry.key}
-                changed[id(seat)] = beside(asked, seat.held) if seat.held is not None else asked
+                changed[id(seat)] = among(asked, seat.held) if seat.held is not None else asked
             rows: list[Row] = [(s, changed.get(id(s), s.demand)) for s in ledger.seats if s.demand]
             answer, refusal = self._book.try_set(ledger, [demand for _, demand in rows])
             if refusal is not None:

@@ -1,7 +1,7 @@
 """Plans for all tasks of a device, with the proof that every deadline holds, or the reason why not.
 
 The memory constraint, in extents: the resident extents of all tasks, plus for each trust domain the
-largest ring of its tasks, plus the workspaces (bytes; beside_weights.py: the largest, or on devices
+largest ring of its tasks, plus the workspaces (bytes; working_memory.py: the largest, or on devices
 whose programs keep theirs the sum), fit in fast memory. Tasks of a domain share the ring because
 jobs run one at a time and nothing in it outlives a job.
 
@@ -52,7 +52,6 @@ from tierline_operator.admission.demand import NS, DemandTest
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.beside_weights import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.blame import blamed, with_later_deadline
 from tierline_operator.planning.bound import Bound
 from tierline_operator.planning.homes.placing import Placement, placements, runs
@@ -75,6 +74,7 @@ from tierline_operator.planning.reasons import (
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search import FEW, Effort, Outcome, Search, Starts
+from tierline_operator.planning.working_memory import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.writeback import turns_s
 
 _REFINEMENTS = 6
@@ -650,12 +650,12 @@ class _Planner:
         """
         rows = sporadic_tasks(search, outcome)
         contained = search.contained(outcome.chosen, outcome.preemptible)
-        behind = [replace(rows[index], deadline_s=None) for index in contained]
+        lower = [replace(rows[index], deadline_s=None) for index in contained]
         first_ns, index = search.first(outcome.chosen, outcome.preemptible)
         if first_ns:
             starting = replace(rows[index], deadline_s=None, section_s=first_ns / NS)
-            behind.append(starting)
-        bounds = worst_responses([*rows, *behind])[: len(rows)]
+            lower.append(starting)
+        bounds = worst_responses([*rows, *lower])[: len(rows)]
         for index in search.by_mean(outcome.chosen, outcome.preemptible):
             bounds[index] = None
         later = (task.jitter_s for task in self.tasks)

@@ -122,7 +122,7 @@ def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
         reason="DeadlineMissed",
         sentence=(
             f"running pods of {', '.join(pods)} give the device away where a layer ends, and "
-            f"{what}; start them anew"
+            f"{what}; start them again"
         ),
         task=dirty,
     )

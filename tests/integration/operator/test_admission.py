@@ -203,7 +203,7 @@ def test_what_a_running_pod_holds_stays_its_own_until_it_ends(user: User) -> Non
     waits = user.wait_task("new", "MemoryInsufficient")
     message = conditions(waits)["Admitted"]["message"]
     assert "MiB are missing" in message
-    assert f"it would hold if pods of {user.namespace}/old started anew" in message
+    assert f"it would hold if pods of {user.namespace}/old started again" in message
     user.wait_task("old", "Admitted")
     assert memory_in(user.api.get(claim)) == before
 

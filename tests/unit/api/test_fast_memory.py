@@ -26,7 +26,7 @@ E = 10
         "kept between jobs: all of them",
         "extents of a domain: the largest, whole ones",
         "extents of two domains: both",
-        "swapped programs beside others",
+        "swapped programs among others",
         "given back between jobs: whatever it lies in",
     ],
 )

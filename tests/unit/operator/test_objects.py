@@ -116,7 +116,7 @@ def test_what_a_pod_holds_is_noted_in_its_claim(standing: str, holds: bool, lost
     again = claim_of(allocated("c", 2, annotations=notes), known)
     assert again.claim.held is known.claim.held
     open_claim = body("c", metadata={"annotations": notes})
-    assert claim_of(open_claim).claim.held is None, "what is not allocated is decided anew"
+    assert claim_of(open_claim).claim.held is None, "what is not allocated is decided again"
 
 
 @pytest.mark.parametrize("plan", ['{"later": true}', "[" * 100_000], ids=["later", "nested"])

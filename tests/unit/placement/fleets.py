@@ -204,7 +204,7 @@ def allocated(of: Fleet, known: Claim) -> Claim:
         allocated=known.allocated or known.created,
         order=seat.order,
         profiling=seat.standing in planless or (lost and seat.measured),
-        beside=seat.standing is Standing.PROFILING and seat.plan is not None,
+        sharing=seat.standing is Standing.PROFILING and seat.plan is not None,
         unmeasured=seat.standing == Standing.UNMEASURED,
         held=seat.held if not lost else None,
         terms=json.dumps(Terms.of(spec).to_api()),

@@ -28,7 +28,7 @@ from tierline_api.objects.memtask_status import Granted, MemTaskStatus, Phase
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
-from tierline_operator.placement.books.rules import ANEW, Rules
+from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
 from tierline_operator.placement.books.seats import Barred, ClaimKey, DeviceKey, Standing, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import Worker
@@ -576,7 +576,7 @@ def test_best_effort_has_a_place_without_a_promise() -> None:
 
 
 def test_plans_are_made_a_few_at_a_time() -> None:
-    few = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=2 * ANEW, few_waiting=5)
+    few = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=2 * WHOLE_DEVICE, few_waiting=5)
     seen = fleet(node("a"), profile("m"), rules=few)
     for number in range(5):
         seen.put_task(task(f"t{number}", of="m", number=number))
@@ -600,7 +600,7 @@ def test_usage_that_a_node_reports_moves_nobody() -> None:
 
 
 def test_many_who_wait_are_put_beside_each_other_in_few_words() -> None:
-    crowd = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=ANEW + 2, few_waiting=0)
+    crowd = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=WHOLE_DEVICE + 2, few_waiting=0)
     seen = fleet(node("a"), profile("m"), rules=crowd)
     keys = [TaskKey("default", f"t{number}") for number in range(5)]
     for number, key in enumerate(keys):

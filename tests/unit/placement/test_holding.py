@@ -52,7 +52,7 @@ def test_a_newcomer_is_planned_beside_what_a_pod_holds() -> None:
     assert together + 4 <= 64
 
 
-@pytest.mark.parametrize("crowd", [False, True], ids=["planned anew", "put beside"])
+@pytest.mark.parametrize("crowd", [False, True], ids=["planned again", "put among others"])
 @pytest.mark.parametrize("headroom", [0.0, 0.5, 0.75])
 def test_the_headroom_is_what_a_task_alone_leaves_to_others(
     headroom: float, *, crowd: bool
@@ -88,7 +88,7 @@ def test_whoever_waits_for_what_a_pod_holds_is_told_how_much_and_by_whom() -> No
     assert (status, reason) == ("False", "MemoryInsufficient")
     assert "of the 64 MiB of fast memory" in message
     assert "MiB are missing" in message
-    assert "it would hold if pods of default/old started anew, which hold" in message
+    assert "it would hold if pods of default/old started again, which hold" in message
 
     seen.drop_claim(old.key)
     feed(seen, claim("next", "old", number=2))
@@ -105,7 +105,7 @@ def test_nobody_is_named_who_could_not_help() -> None:
     feed(seen, profile("big", mib=80))
     feed(seen, task("new", of="big", number=1, policy=SwapPolicy.RESIDENT))
 
-    assert "started anew" not in said(seen, "new")[2]
+    assert "started again" not in said(seen, "new")[2]
 
 
 def test_a_changed_period_is_granted_by_the_plan_that_the_pod_holds() -> None:
@@ -132,7 +132,7 @@ def test_a_change_that_takes_another_plan_waits_for_the_next_pod() -> None:
     feed(seen, task("old", of="m", period_ms=20, generation=2, policy=SwapPolicy.STREAM))
     status, reason, message = said(seen, "old")
     assert (status, reason) == ("True", "ChangeRefused")
-    assert "it would hold if pods of default/old started anew" in message
+    assert "it would hold if pods of default/old started again" in message
     feed(seen, task("old", of="m", generation=3, policy=SwapPolicy.RESIDENT))
     assert "its weights are to stay resident, and the plan streams a part" in said(seen, "old")[2]
     assert held_by(plan_of_pod(seen, old)) == before
@@ -172,7 +172,7 @@ def test_a_device_that_became_smaller_than_what_its_pod_holds_promises_nothing()
     assert not seen.devices()[A0].planned
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["beside-a-kept-place", "alone"])
+@pytest.mark.parametrize("kept", [True, False], ids=["next-to-a-kept-place", "alone"])
 def test_a_device_whose_extents_changed_has_no_time_for_older_pods(*, kept: bool) -> None:
     seen = one_that_runs()
     old = run(seen, "old")
@@ -329,7 +329,7 @@ def test_who_came_first_and_does_not_yield_is_named() -> None:
     feed(seen, task("short", of="quick", period_ms=40, number=1))
     _, reason, message = said(seen, "short")
     assert reason == "DeadlineInfeasible"
-    assert message.endswith("it would hold if pods of default/long started anew: delete them")
+    assert message.endswith("it would hold if pods of default/long started again: delete them")
 
     seen.drop_claim(long.key)
     settle(seen)

@@ -248,7 +248,7 @@ def test_a_task_that_says_how_long_its_jobs_take_is_measured_beside_others() -> 
     assert said(seen.fleet, "new") == ("False", "Pending", "is measured before it is admitted")
     verdict = seen.fleet.verdict(TaskKey("default", "new"))
     assert verdict is not None
-    assert verdict.profiled.message == "runs beside the tasks of a/cpu0 to be measured"
+    assert verdict.profiled.message == "runs together with the tasks of a/cpu0 to be measured"
 
     seen.is_measured("new")
     assert standings(seen.fleet, seen.claims) == dict.fromkeys(seen.claims, Standing.PLANNED)
@@ -396,7 +396,7 @@ def test_one_is_measured_beside_tasks_that_stream(*, yields: bool) -> None:
     assert plan_of_pod(seen, held).ring_extents
     measured = run(seen, "new", number=1)
 
-    assert measured.beside
+    assert measured.sharing
     assert plan_of_pod(seen, measured).job_time_s == pytest.approx(0.05)
     feed(seen, profile("new", mib=32))
     assert not allocated(seen, measured).profiling

@@ -61,12 +61,12 @@ def test_who_comes_shares_the_ring_and_may_have_a_larger_one() -> None:
     wide = replace(new, layout=layout_of([5 * MB] * 4, MB), compute_s=(0.005,) * 4)
 
     answer = admitted([holding(old, before), wide], device(30))
-    after, beside = answer.plans
+    after, second = answer.plans
 
     assert held_by(after) == held_by(before)
-    assert beside.ring_extents > before.ring_extents
-    resident = len(after.resident_extents) + len(beside.resident_extents)
-    assert (resident + beside.ring_extents) * MB == answer.fast_bytes_used
+    assert second.ring_extents > before.ring_extents
+    resident = len(after.resident_extents) + len(second.resident_extents)
+    assert (resident + second.ring_extents) * MB == answer.fast_bytes_used
 
 
 def test_missing_memory_is_told_beside_what_is_held() -> None:

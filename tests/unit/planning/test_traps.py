@@ -179,19 +179,19 @@ def test_t5_an_extent_copied_ahead_from_a_slower_tier_is_charged_where_nobody_yi
     urgent = task("urgent", 2000, 1500, 20, policy=SwapPolicy.SWAP)
     slower = task("slower", 2000, 2000, 20, policy=SwapPolicy.SWAP, tiers=("nvme",))
     (alone,) = admitted(settle([urgent], where)).plans
-    beside, _ = admitted(settle([urgent, slower], where)).plans
+    second, _ = admitted(settle([urgent, slower], where)).plans
     later_s = slow.flight_s(MB) - LINK.flight_s(MB)
-    assert beside.job_time_s == pytest.approx(alone.job_time_s + later_s)
+    assert second.job_time_s == pytest.approx(alone.job_time_s + later_s)
     # It is part of the proof, not of the figures alone: a deadline that needs it does not hold.
-    assert beside.response_s is not None
-    short = replace(urgent, deadline_s=beside.response_s - later_s / 2)
+    assert second.response_s is not None
+    short = replace(urgent, deadline_s=second.response_s - later_s / 2)
     assert not planned([short, slower], where).ok
-    assert planned([replace(short, deadline_s=beside.response_s)], where).ok
+    assert planned([replace(short, deadline_s=second.response_s)], where).ok
     # Growing a set charges it, too, whichever task was there first.
     grown = admitted(admit(admitted(settle([urgent], where)), slower)).plans
-    assert grown[0].job_time_s == beside.job_time_s
+    assert grown[0].job_time_s == second.job_time_s
     grown = admitted(admit(admitted(settle([slower], where)), urgent)).plans
-    assert grown[1].job_time_s == beside.job_time_s
+    assert grown[1].job_time_s == second.job_time_s
 
 
 def test_t6_a_simulation_of_one_hyperperiod_is_no_test() -> None:

@@ -267,7 +267,7 @@ def one_wait(pipeline: Pipeline, resident: Set[int], ring: int) -> float:
         (in_a_hurry(), no_waits, (0.0, 0.001)),
         (cold(), one_wait, (0.0, 72.0, 30.0)),
     ],
-    ids=["as on cpu", "the wait behind the gate forgotten"],
+    ids=["as on cpu", "the wait after the gate forgotten"],
 )
 def test_a_wait_that_is_not_charged_makes_a_job_late(
     monkeypatch: pytest.MonkeyPatch,

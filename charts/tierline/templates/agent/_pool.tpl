@@ -124,7 +124,7 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- has "true" $opens | ternary "true" "" -}}
 {{- end }}
 
-{{/* Folders of the node in which tiers have their files, beside those that each agent has. */}}
+{{/* Folders of the node in which tiers have their files, in addition to those that each agent has. */}}
 {{- define "tierline.agent.folders" -}}
 {{- $at := printf "agent.pools.%s" .name -}}
 {{- $taken := list "/" "/etc/tierline" "/etc/cdi" .agent.cdiDir (printf "%s/plugins/tierline.io" .agent.kubeletDir) (printf "%s/plugins_registry" .agent.kubeletDir) -}}

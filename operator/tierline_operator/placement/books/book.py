@@ -132,10 +132,10 @@ class Book:
             self.measuring.discard(key)
             self._keys = None
 
-    def measure(self, ledger: Ledger, seat: Seat, *, beside: bool = False) -> None:
-        """Begin to measure the task of a seat, alone or `beside` others."""
+    def measure(self, ledger: Ledger, seat: Seat, *, sharing: bool = False) -> None:
+        """Begin to measure the task of a seat, alone or `sharing` the device."""
         seat.standing, seat.bound, seat.measured = Standing.PROFILING, True, True
-        seat.beside = beside
+        seat.sharing = sharing
         self.measuring.add(ledger.key)
 
     def _rank(self, ledger: Ledger) -> None:

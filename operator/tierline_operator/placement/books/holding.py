@@ -57,7 +57,7 @@ def misfit(asked: TaskDemand, held: Held) -> str | None:
     return wish_missed(asked.wishes, frozenset(held.resident_extents), held.home_of_extent)
 
 
-def beside(asked: TaskDemand, held: Held) -> TaskDemand:
+def among(asked: TaskDemand, held: Held) -> TaskDemand:
     """The demand of a pod that runs by what it holds, which fits what its task asks."""
     return replace(asked, held=held, workspace_bytes=held.workspace_bytes)
 

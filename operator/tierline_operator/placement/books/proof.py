@@ -23,9 +23,9 @@ from tierline_api.objects.realtime import Criticality
 from tierline_operator.placement.books.seats import Standing
 from tierline_operator.placement.needs.demands import demoted
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.beside_weights import workspace_bytes
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.working_memory import workspace_bytes
 
 _RANK = {Criticality.HARD: 0, Criticality.SOFT: 1, Criticality.BEST_EFFORT: 2}
 

@@ -25,36 +25,36 @@ def relief(book: Book, ledger: Ledger, rows: Sequence[Row], fresh: Ask) -> str:
 
     `fresh` says what the next pod of a seat would ask.
     """
-    anew: dict[int, TaskDemand] = {}
+    restarted: dict[int, TaskDemand] = {}
     for index, (seat, demand) in enumerate(rows):
         asked = fresh(seat, ledger) if seat is not None and demand.held is not None else None
         if isinstance(asked, TaskDemand):
-            anew[index] = asked
-    answer = _without(book, ledger, rows, anew, anew) if anew else None
+            restarted[index] = asked
+    answer = _without(book, ledger, rows, restarted, restarted) if restarted else None
     if answer is None:
         return ""
-    too_much = {index: _resident(rows[index]) - _given(answer, index) for index in anew}
-    ranked = sorted(anew, key=lambda index: (-too_much[index], index))
+    too_much = {index: _resident(rows[index]) - _given(answer, index) for index in restarted}
+    ranked = sorted(restarted, key=lambda index: (-too_much[index], index))
     enough = ranked[:1]
-    if _without(book, ledger, rows, anew, enough) is None:
+    if _without(book, ledger, rows, restarted, enough) is None:
         enough = [index for index in ranked if too_much[index] > 0]
-        if _without(book, ledger, rows, anew, enough) is None:
+        if _without(book, ledger, rows, restarted, enough) is None:
             enough = ranked
     names = sorted({str(seat.task) for index in enough if (seat := rows[index][0]) is not None})
     size = sum(too_much[index] for index in enough)
     more = f", which hold {mebibytes(size)} more than they would then get" if size > 0 else ""
-    return f"it would hold if pods of {', '.join(names)} started anew{more}: delete them"
+    return f"it would hold if pods of {', '.join(names)} started again{more}: delete them"
 
 
 def _without(
     book: Book,
     ledger: Ledger,
     rows: Sequence[Row],
-    anew: Mapping[int, TaskDemand],
+    restarted: Mapping[int, TaskDemand],
     freed: Collection[int],
 ) -> Admitted | None:
     """The answer if the pods of these rows started again."""
-    demands = [anew[i] if i in freed else demand for i, (_, demand) in enumerate(rows)]
+    demands = [restarted[i] if i in freed else demand for i, (_, demand) in enumerate(rows)]
     return book.try_set(ledger, demands)[0]
 
 

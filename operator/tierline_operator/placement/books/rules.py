@@ -43,7 +43,7 @@ class Rules:
     """For so long a place is kept free for a pod that does not come."""
     work_per_settle: int = 256
     """How much is tried for waiting tasks before the caller may look at new events: 1 for a plan
-    added to those that are there, `ANEW` a task for one of a whole device."""
+    added to those that are there, `WHOLE_DEVICE` a task for one of a whole device."""
     few_waiting: int = 4
     """So many waiting tasks are each planned together with all others of their device. Of more,
     each is first added to the plans that are there."""
@@ -51,5 +51,5 @@ class Rules:
     """With so many on a device, planning all of them again is tried last."""
 
 
-ANEW: Final = 8
+WHOLE_DEVICE: Final = 8
 """How much more work it is to plan a task together with others than to add it to what is there."""

@@ -76,7 +76,7 @@ class Claim:
     """The number of its admission."""
     profiling: bool = False
     """It was allocated to be measured, and got no plan of its own yet."""
-    beside: bool = False
+    sharing: bool = False
     """It is measured while admitted tasks run, by the limit of its spec."""
     overdue: bool = False
     """It is measured for longer than others must wait for that."""
@@ -122,7 +122,7 @@ class Standing(StrEnum):
     PLANNED = "Planned"
     """Its plan is proven together with all others of the device."""
     PROFILING = "Profiling"
-    """It is measured: it has the device alone, or (`beside`) as a task of bounded jobs."""
+    """It is measured: it has the device alone, or (`sharing`) as a task of bounded jobs."""
     DEMOTED = "Demoted"
     """Its deadline no longer holds; it runs in what the others leave."""
     LOST = "Lost"
@@ -155,7 +155,7 @@ class Seat:
     """Whether its claim is allocated here, or may be: that was decided."""
     measured: bool = False
     """Its pod was started to be measured: it holds nothing (measuring.py)."""
-    beside: bool = False
+    sharing: bool = False
     """Measured while admitted tasks run: until it has a profile, its plan is for its limit."""
     overdue: bool = False
     """It is measured for longer than others must wait for that."""
@@ -190,7 +190,7 @@ class Seat:
         if self.standing is Standing.PROFILING:
             return  # its plan is for its limit, and gives it no memory
         self.held, self.bound = held_by(self.plan, self.scheduling), True
-        self.measured = self.beside = False
+        self.measured = self.sharing = False
         if self.demand is not None:
             self.demand = replace(self.demand, held=self.held)
 
@@ -202,7 +202,7 @@ class Seat:
     def unbind(self) -> None:
         """Nothing is decided any more for its pod: the claim is not allocated with its plan."""
         self.held = self.plan = None
-        self.bound = self.measured = self.beside = False
+        self.bound = self.measured = self.sharing = False
 
     def agree(self, claim: Claim) -> bool:
         """Hold what is noted in its pod's claim; returns whether that is something else."""
@@ -211,10 +211,10 @@ class Seat:
         if claim.lost and self.standing is Standing.LOST:
             self.held = None
         elif claim.held is not None:
-            self.held, self.measured, self.beside = claim.held, False, False
+            self.held, self.measured, self.sharing = claim.held, False, False
         self.overdue = claim.overdue
         if self.held is None and self.plan is None and (claim.profiling or claim.unmeasured):
-            self.measured, self.beside = True, claim.beside
+            self.measured, self.sharing = True, claim.sharing
             if claim.unmeasured:
                 self.standing = Standing.UNMEASURED
             elif self.standing is Standing.PLANNED:

@@ -30,11 +30,11 @@ from typing import Final
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.planning.answer import HomeRun, HomesBy, Infeasible
-from tierline_operator.planning.beside_weights import workspace_bytes
 from tierline_operator.planning.homes import refusals
 from tierline_operator.planning.homes.interleaving import interleave
 from tierline_operator.planning.homes.sharing import MOST_TIERS, Lot, share
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.working_memory import workspace_bytes
 
 Homes = tuple[str, ...]
 _Content = tuple[str, str, tuple[int, ...]]
