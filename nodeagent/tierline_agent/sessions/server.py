@@ -29,6 +29,7 @@ from tierline_agent.transport.protocol import encode
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 64
+_AGAIN_S = 0.1
 _LONGEST_PATH = 107
 SOCKET_NAME = "tierline.sock"
 
@@ -154,6 +155,9 @@ class TaskServer:
             return
         except OSError as error:
             _log.error("cannot accept a client of %s: %s", task.name, error)
+            # it waits in the queue of the socket, and would be reported without a pause
+            self._node.loop.remove_reader(listener.fileno())
+            self._node.loop.call_later(_AGAIN_S, self._listen, task)
             return
         connection.setblocking(False)
         try:

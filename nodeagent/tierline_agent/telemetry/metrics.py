@@ -211,7 +211,7 @@ class Metrics:
         self.refused_descriptors = self._counter(
             "tierline_refused_descriptors_total",
             "Messages with descriptors that the kernel did not let the agent send, because "
-            "processes of its user have too many in flight: programs that start are refused.",
+            "processes of its user have too many in flight: programs that start wait.",
         )
         self.device_losses = self._counter(
             "tierline_device_losses_total", "Times that a device's context was lost.", "device"

@@ -23,8 +23,11 @@ are. It must not drop them here either, as it would if the bytes were read: whoe
 reference to a socket may wait for its peer. The closer can do both without waiting (`closing`).
 A byte out of band is read in its place, so that it is the looked-at bytes that are read.
 
-Descriptors that the kernel does not let through now (`in_flight`) are tried again for a while; what
-is to be sent after them waits.
+Descriptors that the kernel does not let through now (`in_flight`) are tried again until it does;
+what is to be sent after them waits. A client that does not read what it is lent is not read: it has
+what one answer lends it waiting here, and what the small buffer of its socket takes in the kernel.
+So unread answers fill neither the agent's table of descriptors nor its user's share of those that
+are on their way.
 
 The end of a connection is found out in the middle of many things, also by answering. So `close`
 only marks it: what is being done is done to its end, and the handler is told in a turn of its own.
@@ -44,7 +47,6 @@ import array
 import asyncio
 import contextlib
 import errno
-import math
 import os
 import socket
 import time
@@ -70,6 +72,8 @@ _MESSAGES_AT_ONCE = 32
 _TURN_S = 0.002
 _DESCRIPTORS_PER_READ = 253  # the kernel's own limit for one message
 _ROOM_BYTES = socket.CMSG_LEN(_DESCRIPTORS_PER_READ * array.array("i").itemsize)
+_SENT_AHEAD_BYTES = 4096
+"""Of the kernel's memory: a dozen messages, each with 64 descriptors, that are not read yet."""
 _DESCRIPTORS_QUEUED = 2 * MAX_DESCRIPTORS
 
 
@@ -120,15 +124,20 @@ class Connection:
         self._in_flight = sending
         self._again: asyncio.TimerHandle | None = None
         """When descriptors that were refused are tried again."""
-        self._refused_since_s = math.inf
+        self._refused = False
         self._decoder = Decoder()
         self._received: deque[int] = deque()
         self._outgoing: deque[tuple[bytes, tuple[int, ...]]] = deque()
         """Nothing that the garbage collector passes over: a client that never reads has 100,000."""
         self._outgoing_bytes = 0
+        self._unsent = 0
+        """Descriptors that wait there."""
+        self._held = False
+        """Nothing is read, because some do."""
         self.takes_descriptors = False
         """Whether the client may have some to send; before it says so, it has none."""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_AHEAD_BYTES)
         self._reading = False
         self._delivering = False
         self._share = 0
@@ -154,10 +163,12 @@ class Connection:
             return
         self._outgoing.append((frame, tuple(descriptors)))
         self._outgoing_bytes += len(frame)
+        self._unsent += len(descriptors)
         if len(self._outgoing) == 1:
             self._write()
             if self._outgoing and self._again is None:
                 self._readiness.set_writer(self._descriptor, self._writable)
+        self._hold()
         if self._outgoing_bytes > self._outgoing_limit_bytes:
             self.close()
 
@@ -184,9 +195,24 @@ class Connection:
         if self.closed or self._reading:
             return
         self._reading = True
+        if not self._held:
+            self._read_on()
+
+    def _read_on(self) -> None:
         self._readiness.set_reader(self._descriptor, self._readable)
         if self._decoder.buffered_bytes and not self._delivering:
             self._catch_up_soon()
+
+    def _hold(self) -> None:
+        """Read nothing while descriptors wait to be sent, and go on when none does."""
+        held = self._unsent > 0
+        if held == self._held or self.closed:
+            return
+        self._held = held
+        if self._reading and held:
+            self._readiness.set_reader(self._descriptor, None)
+        elif self._reading:
+            self._read_on()
 
     def close(self) -> None:
         """Close; what has not been sent is lost, and nothing is read any more."""
@@ -297,7 +323,7 @@ class Connection:
         self._check_descriptors()
 
     def _open_for_reading(self) -> bool:
-        return self._reading and not self.closed
+        return self._reading and not self._held and not self.closed
 
     def _violation(self, error: ProtocolError | ConnectionViolation) -> None:
         if not self.closed:
@@ -308,6 +334,7 @@ class Connection:
         self._write()
         if not self._outgoing and not self.closed:
             self._readiness.set_writer(self._descriptor, None)
+        self._hold()
 
     def _write(self) -> None:
         while self._outgoing:
@@ -321,27 +348,24 @@ class Connection:
                 return
             except OSError as failure:
                 if failure.errno == errno.ETOOMANYREFS:
-                    self._refused()
+                    self._try_again()
                 else:
                     self.close()
                 return
-            self._refused_since_s = math.inf
+            self._refused = False
             _close_all(descriptors)
+            self._unsent -= len(descriptors)
             self._outgoing_bytes -= sent
             if sent == len(frame):
                 self._outgoing.popleft()
             else:
                 self._outgoing[0] = (frame[sent:], ())
 
-    def _refused(self) -> None:
-        """The kernel lets no descriptors through: try again, for a while."""
-        now_s = time.monotonic()
-        if self._refused_since_s == math.inf:
+    def _try_again(self) -> None:
+        """The kernel lets no descriptors through now: that is no client's end."""
+        if not self._refused:
+            self._refused = True
             self._in_flight.refused()
-        self._refused_since_s = min(self._refused_since_s, now_s)
-        if now_s - self._refused_since_s > in_flight.PATIENCE_S:
-            self.close()
-            return
         self._readiness.set_writer(self._descriptor, None)
         self._again = self._loop.call_later(in_flight.AGAIN_S, self._write_again)
 
@@ -350,6 +374,7 @@ class Connection:
         self._write()
         if self._outgoing and self._again is None and not self.closed:
             self._readiness.set_writer(self._descriptor, self._writable)
+        self._hold()
 
 
 def _descriptors_in(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:

@@ -6,7 +6,7 @@ user is root: any process of the node that runs as root, in a pod without user n
 have as many on their way as it likes. A process with CAP_SYS_RESOURCE is not refused; the agent has
 that on nodes with a device of their own, and not on those of kind `cpu`.
 
-Jobs go on without. Whoever connects waits `PATIENCE_S` for that to pass (`connection`).
+Jobs go on without. Whoever connects waits for that to pass (`connection`), and the log says so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from collections.abc import Callable
 from typing import Final
 
 _log = logging.getLogger(__name__)
-PATIENCE_S: Final = 5.0
-"""How long a client's descriptors are kept and tried again before its connection is closed."""
 AGAIN_S: Final = 0.05
 _SAY_EVERY_S: Final = 60.0
 
@@ -42,8 +40,8 @@ class InFlight:
         self._said_s = now_s
         _log.error(
             "cannot send descriptors to clients: processes of user %d have more of them in flight "
-            "than the %d that the agent may have open (ETOOMANYREFS), so programs that start are "
-            "refused; end the process that sends descriptors which nobody receives (scm_fds in "
+            "than the %d that the agent may have open (ETOOMANYREFS), so programs that start "
+            "wait; end the process that sends descriptors which nobody receives (scm_fds in "
             "/proc/*/fdinfo/*), or run its pod with hostUsers: false",
             *(os.geteuid(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,16 @@ from tierline_agent.processes.killing import Killing
 from tierline_agent.registry import Task
 from tierline_agent.sessions import server
 from tierline_agent.transport.closing import Closer
+
+
+def a_node(loop: asyncio.AbstractEventLoop, watch: ProcessWatch) -> SimpleNamespace:
+    return SimpleNamespace(
+        loop=loop,
+        watch=watch,
+        closer=Closer(),
+        config=SimpleNamespace(limits=Limits()),
+        interventions=SimpleNamespace(killing=Killing(watch, loop)),
+    )
 
 
 @in_loop
@@ -46,13 +57,7 @@ async def test_a_removed_task_has_nothing_at_work_of_clients_that_left_before(
 
     monkeypatch.setattr(server, "Session", Leaving)
     watch = ProcessWatch(loop)
-    node = SimpleNamespace(
-        loop=loop,
-        watch=watch,
-        closer=Closer(),
-        config=SimpleNamespace(limits=Limits()),
-        interventions=SimpleNamespace(killing=Killing(watch, loop)),
-    )
+    node = a_node(loop, watch)
     tasks = server.TaskServer(cast(Node, node), tmp_path)
     path = tasks.open(cast(Task, SimpleNamespace(name="vision")))
     with socket.socket(socket.AF_UNIX) as client:
@@ -68,3 +73,33 @@ async def test_a_removed_task_has_nothing_at_work_of_clients_that_left_before(
     await removing
     assert not path.exists()
     watch.close()
+
+
+@in_loop
+async def test_without_a_descriptor_a_client_waits_and_keeps_nothing_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    accepted: asyncio.Future[None] = loop.create_future()
+
+    class Accepted:
+        def __init__(self, *parts: Any) -> None:
+            parts[3].close()
+            accepted.set_result(None)
+
+    monkeypatch.setattr(server, "Session", Accepted)
+    tasks = server.TaskServer(cast(Node, a_node(loop, ProcessWatch(loop))), tmp_path)
+    path = tasks.open(cast(Task, SimpleNamespace(name="vision")))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno(), hard))
+        try:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert caplog.text.count("cannot accept a client of vision") == 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await accepted
+    tasks._sessions.clear()
+    await tasks.remove("vision")
