@@ -49,6 +49,7 @@ _MAX_ARENA_EXTENTS = (MAX_PAYLOAD - 16) // 4  # the placement must fit one RESER
 _MAX_PROFILED_LAYERS = 1 << 16
 _FILLED_AT_ONCE = 8
 _LENT_AT_ONCE = 64
+_TAKEN_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Loading:
         client, plan = self._client, self._client.task.plan
         self._check_new(message)
         large = len(plan.resident_extents) + plan.ring_extents > _LENT_AT_ONCE
-        aside = large or not client.unit.device.makes_at_once
+        aside = large or not client.unit.device.makes_at_once or client.unit.reserving.locked()
         if client.awaits_others or client.those_before() or aside:
             client.spawn(sequence, self._reserve_in_turns(sequence, message))
             return
@@ -107,7 +108,7 @@ class Loading:
             try:
                 await self._make_extents(self._places(message))
                 words = await asyncio.to_thread(device.create_words)
-                arena = self._make_arena(message, words)
+                arena = await self._make_arena_in_turns(message, words)
             except Exception as failure:  # every failure becomes an answer
                 client.refuse(sequence, failure)
                 return
@@ -184,19 +185,62 @@ class Loading:
         client.check_plan(count, len(resident))
         return _Places(first, count, resident, slots)
 
-    def _make_arena(self, message: Reserve, words: Words | None = None) -> Arena:
-        """Take what the plan has for an arena; `words` were made for it, and are its own then."""
+    def _make_arena(self, message: Reserve) -> Arena:
+        """Take what the plan has for an arena."""
+        places = self._claim(message)
+        words = self._client.unit.device.create_words()
+        try:
+            return self._keep(message, places, self._take(len(places.resident)), words)
+        except BaseException:
+            words.close()
+            raise
+
+    async def _make_arena_in_turns(self, message: Reserve, words: Words) -> Arena:
+        """The same, some extents a turn; `words` were made for it, and are its own then.
+
+        What is taken counts from then on. If others leave too little of the rest, or the client
+        has the arena by another way meanwhile, it is given up: its process has the first of it when
+        it asks again, as it may have had it before, and mapped.
+        """
+        residents: list[Pooled] = []
+        try:
+            places = self._claim(message)
+            while (missing := len(places.resident) - len(residents)) > 0:
+                residents += self._take(min(missing, _TAKEN_AT_ONCE))
+                await asyncio.sleep(0)
+        except BaseException:
+            self._client.unit.pool.give_up(residents)
+            words.close()
+            raise
+        try:
+            return self._keep(message, places, residents, words)
+        except BaseException:
+            words.close()
+            raise
+
+    def _claim(self, message: Reserve) -> _Places:
+        """Check that the client may have an arena, and that others of its task do not."""
         client = self._client
+        self._check_new(message)
+        places = self._places(message)
+        client.own_arenas()
+        client.node.watch_importer(client.process)
+        return places
+
+    def _take(self, count: int) -> list[Pooled]:
+        client = self._client
+        return client.unit.pool.take_resident(client.share, count, client.process)
+
+    def _keep(
+        self, message: Reserve, places: _Places, residents: list[Pooled], words: Words
+    ) -> Arena:
+        """The arena of these, which is the client's, with what it shares of the ring."""
+        client, pool, slots = self._client, self._client.unit.pool, places.slots
         try:
             self._check_new(message)
-            places = self._places(message)
-            client.own_arenas()
-            client.node.watch_importer(client.process)
-            words = words or client.unit.device.create_words()
-            residents, ring = self._take(len(places.resident), places.slots)
+            ring = pool.ring(client.domain, slots, client.process) if slots else []
         except BaseException:
-            if words is not None:
-                words.close()
+            pool.give_up(residents)
             raise
         arena = Arena(
             index=message.arena,
@@ -212,16 +256,6 @@ class Loading:
         )
         client.arenas[arena.index] = arena
         return arena
-
-    def _take(self, residents: int, slots: int) -> tuple[list[Pooled], list[Pooled]]:
-        client, pool = self._client, self._client.unit.pool
-        taken = pool.take_resident(client.share, residents, client.process)
-        try:
-            return taken, pool.ring(client.domain, slots, client.process) if slots else []
-        except BaseException:
-            pool.unmapped(taken, client.process)
-            pool.give_up(taken)
-            raise
 
     def _first_extent(self, index: int) -> int:
         """The plan's number of an arena's first extent: arenas are numbered one after another."""

@@ -37,6 +37,7 @@ from tierline_agent.devices.preparation import Prepared
 from tierline_agent.errors import StreamFailed
 from tierline_agent.processes.identity import Peer, Process, ProcessWatch
 from tierline_agent.registry import parse_registration
+from tierline_agent.sessions import loading
 from tierline_agent.sessions.server import TaskServer
 from tierline_agent.sessions.session import Session
 from tierline_agent.transport import protocol as p
@@ -46,8 +47,9 @@ pytestmark = pytest.mark.slow
 MEMORY = "/dev/shm"  # noqa: S108 - dram is a tmpfs, and so is the agent's run_dir
 CLIENTS = 4
 HOURS_NS = 10**13
-EXTENTS = 4
+EXTENTS, RESIDENT = 5, (1, 3)
 TURNS = 6
+AT_ONCE = loading._LENT_AT_ONCE, loading._TAKEN_AT_ONCE
 STEPS = 200
 PATIENCE_S = 20.0
 WHICH = st.integers(0, CLIENTS - 1)
@@ -174,7 +176,7 @@ class Agent:
             "domain": name,
             "period_ns": 10**9,
             "deadline_ns": 10**9,
-            "plan": plan(EXTENTS, resident=(1,), ring=2, workspace=EXTENT_BYTES),
+            "plan": plan(EXTENTS, resident=RESIDENT, ring=2, workspace=EXTENT_BYTES),
         }
         return self.server.open(self.node.registry.register(parse_registration(values)))
 
@@ -327,6 +329,11 @@ class Sessions(RuleBasedStateMachine):
                 client.say(p.Seal(0, layers), now=False)
                 client.loaded = client.await_answer(p.Sealed)
         return client.loaded
+
+    @rule(large=st.booleans())
+    def plans_are_large(self, large: bool) -> None:
+        """Each extent of an arena is taken in a turn of its own, or all in one."""
+        loading._LENT_AT_ONCE, loading._TAKEN_AT_ONCE = (1, 1) if large else AT_ONCE
 
     @rule(which=WHICH, messages=st.lists(IN_A_JOB, min_size=1, max_size=4), leaves=NOW)
     def in_a_job(self, which: int, messages: list[p.Message], leaves: bool) -> None:
@@ -541,6 +548,7 @@ class Sessions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         agent = self.agent
+        loading._LENT_AT_ONCE, loading._TAKEN_AT_ONCE = AT_ONCE
         try:
             for client in self.clients:
                 if client is not None:
