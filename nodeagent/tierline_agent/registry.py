@@ -156,8 +156,8 @@ class Task:
         return self.registration.plan
 
     def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
-        """Keep what a client reported, the newest few."""
-        self.notices.append({"kind": kind, "bytes": size_bytes, "text": text})
+        """Keep what a client reported, the newest few, as it may be printed anywhere."""
+        self.notices.append({"kind": kind, "bytes": size_bytes, "text": printable(text)})
         del self.notices[:-_KEPT_NOTICES]
 
     def is_new_revocation(self, why: str) -> bool:
@@ -170,6 +170,11 @@ class Task:
         """Keep what the agent noticed, unless something of this kind is kept already."""
         if not any(notice["kind"] == kind for notice in self.notices):
             self.add_notice(kind, 0, text)
+
+
+def printable(text: str) -> str:
+    """A client's words: no lines of their own, no orders to a terminal."""
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,11 @@ from tierline_agent.tiers.errors import CorruptExtent
 from tierline_agent.tiers.sources import Source
 
 _WORKER = "streams"
-_WAIT_SLICE_S = 0.1
-"""Longest uninterrupted wait for the client: a bound, not a period; `cancel` wakes the wait."""
+_WAIT_SLICE_S = 0.01
+"""Longest uninterrupted wait for the client: a bound, not a period. `cancel` wakes the wait by the
+client's own word, which a client that writes to it all the time takes back; others wait for the end
+of the stream then.
+"""
 _AHEAD_SLICE_S = 0.001
 """The same while the job before it runs, whose word must not be touched to wake the wait."""
 

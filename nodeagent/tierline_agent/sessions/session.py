@@ -30,7 +30,7 @@ from tierline_agent.context import Node
 from tierline_agent.errors import ConnectionViolation, NotAdmitted, NothingToOffer
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.processes.identity import Peer, Process
-from tierline_agent.registry import Task
+from tierline_agent.registry import Task, printable
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
@@ -321,7 +321,7 @@ class Session:
         client, node, device = self.client, self.client.node, self.client.unit.device
         known = node.recovery.record_of(message.reattach_token, client.task.name, client.process)
         client.token = known.token if known else secrets.randbits(63) | 1
-        client.process_name = message.process_name
+        client.process_name = printable(message.process_name)
         self.jobs.returned = message.reattach_token != 0
         client.connection.takes_descriptors = self.jobs.returned and (
             known is not None

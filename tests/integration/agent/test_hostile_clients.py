@@ -386,6 +386,20 @@ def test_what_a_client_says_forges_no_line_of_the_log(shared_agent: AgentProcess
     assert not any(line.startswith("2026-01-01") or "\x1b" in line for line in lines())
 
 
+def test_what_a_client_says_is_no_order_to_the_terminal_of_who_looks(
+    shared_agent: AgentProcess,
+) -> None:
+    tasks(shared_agent)
+    orders = "\x1b[2J\x9b1A\r\n\u202e[red]"
+    client = shared_agent.connect("hostile")
+    client.hello(name=orders)
+    client.send(p.Notice(p.NoticeKind.ORDER_CHANGED, 0, orders))
+    client.counted()
+    seen = shared_agent.task("hostile")
+    shown = [seen["clients"][0]["name"], seen["notices"][0]["text"]]
+    assert shown == [r"\x1b[2J\x9b1A\r\n\u202e[red]"] * 2
+
+
 # -- jobs that never end
 
 

@@ -161,6 +161,26 @@ async def test_nothing_is_published_after_damage(bench: Bench) -> None:
     assert "extent 3 of the test" in str(failure)
 
 
+@in_loop
+async def test_a_client_that_takes_its_word_back_keeps_no_stream(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, waited_s = words.wait, []
+
+    def wait_and_note(address: int, at_least: int, timeout_s: float) -> bool:
+        waited_s.append(timeout_s)
+        return wait(address, at_least, timeout_s)
+
+    monkeypatch.setattr(words, "wait", wait_and_note)
+    monkeypatch.setattr(bench.words, "interrupt", lambda: bench.publish_consumed(0))
+    stream = bench.start(bench.sources(6), 3)
+    while not waited_s:
+        await asyncio.sleep(0)
+    stream.cancel()
+    await stream.finished
+    assert max(waited_s) <= 0.01, "so long may all others wait for the device"
+
+
 @pytest.mark.parametrize("resumable", [False, True])
 @in_loop
 async def test_a_cancelled_stream_leaves_nothing_in_flight(bench: Bench, resumable: bool) -> None:
