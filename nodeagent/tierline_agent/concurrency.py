@@ -19,7 +19,10 @@ from typing import Final
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.01
 """What fails every time keeps no processor busy."""
-WORKERS: Final = ("closing", "endpoint", "killing", "link", "log", "rounds", "streams", "xids")
+WORKERS: Final = (
+    *("closing", "deaths", "endpoint", "killing", "leases", "link", "log", "rounds", "streams"),
+    "xids",
+)
 """Their kinds."""
 _faults: Counter[str] = Counter()
 _counting = threading.Lock()

@@ -20,8 +20,10 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from tierline_agent.concurrency import attempt
 from tierline_agent.errors import ConnectionViolation
 
 _CREDENTIALS = struct.Struct("3i")
@@ -169,8 +171,8 @@ class ProcessWatch:
             return
         waiters = list(watched.waiters.values())
         self._close(process)
-        for callback in waiters:
-            callback(process)
+        for callback in waiters:  # what fails at one keeps none of the others
+            attempt("deaths", partial(callback, process))
 
     def _close(self, process: Process) -> None:
         watched = self._watched.pop(process)

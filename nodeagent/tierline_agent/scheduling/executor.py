@@ -31,7 +31,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
+from tierline_agent.concurrency import note_fault
 from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
 from tierline_agent.policy.ahead import Situation, may_go_ahead
@@ -110,7 +112,19 @@ class Executor:
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
         self._ahead.stop_for_others(execution.job)
-        self._request(execution, lambda now_ns: self._start(execution, now_ns, granted))
+        self._request(execution, lambda now_ns: self._tell(execution, self._start, now_ns, granted))
+
+    def _tell(self, execution: Execution, step: Callable[..., None], *arguments: Any) -> None:
+        """The job has the lease, in the middle of what somebody else does.
+
+        What fails now is this job's end, and not that one's.
+        """
+        try:
+            step(execution, *arguments)
+        except Exception:
+            note_fault("leases")
+            if not execution.ended:
+                execution.failed(StreamFailed("the agent failed at its begin", corrupt=False))
 
     def _request(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the lease, as soon as nobody may compute from what the job writes to."""
@@ -272,7 +286,9 @@ class Executor:
         self._ahead.forget(execution)
         if self._rings.yields(domain, key, yielding.terms.scheduling):
             self._lose_ring(execution)
-        self._leases.park(execution.ticket, lambda _now_ns: self._go_on(execution, resumed))
+        self._leases.park(
+            execution.ticket, lambda _now_ns: self._tell(execution, self._go_on, resumed)
+        )
 
     def adopt_parked(
         self, execution: Execution, position: int, resumed: Callable[[], None]
@@ -285,7 +301,7 @@ class Executor:
         execution.halted = execution.lost = True
         self._wait_parked(execution, yielding)
         self._ahead.stop()
-        self._request(execution, lambda _now_ns: self._go_on(execution, resumed))
+        self._request(execution, lambda _now_ns: self._tell(execution, self._go_on, resumed))
 
     def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
         execution.parked = True

@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from tierline_agent.concurrency import attempt
 from tierline_agent.policy.leases import (
     Ask,
     Claim,
@@ -313,13 +314,13 @@ class LeaseManager:
         ticket = self._holder
         if ticket is not None and ticket.asked is not None and ticket.asked_ns is None:
             ticket.asked_ns = self._clock_ns()
-            ticket.asked()
+            attempt("leases", ticket.asked)  # whoever asks now has no part in it
 
     def _say_wanted(self) -> None:
         ticket = self._holder
         if ticket is not None and ticket.wanted is not None and self._waiting:
             wanted, ticket.wanted = ticket.wanted, None
-            wanted()
+            attempt("leases", wanted)
 
     def _grant(self, ticket: Ticket) -> None:
         self._holder = ticket

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 
-MAX_RECORDS_PER_READ = 8192
+MAX_RECORDS_PER_READ = 2048
+"""To make and to write out so many is one turn of the event loop, of about 10 ms."""
 
 
 @dataclass

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 import socketserver
+import subprocess
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -17,7 +19,10 @@ from tests.unit.agent.test_closing import inside_a_connection, is_closed, until
 from tierline_agent.concurrency import attempt, faults
 from tierline_agent.devices.host_stream import StreamRunner
 from tierline_agent.links.link import Link
+from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.transfers import IN_FLIGHT
+from tierline_agent.processes.identity import Process, ProcessWatch, start_ticks
+from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry import logs
 from tierline_agent.telemetry.endpoint import Endpoint
 from tierline_agent.telemetry.health import Health
@@ -160,3 +165,32 @@ def test_what_fails_in_a_round_keeps_nothing_from_the_rest(counted: Callable[[st
     for step in (lambda: done.append(1), lambda: done.append(fail()), lambda: done.append(3)):
         attempt("rounds", step)
     assert (done, counted("rounds")) == ([1, 3], 1)
+
+
+@in_loop
+async def test_a_death_is_told_to_all_that_wait_for_it(counted: Callable[[str], int]) -> None:
+    watch = ProcessWatch(asyncio.get_running_loop())
+    told = asyncio.Event()
+    with subprocess.Popen(["sleep", "600"]) as program:
+        ticks = start_ticks(program.pid)
+        assert ticks is not None
+        process = Process(program.pid, ticks)
+        for callback in (fails, fails, lambda _: told.set()):
+            watch.on_death(process, callback)
+        program.kill()
+        await told.wait()
+    assert counted("deaths") == 2
+
+
+def test_one_that_cannot_be_asked_keeps_no_other_from_asking(
+    counted: Callable[[str], int],
+) -> None:
+    leases, granted = LeaseManager(lambda: 0), list[int]()
+    holder = leases.ticket(10, Rank.GUARANTEED, fails)
+    holder.wanted = fails
+    urgent = leases.ticket(1, Rank.GUARANTEED)
+    leases.request(holder, granted.append)
+    leases.request(urgent, granted.append)
+    assert counted("leases") == 2
+    leases.release(holder)
+    assert granted == [0, 0]
