@@ -81,13 +81,19 @@ class Deaths(ProcessWatch):
         self._tickets = itertools.count()
         self._living: dict[Process, dict[int, Callable[[Process], None]]] = {}
         self.newest = Process(0, 0)
+        self.connects_again: Process | None = None
+        """The one that connects next; None: a new one."""
         self.traced: set[Process] = set()
         """Their tracers stop them at their exit: they do not die when they are killed."""
 
     def identify(self, _connection: socket.socket) -> Peer:
-        self.newest = Process(next(self._numbers), 1)
-        self._living[self.newest] = {}
+        known, self.connects_again = self.connects_again, None
+        self.newest = known or Process(next(self._numbers), 1)
+        self._living.setdefault(self.newest, {})
         return Peer(self.newest, 0)
+
+    def lives(self, process: Process) -> bool:
+        return process in self._living
 
     def on_death(self, process: Process, callback: Callable[[Process], None]) -> int:
         ticket = next(self._tickets)
@@ -217,8 +223,10 @@ class Agent:
 class Client:
     """One client: what it has not sent, and what it has read."""
 
-    def __init__(self, agent: Agent, task: int) -> None:
+    def __init__(self, agent: Agent, task: int, process: Process | None = None) -> None:
+        """`process` has connections already; None: a new one."""
         self.agent = agent
+        agent.watch.connects_again = process
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.connect(str(agent.paths[task]))
         agent.turn()
@@ -365,6 +373,30 @@ class Sessions(RuleBasedStateMachine):
     def workspace(self, which: int, now: bool, preserve: bool) -> None:
         flags = p.WorkspaceFlags.PRESERVE if preserve else p.WorkspaceFlags(0)
         self._client(which).say(p.Workspace(EXTENT_BYTES, flags), now=now)
+
+    @rule(which=WHICH)
+    def connect_again(self, which: int) -> None:
+        """A process has one more connection to its task, or loses the one that it had."""
+        other = (which + 2) % CLIENTS
+        client = self.clients[which]
+        if client is not None and self.agent.watch.lives(client.process):
+            gone, self.clients[other] = self.clients[other], None
+            if gone is not None:
+                gone.close()
+                self.abandoned.append(gone.process)
+            again = Client(self.agent, which % 2, client.process)
+            again.say(p.Hello(p.Device.CPU, 0, "x", p.MINOR), now=True)
+            self.clients[other] = again
+
+    @rule(which=WHICH, times=st.integers(1, 40))
+    def read_nothing(self, which: int, times: int) -> None:
+        """Answers wait, with what they lend."""
+        client = self._client(which)
+        reserve, free = p.Reserve(0, 1, EXTENTS * EXTENT_BYTES, 0), p.Free(0)
+        for message in (reserve, free) * times:
+            with suppress(OSError):
+                client.socket.send(p.encode(message, next(client.sequences)))
+            self.agent.turn(2)
 
     @rule(which=WHICH)
     def send(self, which: int) -> None:
@@ -524,6 +556,11 @@ class Sessions(RuleBasedStateMachine):
         for session in self.agent.server.sessions():
             connection = session.client.connection
             assert not connection._received or connection._decoder.buffered_bytes
+
+    @invariant()
+    def unread_answers_hold_no_more_than_a_plan(self) -> None:
+        for session in self.agent.server.sessions():
+            assert session.client.connection._unsent <= 2 * EXTENTS
 
     @invariant()
     def the_device_is_held_by_a_job(self) -> None:
