@@ -15,7 +15,9 @@ CLOSING = f"{_UNIT}/test_closing.py::test_a_task_waits_for_its_own_descriptors_o
 CONNECTION = f"{_UNIT}/test_connection.py"
 LENDING = f"{_UNIT}/test_memfd.py"
 POOL = f"{_UNIT}/test_extent_pool.py"
+RECOVERY = f"{_UNIT}/test_recovery.py"
 REWOUND = f"{_UNIT}/test_rewound_streams.py"
+WORKERS = f"{_UNIT}/test_workers.py"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Mend:
 
     name: str
     point: int
-    """Of the list of faults."""
+    """Of the list of faults; those of the second list have 20 more."""
     fault: str
     found_by: str
     patches: tuple[Patch, ...]
@@ -323,6 +325,76 @@ MENDS = [
                 "memory/extents.py",
                 "            if one.importers == {importer} and one.extent.fits(sealed=True)\n",
                 "            if False\n",
+            ),
+        ),
+    ),
+    Mend(
+        "outlived",
+        21,
+        "a program that is killed and does not die keeps its sessions, and with them the device",
+        MACHINE,
+        (
+            Patch(
+                "sessions/server.py",
+                "        for session in [*self.sessions()]:\n"
+                "            if session.client.process == process:\n"
+                "                session.outlived()\n",
+            ),
+        ),
+    ),
+    Mend(
+        "unread-answers",
+        22,
+        "answers that a client does not read hold as many descriptors as it likes",
+        MACHINE,
+        (
+            Patch(
+                "transport/connection.py",
+                "        held = self._unsent > 0\n",
+                "        held = False\n",
+            ),
+        ),
+    ),
+    Mend(
+        "every-kind-of-socket",
+        25,
+        "a descriptor of a kind that Python's setsockopt does not know ends what closes it",
+        WORKERS,
+        (
+            Patch(
+                "transport/closing.py",
+                "    _LIBRARY.setsockopt(\n"
+                "        descriptor, socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING, "
+                "len(_NO_LINGERING)\n    )\n",
+                "    with suppress(OSError):\n"
+                "        socket.socket(fileno=os.dup(descriptor)).setsockopt(\n"
+                "            socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGERING\n        )\n",
+            ),
+        ),
+    ),
+    Mend(
+        "workers-go-on",
+        25,
+        "what one thing raises ends the worker of all",
+        WORKERS,
+        (
+            Patch(
+                "concurrency.py",
+                "            note_fault(worker)\n            time.sleep(_PAUSE_S)\n",
+                "            return\n",
+            ),
+        ),
+    ),
+    Mend(
+        "fenced",
+        28,
+        "after a restart all wait for a program that was inside a job and does not come back",
+        RECOVERY,
+        (
+            Patch(
+                "scheduling/recovery.py",
+                "        for token, holder in self._holders.items():\n"
+                "            self._fence(token, holder)\n",
             ),
         ),
     ),

@@ -12,6 +12,7 @@ common.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,6 +46,7 @@ from tierline_agent.transport.protocol import (
     Stored,
 )
 
+_log = logging.getLogger(__name__)
 _MAX_ARENA_EXTENTS = (MAX_PAYLOAD - 16) // 4  # the placement must fit one RESERVED message
 _MAX_PROFILED_LAYERS = 1 << 16
 _FILLED_AT_ONCE = 8
@@ -88,7 +90,7 @@ class Loading:
         try:
             arena = self._make_arena(message)
         except Exception as failure:  # every failure becomes an answer
-            client.refuse(sequence, failure)
+            self._refuse(sequence, failure)
             return
         self._lend(sequence, arena, [*self._exports(arena)])
 
@@ -110,7 +112,7 @@ class Loading:
                 words = await asyncio.to_thread(device.create_words)
                 arena = await self._make_arena_in_turns(message, words)
             except Exception as failure:  # every failure becomes an answer
-                client.refuse(sequence, failure)
+                self._refuse(sequence, failure)
                 return
         arena.operations += 1  # it is not freed before it is lent
         descriptors: list[int] = []
@@ -125,6 +127,14 @@ class Loading:
         finally:
             arena.operations -= 1
         self._lend(sequence, arena, descriptors)
+
+    def _refuse(self, sequence: int, failure: Exception) -> None:
+        """Answer; without room, whoever looks at the task should know why it does not run."""
+        client = self._client
+        if isinstance(failure, QuotaExceeded):
+            _log.warning("refusing memory to %s: %s", client, failure)
+            client.task.note_once("refused", f"{client}: {failure}")
+        client.refuse(sequence, failure)
 
     async def _make_extents(self, places: _Places) -> None:
         """Have the extents made that a plan needs and that are not there, away from the loop."""

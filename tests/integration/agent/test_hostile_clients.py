@@ -155,6 +155,8 @@ def test_memory_that_is_left_mapped_is_missed_by_its_own_task_alone(agent: Agent
             pytest.raises(RefusedError, match="still mapped by processes that gave them up"),
         ):
             again.reserve(EXTENTS * EXTENT_BYTES)
+        (notice,) = agent.task("hostile")["notices"]
+        assert "still mapped by processes that gave them up" in notice["text"]
     finally:
         os.killpg(hostile.pid, signal.SIGKILL)
         hostile.join()

@@ -178,7 +178,8 @@ async def test_a_death_is_told_to_all_that_wait_for_it(counted: Callable[[str], 
         for callback in (fails, fails, lambda _: told.set()):
             watch.on_death(process, callback)
         program.kill()
-        await told.wait()
+        async with asyncio.timeout(60):
+            await told.wait()
     assert counted("deaths") == 2
 
 
