@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _DIGEST_STEP_BYTES = 4 << 20
+_NAME_CHARACTERS = 253
+"""The API takes no longer ones."""
+_END_CHARACTERS = 110
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,13 @@ def arrange(weights: Sequence[Weight], selection: Selection, names: Mapping[int,
 
 def _name(layer: Layer, weights: Sequence[Weight], names: Mapping[int, str]) -> str:
     if layer.module is not None and layer.module in names:
-        return names[layer.module]
+        return shown(names[layer.module])
     first = weights[layer.weights[0]].name
-    return first.rpartition(".")[0] or first
+    return shown(first.rpartition(".")[0] or first)
+
+
+def shown(name: str) -> str:
+    """A name as a profile has it: of one that is too long, its ends and how long it is."""
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[:_END_CHARACTERS]}...{len(name)}...{name[-_END_CHARACTERS:]}"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tierline_torch.arenas.contents import Contents, arrange
+from tierline_torch.arenas.contents import Contents, arrange, shown
 from tierline_torch.arenas.selection import Layer, Pinned, Selection
 from tierline_torch.tensors.weights import collect
 
@@ -71,3 +71,14 @@ def test_the_digest_is_of_the_arenas_bytes(contents: Contents) -> None:
     contents.digest_into(hasher)
     ((_, whole),) = contents.pieces(1 << 20)
     assert hasher.digest() == hashlib.sha256(bytes(whole)).digest()
+
+
+def test_a_name_that_is_too_long_for_a_profile_is_told_from_others() -> None:
+    """Of a module within hundreds of others."""
+    names = ["child." * depth + "linear" for depth in (1, 41, 42, 240, 241)]
+    told = [shown(name) for name in names]
+    assert told[:2] == names[:2]
+    assert len(set(told)) == len(told)
+    assert max(map(len, told)) <= 253
+    assert told[3].startswith("child.child.")
+    assert told[3].endswith("...1446..." + names[3][-110:])
