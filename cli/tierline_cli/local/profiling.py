@@ -141,7 +141,7 @@ def _watch(
     Returns the seconds without a job if there were too many.
     """
     began_s = since_s = time.monotonic()
-    told = False
+    told = reasoned = False
     while program.wait(_POLL_S) is None:
         reader.look()
         if watch.look(_text(lines_path)):
@@ -154,10 +154,20 @@ def _watch(
         if not told and not watch.text and now_s > began_s + patience.word_s:
             told = True
             on_word(patience.word(program.spec.task))
+        if not reasoned and not watch.most and now_s > since_s + patience.reason_s:
+            reasoned = _tell_reason(program, on_word)
         waits_s = patience.next_s if watch.most else patience.first_s
         if now_s > since_s + waits_s:
             return waits_s
     return None
+
+
+def _tell_reason(program: Program, on_word: Callable[[str], None]) -> bool:
+    """Pass on why a program has no jobs, if that was said in it."""
+    reason = program.reason()
+    if reason:
+        on_word(f"MemTask/{program.spec.task}: no job so far: {reason}")
+    return bool(reason)
 
 
 def learned_environment(work_dir: Path, task: str) -> dict[str, str]:

@@ -30,6 +30,8 @@ class Patience:
     """For the first job; large models take minutes to load."""
     next_s: float = 600.0
     """For any other."""
+    reason_s: float = 1.0
+    """For a first job, until a person is told what was said in the program."""
     word_s: float = 10.0
     """For a first job, until a person is told what is waited for."""
 

@@ -111,3 +111,28 @@ def test_a_program_that_calls_no_model_is_told_of_and_given_up(tmp_path: Path, a
     (word,) = told
     assert "MemTask/odd: its program has called no model for 1 s; the wait ends 3 s after" in word
     assert "env -i" in word
+
+
+class Told(list[str]):
+    """Words to a person; the program goes on until there is one."""
+
+    def __init__(self, flag: Path) -> None:
+        super().__init__()
+        self._flag = flag
+
+    def append(self, word: str) -> None:
+        super().append(word)
+        self._flag.touch()
+
+
+def test_why_a_model_has_no_jobs_is_told_while_it_runs(tmp_path: Path) -> None:
+    """Of a newcomer who runs it with gradients."""
+    told = Told(tmp_path / "told")
+    source = (
+        f"{_MODEL}torch.set_grad_enabled(True)\n"
+        f"while not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.05); {_RUN}"
+    )
+    with pytest.raises(profiling.UnobservedError, match="it runs with gradients"):
+        observe(source, tmp_path, Patience(reason_s=0, word_s=600), told)
+    (word,) = told
+    assert "MemTask/odd: no job so far: Linear is left alone: it runs with gradients" in word
