@@ -34,6 +34,6 @@ def job(deadline: float | None = None, name: str | None = None) -> AbstractConte
     if name is None:
         caller = sys._getframe(1)
         name = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
-    from tierline_torch.dispatch import explicit_job  # noqa: PLC0415  # loads torch
+    from tierline_torch.dispatch import Block  # noqa: PLC0415  # loads torch
 
-    return explicit_job(name, deadline)
+    return Block(name, deadline)

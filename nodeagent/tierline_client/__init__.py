@@ -1,9 +1,10 @@
 """The client library in Python: a typed binding of libtierline.so.
 
 `Client` speaks with the node agent; `words` waits on flag words; `library_path` says which library
-is loaded.
+is loaded. `afterwards` gives back what was taken, whatever interrupts a program.
 """
 
+from tierline_client.afterwards import GiveBack, afterwards, enter_of, exit_of
 from tierline_client.client import (
     Client,
     Device,
@@ -21,10 +22,14 @@ __all__ = [
     "ClientError",
     "Device",
     "ErrorCode",
+    "GiveBack",
     "JobStats",
     "LayerProfile",
     "NoticeKind",
     "Statistics",
     "Terms",
+    "afterwards",
+    "enter_of",
+    "exit_of",
     "library_path",
 ]

@@ -12,8 +12,10 @@ import enum
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tierline_client import library
+from tierline_client.afterwards import GiveBack
 from tierline_client.errors import ClientError, ErrorCode
 
 _WARMUP = 1
@@ -103,6 +105,8 @@ class Client:
         """
         self._library = library.load()
         self._handle = ctypes.c_void_p()
+        self._number = ctypes.c_uint64()
+        """Of the job that was begun last; 0 when it was ended."""
         name = process_name.encode().replace(b"\0", b"")
         self._check(
             self._library.tierline_connect_device(
@@ -229,24 +233,31 @@ class Client:
 
         Times are CLOCK_MONOTONIC. A second thread waits until the first one's job has ended.
         """
-        job = ctypes.c_uint64()
+        number = self._number
+        number.value = 0
         result = self._library.tierline_job_begin(
             self._handle,
             library.NO_ARENA if arena is None else arena,
             _WARMUP if warmup else 0,
             release_ns,
             deadline_ns,
-            ctypes.byref(job),
+            ctypes.byref(number),
         )
         if result != 0:  # looked at here, and at the end, as that is a call less in each job
             self._check(result)
-        return job.value
+        return number.value
 
     def job_end(self, job: int, workspace_peak_bytes: int = 0) -> None:
         """Give the lease back. ClientError REVOKED: it was lost before, and the job is over."""
         result = self._library.tierline_job_end(self._handle, job, workspace_peak_bytes)
+        self._number.value = 0
         if result != 0:
             self._check(result)
+
+    @property
+    def job_over(self) -> GiveBack:
+        """Ends the job in progress, if one is: for `afterwards`."""
+        return partial(self._library.tierline_job_end, self._handle, self._number, 0)
 
     def rewind(self) -> None:
         """Let the job in progress read its arena from the start again.

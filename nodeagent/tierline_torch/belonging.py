@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tierline_client import GiveBack
+
 _LOOK_S = 0.05
 _STILL_S = 0.15
 """How long the job's thread has stood still when a module without jobs joins it."""
@@ -31,11 +33,19 @@ class Turns:
     """The right to run a job: one thread has it at a time."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._holder = 0
+        self.give_back: GiveBack = self._lock.release
+        """Let another thread have it. RuntimeError if this one has it not."""
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread has it."""
+        owned: bool = self._lock._is_owned()  # type: ignore[attr-defined]  # the stub lacks it
+        return owned
 
     def take(self, waits: Callable[[], bool], *, patient: bool) -> bool:
-        """Wait for the turn; False if the job in progress waits for this thread.
+        """Wait for the turn, which this thread has not; False if the job in progress waits for it.
 
         `waits` tells whether a thread of this process waits for the agent.
         """
@@ -53,10 +63,6 @@ class Turns:
                 return False
         self._holder = threading.get_native_id()
         return True
-
-    def give_back(self) -> None:
-        """Let another thread have it."""
-        self._lock.release()
 
 
 def _computed_s(thread: int) -> float:

@@ -10,6 +10,10 @@ A thread has an `invoke` while it runs a job: it gets every module call of the j
 module call is outermost, and `dispatch` decides whether it is a job. Where nothing is gated at
 modules, as on a GPU, `invoke` is `plain`, and a call costs one thread-local lookup more than
 without Tierline: an eager model calls hundreds of modules in a job of milliseconds.
+
+Invariant: a module call that is not outermost has as many Python frames as without Tierline, so a
+model that just fits below Python's recursion limit does so here. What stands around such a call is
+a `Gate`, which has returned before the module runs.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import Any
 
 import torch
 
+from tierline_torch.ours import ours
 from tierline_torch.serving import serves
 
 Invoke = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -53,6 +58,28 @@ class _Current(threading.local):
 
 
 current = _Current()
+
+
+class Gate:
+    """An `invoke` that does something before and after each call, and nothing during it."""
+
+    def enter(self, module: torch.nn.Module) -> Any:
+        """Before a call; `leave` gets what this gives."""
+
+    def leave(self, entered: Any) -> None:
+        """After it."""
+
+    def __call__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a call between the two."""
+        entered = self.enter(module)
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            self.leave(entered)
+
+
 _outermost: Invoke | None = None
 
 
@@ -73,7 +100,7 @@ def invoking(invoke: Invoke | None) -> Iterator[None]:
 
 
 @wraps(original)  # a program that looks finds PyTorch's names and signature
-def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: PLR0911  # no frames of its own
     if _is_compiling():  # traced from a class's own `__call__`, by `super()`
         return original(self, *args, **kwargs)
     invoke = current.invoke
@@ -81,6 +108,14 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         if _known and self._compiled_call_impl is None:
             return self._call_impl(*args, **kwargs)
         return original(self, *args, **kwargs)
+    if isinstance(invoke, Gate):
+        entered = invoke.enter(self)
+        try:
+            if _known and self._compiled_call_impl is None:
+                return self._call_impl(*args, **kwargs)
+            return original(self, *args, **kwargs)
+        finally:
+            invoke.leave(entered)
     if invoke is not None:
         return invoke(self, args, kwargs)
     return (_outermost or _first)(self, args, kwargs)
@@ -88,7 +123,14 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
 
 def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A process that imports torch and calls no module pays nothing for the rest of the plugin.
+    ours(_load)
+    return (_outermost or plain)(module, args, kwargs)
+
+
+def _load() -> None:
     global _outermost  # noqa: PLW0603  # a hook point is one per process
+    if _outermost is not None:
+        return
     if serves():
         from tierline_torch.dispatch import outermost  # noqa: PLC0415
 
@@ -96,7 +138,6 @@ def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     else:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
         _outermost = plain
-    return _outermost(module, args, kwargs)
 
 
 def install() -> None:

@@ -5,22 +5,27 @@ one process run one at a time (`belonging` tells a part of the job in progress f
 Left alone are modules without weights, models run with gradients, and whatever is traced, compiled
 or transformed by `torch.func`, also of a model that has served.
 
+What of ours may take a while, or may raise, runs in `ours`. The rest runs in the program's thread,
+where it may be interrupted between any two instructions; `afterwards` then gives back all that the
+job has taken.
+
 Invariant: each forward that the program calls runs once; and nothing of ours that goes wrong around
 it reaches the program, but what Tierline has to tell it (TierlineError).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
+from tierline_client import GiveBack, afterwards, enter_of, exit_of
 from tierline_torch.calls import Invoke, current, invoking, plain
 from tierline_torch.learning.course import GRAPHED, foreseen, resident
 from tierline_torch.learning.site import Backend, Lesson, Reportable, Site
 from tierline_torch.learning.watch import Watch
+from tierline_torch.ours import ours
 from tierline_torch.process import Process, members, process
 from tierline_torch.tensors.looking import guarded, is_captured, is_transformed, reason_of
 from tierline_torch.tensors.operators import unseen
@@ -28,17 +33,18 @@ from tierline_torch.tensors.structures import Kept, digest, digest_kept, keep
 
 
 class Job:
-    """One job, as a context manager: from the lease to its return, and learning afterwards."""
+    """One job: from the turn to its return, and learning afterwards."""
 
     def __init__(
         self,
         process: Process,
         backend: Backend,
         site: Site,
+        taken: list[GiveBack],
         root: torch.nn.Module | None = None,
         deadline_s: float | None = None,
     ) -> None:
-        """The job of `root`, or of a block."""
+        """The job of `root`, or of a block. `taken` gives back all that it takes."""
         self._process = process
         self._backend = backend
         self._site = site
@@ -50,29 +56,46 @@ class Job:
         self._seen: list[bytes] = []
         self._given: list[bytes] = []
         self._counted: Reportable | None = None
+        self._taken = taken
 
-    def __enter__(self) -> Job:
+    def begin(self) -> None:
+        """Take what a job takes, in its thread, which has the turn. Raises TierlineError."""
         site, backend = self._site, self._backend
         self._inner = self._process.begin(backend, site, self._deadline_s)
-        try:
-            if not site.settled:
-                self._begin_to_watch()
-            current.invoke = self.outermost
-        except BaseException:
-            self._process.end(backend, site, failed=True)
-            self._process.over()
-            raise
-        return self
+        if not site.settled:
+            ours(self._make_ready)
+        if self._watch is not None:
+            self._watch.begin(self._taken)
+        current.invoke = self.outermost
 
-    def _begin_to_watch(self) -> None:
+    def _make_ready(self) -> None:
         with guarded(self._process.say, f"watch a job of {self._site.name}"), unseen():
             course = self._process.course(self._backend, self._site)
             roots = course.roots
             if self._root is not None and not any(one is self._root for one in roots):
                 roots.append(self._root)
             watch = Watch(self._backend.survey, self._process.say, self._backend.pause)
-            watch.begin(roots)
+            watch.look(roots)
             self._watch = watch
+
+    def run(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One outermost forward as a job."""
+        site, backend = self._site, self._backend
+        if not self._process.take_turn(backend, site, self._taken):
+            self._process.join(site, module)
+            return _plain_within(module, args, kwargs)
+        if not site.settled and not site.seen and backend.survey.foresees:
+            ours(partial(_foresee, self._process, backend, site, module))
+        self.begin()
+        failed = True
+        try:
+            output = self.forward(module, args, kwargs)
+            if backend.wants_witness:
+                self.keep(args, kwargs, output)
+            failed = False
+        finally:
+            self.end(failed=failed)
+        return output
 
     def outermost(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -87,7 +110,7 @@ class Job:
         output = self.forward(module, args, kwargs)
         if self._backend.wants_witness:
             self.keep(args, kwargs, output)
-            self._witness()  # the next forward may write where this one's values are
+            ours(self._witness)  # the next forward may write where this one's values are
         return output
 
     def forward(
@@ -108,8 +131,11 @@ class Job:
 
         Within the job, as it may use the device, and nothing may use that without the lease.
         """
+        ours(partial(self._keep, (args, kwargs), output))
+
+    def _keep(self, given: tuple[Any, ...], output: Any) -> None:
         with guarded(self._process.say, f"compare outputs of {self._site.name}"), unseen():
-            self._kept = keep(args, kwargs), keep(output)
+            self._kept = keep(*given), keep(output)
 
     def _witness(self) -> None:
         if self._kept is not None:
@@ -118,34 +144,27 @@ class Job:
             self._seen.append(digest_kept(seen))
             self._given.append(digest_kept(given))
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+    def end(self, *, failed: bool) -> None:
+        """End the job, and take in what it showed. Raises TierlineError if it did not fail."""
         current.invoke = None
-        with unseen():
-            self._end(failed=kind is not None)
-
-    def _end(self, *, failed: bool) -> None:
-        site, process = self._site, self._process
-        try:
-            try:
-                if self._watch is not None:
-                    self._end_watch(self._watch)
-            finally:
-                self._counted = process.end(self._backend, site, failed=failed)
-            if self._watch is not None and process.is_of(self._backend):
-                # A part of another process's job ends before anything of the agent's is waited for.
-                if self._counted is not None or failed:
-                    self._learn(self._watch, failed=failed)
-                else:
-                    self._watch.forget()
-        finally:
-            process.over()
-
-    def _end_watch(self, watch: Watch) -> None:
-        with guarded(self._process.say, f"watch a job of {self._site.name}"):
+        process, watch = self._process, self._watch
+        if watch is not None and process.is_of(self._backend):
             watch.end()
+        self._counted = process.end(self._backend, self._site, failed=failed)
+        if watch is None or not process.is_of(self._backend):
+            return
+        if self._counted is not None or failed:
+            ours(partial(self._learn, watch, failed=failed))
+        else:
+            # A part of another process's job ends before anything of the agent's is waited for.
+            watch.forget()
 
     def _learn(self, watch: Watch, *, failed: bool) -> None:
         """Take in what this job showed; settle the site if that is enough. Between two jobs."""
+        with unseen():
+            self._take_in(watch, failed=failed)
+
+    def _take_in(self, watch: Watch, *, failed: bool) -> None:
         self._watch = None
         site, process, backend = self._site, self._process, self._backend
         course = process.course(backend, site)
@@ -166,11 +185,14 @@ class Job:
 
     def report(self) -> None:
         """Send the digests, when the job is over."""
-        if self._counted is not None:
-            with guarded(self._process.say, f"compare outputs of {self._site.name}"), unseen():
-                self._witness()
-            if self._seen:
-                self._backend.witnessed(self._counted, digest(self._seen), digest(self._given))
+        if self._counted is not None and (self._kept is not None or self._seen):
+            ours(partial(self._report, self._counted))
+
+    def _report(self, job: Reportable) -> None:
+        with guarded(self._process.say, f"compare outputs of {self._site.name}"), unseen():
+            self._witness()
+        if self._seen:
+            self._backend.witnessed(job, digest(self._seen), digest(self._given))
 
 
 def left_alone(module: torch.nn.Module, kind: str) -> str | None:
@@ -212,17 +234,11 @@ def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
         reason = "it is traced, compiled or transformed"
     if reason is not None:
         return _leave_alone(here, reason, module, args, kwargs)
-    if not here.take_turn(backend, site):
-        here.join(site, module)
-        return _plain_within(module, args, kwargs)
-    if not site.settled and not site.seen and backend.survey.foresees:
-        _foresee(here, backend, site, module)
+    taken: list[GiveBack] = []
     if site.settled and not backend.wants_witness:
-        return _run(here, backend, site, module, args, kwargs)
-    with Job(here, backend, site, module) as job:
-        output = job.forward(module, args, kwargs)
-        if backend.wants_witness:
-            job.keep(args, kwargs, output)
+        return afterwards(taken, _run, here, backend, site, taken, module, args, kwargs)
+    job = Job(here, backend, site, taken, module)
+    output = afterwards(taken, job.run, module, args, kwargs)
     job.report()
     return output
 
@@ -260,32 +276,39 @@ def _in_a_capture(
     """
     site = here.site_of(module)
     alone = is_transformed() or left_alone(module, backend.survey.kind) is not None
-    if not site.settled and not alone and here.take_turn(backend, site):
-        try:
-            with guarded(here.say, f"look at {site.name}"):
-                lesson = resident(module, backend.survey, here.claims.claimed, GRAPHED)
-                here.settle(backend, site, [module], lesson)
-        finally:
-            here.turns.give_back()
+    if not site.settled and not alone:
+        taken: list[GiveBack] = []
+        afterwards(taken, _settle_resident, here, backend, site, taken, module)
     return _plain_within(module, args, kwargs)
+
+
+def _settle_resident(
+    here: Process, backend: Backend, site: Site, taken: list[GiveBack], module: torch.nn.Module
+) -> None:
+    """What a graph of the program's own reads is not moved."""
+    if here.take_turn(backend, site, taken):
+        ours(partial(_stay, here, backend, site, module))
+
+
+def _stay(here: Process, backend: Backend, site: Site, module: torch.nn.Module) -> None:
+    with guarded(here.say, f"look at {site.name}"):
+        lesson = resident(module, backend.survey, here.claims.claimed, GRAPHED)
+        here.settle(backend, site, [module], lesson)
 
 
 def _foresee(here: Process, backend: Backend, site: Site, module: torch.nn.Module) -> None:
     """Settle a site before its first job, if an observed run has learned it."""
-    try:
-        with guarded(here.say, f"look at {site.name} before its first job"), unseen():
-            lesson = foreseen(module, backend.survey, here.learned, here.claims.claimed)
-            if lesson is not None:
-                here.settle(backend, site, [module], lesson)
-    except BaseException:
-        here.turns.give_back()
-        raise
+    with guarded(here.say, f"look at {site.name} before its first job"), unseen():
+        lesson = foreseen(module, backend.survey, here.learned, here.claims.claimed)
+        if lesson is not None:
+            here.settle(backend, site, [module], lesson)
 
 
 def _run(
     here: Process,
     backend: Backend,
     site: Site,
+    taken: list[GiveBack],
     module: torch.nn.Module,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -295,6 +318,9 @@ def _run(
     `Job` could do it. But the GPU waits for all that comes before the model, and after milliseconds
     of waiting for the GPU each line of that takes a few times as long as when it is repeated.
     """
+    if not here.take_turn(backend, site, taken):
+        here.join(site, module)
+        return _plain_within(module, args, kwargs)
     current.invoke = invoke = here.begin(backend, site, None)
     failed = True
     try:
@@ -302,27 +328,41 @@ def _run(
         failed = False
     finally:
         current.invoke = None
-        try:
-            here.end(backend, site, failed=failed)
-        finally:
-            here.over()
+        here.end(backend, site, failed=failed)
     return output
 
 
-@contextmanager
-def explicit_job(name: str, deadline_s: float | None) -> Iterator[None]:
-    """The block is one job. Inside another job of the same thread it is part of that one."""
+class Block:
+    """A `with` block that is a job, or a part of the one around it.
+
+    Its two ends are written in C: nothing of the program's comes between them and the block.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self, name: str, deadline_s: float | None) -> None:
+        taken: list[GiveBack] = []
+        begun: list[Job] = []
+        self.__enter__ = enter_of(taken, partial(_enter, name, deadline_s, taken, begun))
+        self.__exit__ = exit_of(taken, partial(_exit, begun))
+
+
+def _enter(name: str, deadline_s: float | None, taken: list[GiveBack], begun: list[Job]) -> None:
     here = process()
     backend = here.backend
     if backend is None or current.invoke is not None or is_captured():
-        yield
         return
     site = here.block(name)
-    if not here.take_turn(backend, site):
-        with invoking(plain):
-            yield
-        return
-    job = Job(here, backend, site, deadline_s=deadline_s)
-    with job:
-        yield
-    job.report()
+    if here.take_turn(backend, site, taken):
+        begun.append(Job(here, backend, site, taken, deadline_s=deadline_s))
+        begun[0].begin()
+    else:
+        taken.append(partial(setattr, current, "invoke", None))
+        current.invoke = plain
+
+
+def _exit(begun: list[Job], kind: type[BaseException] | None, error: Any, trace: Any) -> None:
+    del error, trace
+    if begun:
+        begun[0].end(failed=kind is not None)
+        begun.pop().report()

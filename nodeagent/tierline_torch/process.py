@@ -7,21 +7,23 @@ its own. A child that is forked within a job, whose calls it is in the middle of
 Tierline.
 
 Invariant: a thread has the turn (`turns`) from a job's begin to its end, and while a site is
-settled.
+settled, unless the program ended its wait for that (`ours`). However a job ends, `afterwards` gives
+back what it took.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import cast
 
 import torch
 
+from tierline_client import GiveBack
 from tierline_torch import failures
 from tierline_torch.belonging import Turns
 from tierline_torch.calls import Invoke, current, plain
@@ -32,6 +34,7 @@ from tierline_torch.learning.course import Course
 from tierline_torch.learning.learned import LearnedOrders
 from tierline_torch.learning.site import Backend, Lesson, Reportable, Site, Window
 from tierline_torch.learning.survey import ModuleSurvey, Survey
+from tierline_torch.ours import ours
 from tierline_torch.telling import tell
 
 _CAPTURED = "_tierline_captured"
@@ -55,7 +58,6 @@ class Process:
         self._backend: Backend | None = None
         self._absent = not (os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"))
         self._forked_in_a_job = False
-        self._connecting = threading.Lock()
         self.captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
         """Whether outermost modules run as captured graphs."""
         self._modules: dict[int, tuple[weakref.ref[torch.nn.Module], Site]] = {}
@@ -68,15 +70,20 @@ class Process:
         self._failed = 0
         """Jobs that failed in Tierline's code."""
         self._learned: LearnedOrders | None = None
+        self._over: tuple[GiveBack, ...] = (
+            partial(setattr, self, "site", None),
+            partial(setattr, self, "running", frozenset()),
+            partial(setattr, current, "without_lease", nullcontext),
+            partial(setattr, current, "invoke", None),
+        )
+        """What a job is over by; each may be done again."""
         os.register_at_fork(after_in_child=self._forked)
 
     @property
     def backend(self) -> Backend | None:
         """What runs this process's jobs; None if it runs without Tierline. Raises TierlineError."""
         if self._backend is None and not self._absent:
-            with self._connecting:
-                if self._backend is None and not self._absent:
-                    self._connect()
+            ours(self._connect)
         return self._backend
 
     def is_of(self, backend: Backend) -> bool:
@@ -84,6 +91,8 @@ class Process:
         return backend is self._backend
 
     def _connect(self) -> None:
+        if self._backend is not None or self._absent:
+            return
         if self._forked_in_a_job:
             self._absent = True
             self.say("this process was forked within a job; it runs without Tierline")
@@ -116,7 +125,6 @@ class Process:
 
     def _forked(self) -> None:
         self._backend = None
-        self._connecting = threading.Lock()
         self._modules, self._blocks, self._gone = {}, {}, {}
         self.claims = Claims()
         self.site, self.running = None, frozenset()
@@ -125,7 +133,6 @@ class Process:
         current.without_lease = nullcontext
         if current.invoke is not None:  # what is left of the job ends as if it were one
             self._forked_in_a_job = True
-            self.turns.take(lambda: False, patient=False)
             current.invoke = plain
 
     def say(self, sentence: str) -> None:
@@ -236,27 +243,32 @@ class Process:
             job.members |= members([module])
             self.running |= job.members
 
-    def take_turn(self, backend: Backend, site: Site) -> bool:
-        """Wait until no other job runs; False if the one that runs waits for this thread."""
+    def take_turn(self, backend: Backend, site: Site, taken: list[GiveBack]) -> bool:
+        """Wait until no other job runs; False if the one that runs waits for this thread.
+
+        `taken` gives back the turn, and all that a job takes from then on.
+        """
+        if self.turns.mine:
+            return False  # a signal handler's, where this thread's job begins or ends
+        taken.append(self.turns.give_back)
         if self.turns.take(lambda: backend.waits, patient=site.seen > 0):
+            taken += (backend.over, *self._over)
             return True
         self.say(f"{site.name} runs as a part of the job in progress, which waits for its thread")
         return False
 
     def begin(self, backend: Backend, site: Site, deadline_s: float | None) -> Invoke:
-        """Begin a job; what gets its module calls. This thread has the turn.
+        """Begin a job; what gets its module calls. This thread has the turn. Raises TierlineError.
 
-        Raises TierlineError: then there is none, nor the turn. Else `end` and `over` belong to it.
+        `end` belongs to it.
         """
+        settled = site.settled
+        window = self.window_for(backend, deadline_s)
+        warmup = self.warming or not settled or _prepares(site)
         try:
-            settled = site.settled
-            window = self.window_for(backend, deadline_s)
-            warmup = self.warming or not settled or _prepares(site)
             invoke = backend.begin(site, window, warmup=warmup, stream=settled)
-        except BaseException as error:
-            self.turns.give_back()
-            if isinstance(error, TierlineError):
-                self.count_failed(error)
+        except TierlineError as error:
+            self.count_failed(error)
             raise
         if warmup:
             current.without_lease = backend.without_lease
@@ -274,10 +286,9 @@ class Process:
             return None
         try:
             job = backend.end(site)
-        except Exception as error:
+        except TierlineError as error:
             if not failed:
-                if isinstance(error, TierlineError):
-                    self.count_failed(error)
+                self.count_failed(error)
                 raise
             # The program's own exception must reach it; this one can only be told.
             self.say(f"could not end the job of {site.name}: {error}")
@@ -285,13 +296,6 @@ class Process:
         if site.settled and not failed and job is not None:
             site.jobs += 1
         return job
-
-    def over(self) -> None:
-        """Let another job begin."""
-        current.without_lease = nullcontext
-        self.running = frozenset()
-        self.site = None
-        self.turns.give_back()
 
     def window_for(self, backend: Backend, deadline_s: float | None) -> Window:
         """When the job that begins now was released, and its deadline."""
@@ -324,14 +328,15 @@ def _survey() -> Survey:
 
 
 _process: Process | None = None
-_making = threading.Lock()
 
 
 def process() -> Process:
     """This process's instance."""
+    return _process or ours(_make)
+
+
+def _make() -> Process:
     global _process  # noqa: PLW0603  # one per process is what it is
     if _process is None:
-        with _making:
-            if _process is None:
-                _process = Process()
+        _process = Process()
     return _process

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
-from typing import Any
 
 import torch
 
-from tierline_torch.calls import original
+from tierline_torch.calls import Gate
 
 
-class StreamGate:
+class StreamGate(Gate):
     """Gates of a streamed job. Make one per job; `out_of_order` is called at most once."""
 
     def __init__(
@@ -32,25 +31,25 @@ class StreamGate:
         self._out_of_order: Callable[[int], None] | None = out_of_order
         self._last = -1
 
-    def __call__(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run one module call, gated if the module is a layer."""
+    def enter(self, module: torch.nn.Module) -> int | None:
+        """Wait for the weights, if the module is a layer."""
         layer = self._layers.get(id(module))
         if layer is None:
-            return original(module, *args, **kwargs)
+            return None
         if layer <= self._last and self._out_of_order is not None:
             self._out_of_order(layer)
             self._out_of_order = None
         self._last = layer
         self._begin(layer)
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            self._end(layer)
+        return layer
+
+    def leave(self, entered: int | None) -> None:
+        """Let the weights go."""
+        if entered is not None:
+            self._end(entered)
 
 
-class ModuleStopwatch:
+class ModuleStopwatch(Gate):
     """Takes the time from each gate to the next, so that everything between them is counted.
 
     See `survey.Stopwatch`.
@@ -64,14 +63,11 @@ class ModuleStopwatch:
         self._begin_ns = perf_counter_ns()
         self._end_ns = self._begin_ns
 
-    def __call__(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run one module call, its begin noted if the module is a layer."""
+    def enter(self, module: torch.nn.Module) -> None:
+        """Note when a layer begins."""
         layer = self._layers.get(id(module))
         if layer is not None:
             self._marks.append((layer, perf_counter_ns()))
-        return original(module, *args, **kwargs)
 
     def start(self) -> None:
         """A job begins now."""

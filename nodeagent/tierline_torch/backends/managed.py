@@ -27,7 +27,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tierline_client import Client, ClientError, Device, ErrorCode, LayerProfile, NoticeKind
+from tierline_client import (
+    Client,
+    ClientError,
+    Device,
+    ErrorCode,
+    GiveBack,
+    LayerProfile,
+    NoticeKind,
+)
 from tierline_torch.arenas.arena import Arena, store_again
 from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.backends.turns import NESTED
@@ -35,6 +43,7 @@ from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window
 from tierline_torch.learning.survey import Survey
+from tierline_torch.ours import ours
 
 if TYPE_CHECKING:
     import torch
@@ -107,10 +116,15 @@ class Manager:
         """Whether a thread of this process waits for the agent now."""
         return self._client.waits
 
+    @property
+    def over(self) -> GiveBack:
+        """Gives the lease back, if there is one."""
+        return self._client.job_over
+
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Take the lease; stream the site's arena if it has one."""
         if self._retired:
-            self._free_retired()
+            ours(self._free_retired)
         self._arena = arena = site.arena if stream else None
         in_parts = stream and arena is None and site.left_out and self._yields
         self._still_counts = in_parts and not warmup

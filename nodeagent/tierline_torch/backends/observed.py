@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tierline_api.layout import MAX_ARENAS
+from tierline_client import GiveBack
 from tierline_torch.arenas.contents import Entry
 from tierline_torch.backends import parking
 from tierline_torch.backends.record import Record
@@ -57,6 +58,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.learning.learned import as_record
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window, spread
 from tierline_torch.learning.survey import Stopwatch, Survey
+from tierline_torch.ours import ours
 
 if TYPE_CHECKING:
     from tierline_torch.backends.turns import Turns
@@ -67,6 +69,7 @@ _WARM_JOBS = 2
 _PATIENCE = 20
 """A loop in which nothing counts, as each job has a model of its own, is profiled after so many
 times the jobs that were asked for, by what was seen."""
+_NOTHING: GiveBack = bool
 _HOUR_NS = 3_600_000_000_000
 
 
@@ -213,6 +216,11 @@ class Observer:
         """Whether a thread of this process waits for its turn on the device now."""
         return self._turns is not None and self._turns.waits
 
+    @property
+    def over(self) -> GiveBack:
+        """Gives the device back, if others are there."""
+        return _NOTHING if self._turns is None else self._turns.over
+
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Start the clock; with turns, when the job has the device."""
         if self._planned:
@@ -285,7 +293,7 @@ class Observer:
             known_s = self._recorded_s.get(site.name, 0.0)
             self._recorded_s[site.name] = max(known_s, self._watch.total_s)
         if self._counting and self._process.window is None and self._shows_enough:
-            self._write_profile()  # a loop of the program's own may never end
+            ours(self._write_profile)  # a loop of the program's own may never end
         return Reportable(self._number, self._watch.total_s)
 
     def _keep_times(self, arena: _Measured) -> None:
@@ -371,8 +379,10 @@ class Observer:
 
     def finish(self) -> None:
         """Settle what was seen, and write the profile if it shows more than the one written."""
-        if not self._process.is_of(self):
-            return
+        if self._process.is_of(self):
+            ours(self._finish)
+
+    def _finish(self) -> None:
         self._process.settle_all(self)
         told = self._finished and self._told_jobs == len(self._jobs_s)
         if self._settled and not (told and self._told_sites == self._settled):

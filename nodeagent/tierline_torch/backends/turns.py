@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from tierline_client.afterwards import GiveBack
 from tierline_client.client import Client
 from tierline_client.errors import ClientError, ErrorCode
 from tierline_torch.errors import TierlineError
@@ -35,6 +36,11 @@ class Turns:
     def waits(self) -> bool:
         """Whether a thread waits for the agent now."""
         return self._client.waits
+
+    @property
+    def over(self) -> GiveBack:
+        """Gives the lease back, if there is one: for `afterwards`."""
+        return self._client.job_over
 
     def take(self, window: Window) -> None:
         """Wait for the lease. Raises TierlineError."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from tierline_client import GiveBack
 from tierline_client.launches import Launches
 from tierline_torch.arenas.contents import Contents
 from tierline_torch.arenas.selection import Run, Selection
@@ -29,7 +30,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.learning.launch_order import Reads, explains, select_by_launches
 from tierline_torch.learning.launch_times import layer_times_s
 from tierline_torch.tensors.looking import byte_range
-from tierline_torch.tensors.operators import OperatorWatch, resume, written_by
+from tierline_torch.tensors.operators import OVER, OperatorWatch, resume, written_by
 from tierline_torch.tensors.weights import Weight
 
 _RUNS = 3
@@ -62,11 +63,12 @@ class LaunchRecorder(OperatorWatch):
         self._writes: set[tuple[int, int, int]] = set()
         self._watching = ExitStack()
 
-    def begin(self, weights: Sequence[Weight]) -> None:
+    def begin(self, weights: Sequence[Weight], taken: list[GiveBack]) -> None:
         """Watch these weights. Those in an arena are not shown.
 
         What PyTorch keeps of earlier work is no part of the job's workspace.
         """
+        taken += OVER
         torch.cuda.empty_cache()
         self._prepared = preparations()
         places = _ranges(weights)
@@ -74,10 +76,14 @@ class LaunchRecorder(OperatorWatch):
         self._watching.enter_context(self._launches.watching(places))
         self._watching.enter_context(self)
 
-    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one module call."""
+    def enter(self, module: torch.nn.Module) -> int:
+        """Operators are seen again after a transform."""
+        del module
         resume()
-        return plain(module, args, kwargs)
+        return 0
+
+    def leave(self, entered: int) -> None:
+        """Launches tell it all."""
 
     def see(
         self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

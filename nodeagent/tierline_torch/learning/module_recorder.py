@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from tierline_client import GiveBack
 from tierline_torch.arenas.selection import OUTSIDE, Call, Run
-from tierline_torch.calls import original
 from tierline_torch.tensors.looking import byte_range, tensors_of
-from tierline_torch.tensors.operators import OperatorWatch, resume, written_by
+from tierline_torch.tensors.operators import OVER, OperatorWatch, resume, written_by
 from tierline_torch.tensors.weights import Weight
 from tierline_torch.tensors.workspace import WorkspaceMeter
 
@@ -34,62 +34,54 @@ class ModuleRecorder(OperatorWatch):
         self._stack: list[int] = []
         self._reads: dict[tuple[int, int, int, int], None] = {}
         self._writes: set[tuple[int, int, int]] = set()
-        self._fault: Exception | None = None
 
     @property
     def workspace_bytes(self) -> int | None:
         """The allocator's peak."""
         return self._meter.peak_bytes
 
-    def begin(self, weights: Sequence[Weight]) -> None:
+    def begin(self, weights: Sequence[Weight], taken: list[GiveBack]) -> None:
         """Reads are found by storage, in the end: which weights there are may show only then."""
         del weights
-        self._meter.begin()
-        self.enter()
+        taken += OVER
+        self._meter.begin(taken)
+        self.watch()
 
     def end(self) -> None:
         """See no more."""
-        self.leave()
+        self.unwatch()
         self._meter.end()
 
-    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one module call as part of the record."""
+    def enter(self, module: torch.nn.Module) -> int:
+        """A module call begins, within those that have not ended."""
         self.modules[id(module)] = module
-        parent = self._stack[-1] if self._stack else OUTSIDE
-        self._stack.append(len(self._calls))
+        within = len(self._stack)
+        parent = self._stack[-1] if within else OUTSIDE
         self._calls.append(Call(module=id(module), parent=parent))
-        try:
-            resume()
-            return original(module, *args, **kwargs)
-        finally:
-            self._stack.pop()
+        self._stack.append(len(self._calls) - 1)
+        resume()
+        return within
+
+    def leave(self, entered: int) -> None:
+        """It has ended, and all within it that were interrupted before they could say so."""
+        del self._stack[entered:]
 
     def see(
         self, operator: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Note the operator's tensors."""
-        try:
-            self._note(operator, args, kwargs)
-        except Exception as error:  # told by `run`; the operator is the program's
-            self._fault = self._fault or error
-
-    def _note(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
         current = self._stack[-1] if self._stack else OUTSIDE
         for tensor in tensors_of((args, kwargs)):
             where = byte_range(tensor, "cpu")
             if where is not None:
                 self._reads.setdefault((current, *where))
-        for tensor in written_by(func, args, kwargs):
+        for tensor in written_by(operator, args, kwargs):
             where = byte_range(tensor, "cpu")
             if where is not None:
                 self._writes.add(where)
 
     def run(self, weights: Sequence[Weight]) -> Run:
-        """What was recorded, in terms of these weights. Raises what noting an operator raised."""
-        if self._fault is not None:
-            raise self._fault
+        """What was recorded, in terms of these weights."""
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
         for index, weight in enumerate(weights):
             entry = (weight.start, weight.end, index)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
+from tierline_client import GiveBack
 from tierline_torch.arenas.contents import Contents, Entry
 from tierline_torch.calls import Invoke
 from tierline_torch.learning.survey import Survey
@@ -135,6 +136,10 @@ class Backend(Protocol):
     @property
     def waits(self) -> bool:
         """Whether a thread of this process waits for the agent now."""
+
+    @property
+    def over(self) -> GiveBack:
+        """Ends the job in progress, if one is: for `afterwards`."""
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Begin a job; what it returns gets the job's module calls."""

@@ -4,13 +4,12 @@ Every forward runs once. A site that is not settled has its jobs recorded, one `
 after each job `judge` says what the records allow and whether they are enough. From then on nothing
 is recorded; a `Stopwatch` says how long the layers of a settled site's jobs take.
 
-The order of calls is `recorder()`, `begin(weights)`, then `call` for each module call of the job's
-thread, `end()`, `run(weights)`. `begin` gets the weights of the roots that are known when the job
-begins: of an outermost module all, of a block's first job none. `run` gets those that the site has
-after the job; a recorder that could watch only what `begin` named answers None if these are others,
-or if it could not look where it must, and the job teaches nothing. All of it happens between the
-job's lease and its end, in its thread.
-"""
+The order of calls is `recorder()`, `begin(weights)`, then `enter` and `leave` around each module
+call of the job's thread, `end()`, `run(weights)`. `begin` gets the weights of the roots that are
+known when the job begins: of an outermost module all, of a block's first job none. `run` gets those
+that the site has after the job; a recorder that could watch only what `begin` named answers None if
+these are others, or if it could not look where it must, and the job teaches nothing. All of it
+happens between the job's lease and its end, and all but `run` in its thread."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tierline_client import GiveBack
 from tierline_torch.arenas.contents import Contents
 from tierline_torch.arenas.gates import ModuleStopwatch
 from tierline_torch.arenas.selection import Run, Selection, judge
@@ -36,11 +36,14 @@ class Recorder(Protocol):
     def workspace_bytes(self) -> int | None:
         """What the job took of the device but for weights and inputs; None if nothing tells."""
 
-    def begin(self, weights: Sequence[Weight]) -> None:
-        """Record from now on."""
+    def begin(self, weights: Sequence[Weight], taken: list[GiveBack]) -> None:
+        """Record from now on; a record that is not ended is ended by `taken`."""
 
-    def call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one module call of the job, the program's own."""
+    def enter(self, module: torch.nn.Module) -> int:
+        """One of the job's module calls, the program's own, begins."""
+
+    def leave(self, entered: int) -> None:
+        """The one for which `enter` gave this is over."""
 
     def end(self) -> None:
         """The job's work is done: record no more."""

@@ -4,7 +4,8 @@ A tensor may be nested, sparse, on no device, wrapped by a transform, quantised,
 refuses each question. "Nothing" is an answer. What of ours runs inside the program's calls is under
 `guarded`: an exception there is a sentence with its reason, and never the program's.
 
-Invariant: `byte_range`, `known_bytes` and `inner_tensors` raise nothing that a tensor raises.
+Invariant: `byte_range`, `known_bytes` and `inner_tensors` raise nothing that a tensor raises. All
+but `byte_range` are for `ours`: they would take a signal handler's exception for a tensor's.
 """
 
 from __future__ import annotations
@@ -22,28 +23,45 @@ def byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
     """(storage identity, first byte, end byte) of a plain strided tensor on a kind of device.
 
     None for any other tensor, or one without memory. The storage identity is unique among live
-    storages.
+    storages. It runs nothing of the tensor's class.
     """
     try:
         return _byte_range(tensor, kind)
-    except Exception:  # a user's class may raise anything
+    except RuntimeError as error:
+        if _is_of_the_program(error):
+            raise
         return None
+
+
+_Base = torch._C.TensorBase
+_layout, _device, _is_nested, _shape = (
+    getattr(_Base, name).__get__ for name in ("layout", "device", "is_nested", "shape")
+)
 
 
 def _byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
     # A fake, functional or wrapped tensor has no storage of its own, or one without an address.
-    if tensor.layout is not torch.strided or tensor.device.type != kind or tensor.is_nested:
+    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if own or _layout(tensor) is not torch.strided or _is_nested(tensor):
         return None
-    count = tensor.numel()
-    if count == 0 or not torch._C._has_storage(tensor):
+    count = _Base.numel(tensor)
+    if _device(tensor).type != kind or count == 0 or not torch._C._has_storage(tensor):
         return None
-    item = tensor.element_size()
-    first = int(tensor.storage_offset()) * item
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    item = _Base.element_size(tensor)
+    first = int(_Base.storage_offset(tensor)) * item
+    steps = zip(_shape(tensor), _Base.stride(tensor), strict=True)
     last = sum(int(size - 1) * int(step) for size, step in steps)
-    storage, end = tensor.untyped_storage(), first + (last + 1) * item
+    storage, end = _Base.untyped_storage(tensor), first + (last + 1) * item
     # A storage that the program has emptied for a while has no bytes, whatever its tensors say.
     return (int(storage._cdata), first, end) if end <= storage.nbytes() else None
+
+
+def _is_of_the_program(error: BaseException) -> bool:
+    """Whether what was raised here was raised in a signal handler or tracer of the program."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__") != __name__
 
 
 def known_bytes(tensor: torch.Tensor) -> int:

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import torch
 from torch._C import DispatchKey
 
+from tierline_client import GiveBack
 from tierline_torch.tensors import compiled
 from tierline_torch.tensors.looking import tensors_of
 
@@ -96,28 +97,37 @@ class OperatorWatch(ABC):
     ) -> None:
         """Look at an operator that has run."""
 
-    def enter(self) -> None:
-        """See operators from now on."""
-        _kernels.cover()
+    def watch(self) -> None:
+        """See operators from now on, those that `cover` found."""
         _watches.append(self)
         _thread.watches += 1
         compiled.begin(_is_included, _include)
         _include(True)
 
-    def leave(self) -> None:
+    def unwatch(self) -> None:
         """See no more."""
-        _watches.remove(self)
-        _thread.watches -= 1
+        if self in _watches:
+            _watches.remove(self)
+        _thread.watches = len(_watches)
         if not _watches:
             _include(False)
             compiled.end()
 
     def __enter__(self: _Watch) -> _Watch:
-        self.enter()
+        cover()
+        self.watch()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.leave()
+        self.unwatch()
+
+
+OVER: tuple[GiveBack, ...] = (
+    partial(setattr, _thread, "watches", 0),
+    _watches.clear,
+    partial(_include, False),
+)
+"""What ends all watches of this thread when the program interrupts a job, for `afterwards`."""
 
 
 def resume() -> None:
@@ -255,7 +265,7 @@ class _Kernels:
         self._libraries: dict[str, Any] = {}
 
     def cover(self) -> None:
-        """Give operators that have none their kernel. Between two operators of this thread."""
+        """Give operators that have none their kernel."""
         if not self._libraries:
             self._begin()
         for operator in torch._ops._higher_order_ops.values():
@@ -279,6 +289,11 @@ class _Kernels:
 
 
 _kernels = _Kernels()
+
+
+def cover() -> None:
+    """Let watches see all operators that there are now. It takes a while the first time."""
+    _kernels.cover()
 
 
 def _forget() -> None:

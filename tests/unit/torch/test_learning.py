@@ -7,9 +7,14 @@ import torch
 from torch import nn
 
 from tierline_torch.arenas.selection import Run
-from tierline_torch.calls import _call, invoking
+from tierline_torch.calls import Gate, _call, invoking
 from tierline_torch.learning.module_recorder import ModuleRecorder
 from tierline_torch.tensors.weights import collect
+
+
+class Recorded(Gate):
+    def __init__(self, recorder: ModuleRecorder) -> None:
+        self.enter, self.leave = recorder.enter, recorder.leave  # type: ignore[method-assign]
 
 
 def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
@@ -19,7 +24,7 @@ def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dic
     names = {id(module): name or "root" for name, module in model.named_modules()}
     weights = collect(model.named_modules(), "cpu")
     with torch.inference_mode():
-        recorder.begin(weights)
+        recorder.begin(weights, [])
         _within(recorder, model, args)
         recorder.end()
     run: Run = recorder.run(weights)
@@ -31,7 +36,7 @@ def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 def _within(recorder: ModuleRecorder, model: nn.Module, args: tuple[Any, ...]) -> None:
-    with invoking(recorder.call):
+    with invoking(Recorded(recorder)):
         model(*args)
 
 

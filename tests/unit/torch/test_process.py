@@ -33,6 +33,7 @@ class Diary:
     wants_witness = True
     profiles = False
     waits = False
+    over = bool
     survey: Survey = ModuleSurvey()
 
     def __init__(self) -> None:

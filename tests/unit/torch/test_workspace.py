@@ -11,7 +11,7 @@ from tierline_torch.tensors.workspace import WorkspaceMeter, standing_bytes
 
 def test_the_peak_is_exact() -> None:
     meter = WorkspaceMeter()
-    meter.begin()
+    meter.begin([])
     with torch.inference_mode():
         first = torch.zeros(1000, dtype=torch.uint8)
         second = torch.zeros(3000, dtype=torch.uint8)
@@ -26,7 +26,7 @@ def test_the_peak_is_exact() -> None:
 def test_where_a_profile_is_taken_already_the_peak_is_not_known() -> None:
     meter = WorkspaceMeter()
     with profile(use_device=None, profile_memory=True) as theirs:
-        meter.begin()
+        meter.begin([])
         torch.zeros(1000, dtype=torch.uint8)
         meter.end()
     assert meter.peak_bytes is None
@@ -37,7 +37,7 @@ def test_in_another_thread_the_peak_is_not_known() -> None:
     meter = WorkspaceMeter()
 
     def job() -> None:
-        meter.begin()
+        meter.begin([])
         torch.zeros(1000, dtype=torch.uint8)
         meter.end()
 

@@ -188,6 +188,25 @@ TIERLINE_API int tierline_get_statistics(tierline_client *client, tierline_stati
 /* How many threads wait for the agent now: for the lease, at a gate, or where they faulted. */
 TIERLINE_API uint32_t tierline_waiting(const tierline_client *client);
 
+/* For code in Python: see afterwards.c. `function` gets a tuple, each item of the list `taken` no
+ * arguments, the last first; with `if_raised` only if the function raised. The caller holds the
+ * interpreter's lock. */
+typedef struct tierline_python {
+    void *(*call)(void *callable, void *arguments); /* PyObject_CallObject */
+    void *(*call_with)(void *callable, ...);        /* PyObject_CallFunctionObjArgs */
+    int64_t (*size)(void *list);                    /* PyList_Size */
+    void *(*item)(void *list, int64_t index);       /* PyList_GetItem */
+    void (*drop)(void *object);                     /* Py_DecRef */
+    void (*fetch)(void **type, void **value, void **trace);
+    void (*restore)(void *type, void *value, void *trace);
+    void (*clear)(void);
+} tierline_python;
+TIERLINE_API void *tierline_afterwards(const tierline_python *python, void *function,
+                                       void *arguments, void *taken, int if_raised);
+/* The same as an `__exit__`, whose arguments `function` gets. */
+TIERLINE_API void *tierline_exit(const tierline_python *python, void *function, void *taken,
+                                 void *kind, void *error, void *trace);
+
 /* Flag words: shared u32 counters that only grow while they are waited on. No client needed.
  * `word_wait` returns 0 once *word >= at_least, TIERLINE_E_TIMEOUT after timeout_ns at the latest
  * (0 only looks; waits longer than an hour end after an hour). */

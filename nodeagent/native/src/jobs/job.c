@@ -230,6 +230,9 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
 
 int tierline_job_end(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes) {
     int code = tl_check_usable(client);
+    if (code == 0 && job == 0) { /* asked at the end of each job, in case it was interrupted */
+        code = tl_fail(TIERLINE_E_STATE, "ending a job: none is in progress");
+    }
     return code == 0 ? client->backend->job_end(client, job, workspace_peak_bytes) : code;
 }
 
