@@ -1,22 +1,32 @@
-"""What a program is told that resizes the memory of a weight in an arena: it has a fixed size.
+"""A program that resizes the memory of a weight in an arena: the weight gets memory of its own.
 
-PyTorch's own error names neither cause nor way out, and leaves the tensor with the sizes that were
-asked for: the next forward would read past its memory. So the methods that resize are wrapped once
-a weight lies in an arena. Blind: operators that resize their `out`.
+An arena's memory has a fixed size. PyTorch's own error names neither cause nor way out, and leaves
+the tensor with the sizes that were asked for: the next forward would read past its memory. So the
+methods that resize are wrapped once a weight lies in an arena. Its tensors then view memory of the
+program's, with the same bytes, and the place in the arena is not read any more. Where an array or
+another tensor sees that memory, the program is told what to do. Blind: operators that
+resize their `out`.
 
-Invariant: a tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
+Invariants: all tensors that viewed the same memory before view the same memory after; a
+tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 
 from tierline_torch.errors import TierlineError
+from tierline_torch.ours import ours
+from tierline_torch.telling import tell
+from tierline_torch.tensors.aliases import uses
+from tierline_torch.tensors.looking import byte_range
 
 _SENTENCE = (
     "Tierline holds the memory of this weight, which cannot be resized there: give the weight "
@@ -25,6 +35,7 @@ _SENTENCE = (
 _REFUSAL = "not resizable"
 """In the error of PyTorch that is about the memory."""
 
+_Parameter = torch.nn.Parameter
 _held: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
 """Storages over arenas, by identity."""
 _wrapped: list[str] = []
@@ -52,7 +63,7 @@ def _of_storages(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         if args == (self.nbytes(),):
             return self
-        raise TierlineError(_SENTENCE)
+        return original(ours(partial(_given_back, self)), *args, **kwargs)
 
     return resize_
 
@@ -68,11 +79,43 @@ def _of_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
         except RuntimeError as error:
             if _REFUSAL not in str(error):
                 raise
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                self.set_(*before)
-            raise TierlineError(_SENTENCE) from error
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            self.set_(*before)
+        storage, before = before[0], None
+        ours(partial(_given_back, storage, self))
+        return original(self, *args, **kwargs)
 
     return resize
+
+
+def _given_back(
+    storage: torch.UntypedStorage, given: torch.Tensor | None = None
+) -> torch.UntypedStorage:
+    """Let all that views this storage view one of the program's. Raises TierlineError.
+
+    An array's memory is kept by a tensor that is no parameter, nor `given`.
+    """
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        viewers = [one for one in gc.get_objects() if _views(one, storage)]
+        known = [one for one in viewers if one is given or issubclass(type(one), _Parameter)]
+        if len(known) < len(viewers) or uses(storage) > len(viewers) + 1:
+            raise TierlineError(_SENTENCE)
+        own = torch.UntypedStorage(storage.nbytes())
+        ctypes.memmove(own.data_ptr(), storage.data_ptr(), storage.nbytes())
+        for one in viewers:
+            with torch.inference_mode(one.is_inference()):
+                view = torch.empty(0, dtype=one.dtype)
+                view.set_(own, one.storage_offset(), one.size(), one.stride())
+                one.data = view
+    tell(f"a weight of {storage.nbytes()} bytes was resized: it stays in memory of its own")
+    return own
+
+
+def _views(one: object, storage: torch.UntypedStorage) -> bool:
+    if not issubclass(type(one), torch.Tensor):  # `isinstance` would ask the object
+        return False
+    where = byte_range(one, storage.device.type)  # type: ignore[arg-type]  # it is one
+    return where is not None and where[0] == storage._cdata
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any] | None:

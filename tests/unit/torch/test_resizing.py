@@ -19,7 +19,8 @@ def _in_an_arena() -> torch.Tensor:
     base = ctypes.addressof(ctypes.c_char.from_buffer(_MEMORY))
     storage = HostWindow(base, 64).storage(0, 64)
     hold(storage)
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (8, 8), (1, 8))
+    view = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (8, 8), (1, 8))
+    return torch.nn.Parameter(view, requires_grad=False)
 
 
 WAYS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -34,8 +35,23 @@ WAYS: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_is_told_what_to_do_and_the_weight_stays_as_it_was(way: str) -> None:
+def test_it_gets_memory_of_its_own_with_the_same_bytes(way: str) -> None:
     weight = _in_an_arena()
+    other, before = torch.nn.Parameter(weight.T, False), weight.T.flatten().tolist()
+    with torch.inference_mode():
+        WAYS[way](weight)
+    memory = weight.untyped_storage()
+    assert memory.nbytes() in {0, 81, 128}
+    assert list(memory)[:64] == (before if memory.nbytes() else [])
+    assert other.untyped_storage()._cdata == memory._cdata
+    torch.empty(0, dtype=torch.uint8).set_(memory).fill_(0)
+    assert bytes(_MEMORY) == bytes(range(1, 65)), "nothing of the arena's was written"
+
+
+@pytest.mark.parametrize("way", ["view", "emptied"])
+def test_what_cannot_be_moved_is_told_and_stays_as_it_was(way: str) -> None:
+    weight = _in_an_arena()
+    array = weight.numpy()
     before = weight.clone(), weight.stride()
     with torch.inference_mode(), pytest.raises(TierlineError, match=r"Tierline holds .*clone\(\)"):
         WAYS[way](weight)
@@ -43,6 +59,7 @@ def test_it_is_told_what_to_do_and_the_weight_stays_as_it_was(way: str) -> None:
     assert weight.stride() == before[1]
     weight.data = weight.data.clone()
     WAYS[way](weight)
+    assert array[0, 0] == 1
 
 
 def test_what_needs_no_other_memory_works() -> None:
