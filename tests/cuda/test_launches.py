@@ -18,6 +18,7 @@ def test_reads_and_times_are_those_of_the_launches() -> None:
                 "LD_LIBRARY_PATH": str(build("plain") / "interposer-tests" / "simcuda"),
                 "LD_PRELOAD": preload("plain", library("plain")),
                 "SIMCUDA_STATE": str(machine),
+                "SIMCUDA_LATE": "1",
                 "TIERLINE_LIBRARY": library("plain"),
             },
         )

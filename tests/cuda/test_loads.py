@@ -15,6 +15,7 @@ def test_a_copy_that_fails_is_over_before_its_source_is_used_again() -> None:
             env={
                 "LD_LIBRARY_PATH": str(simulated_driver("plain")),
                 "SIMCUDA_STATE": str(machine / "machine"),
+                "SIMCUDA_LATE": "1",
                 "SIMCUDA_FAULT_FILE": str(machine / "faults"),
                 "SIMCUDA_H2D": "20Mi",
             },

@@ -38,6 +38,7 @@ def test_graphs_stream(flavour: str, slots: int, scenario: str) -> None:
             env={
                 "LD_LIBRARY_PATH": str(folder / "simcuda"),
                 "SIMCUDA_STATE": str(machine),
+                "SIMCUDA_LATE": "1",
                 "SIMCUDA_MEMORY": "128Mi",
                 "ASAN_OPTIONS": "detect_leaks=1",
             },

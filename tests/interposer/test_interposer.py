@@ -84,6 +84,7 @@ def machine() -> Iterator[dict[str, str]]:
     with simulated_machine() as folder:
         yield {
             "SIMCUDA_STATE": str(folder),
+            "SIMCUDA_LATE": "1",
             "SIMCUDA_MEMORY": "64Mi",
             "ASAN_OPTIONS": "detect_leaks=1",
         }

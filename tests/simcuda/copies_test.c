@@ -152,30 +152,6 @@ static void what_is_no_device_memory_is_refused(void) {
     OK(cuMemFree(device));
 }
 
-/* Memory that goes away under a queued copy is an illegal address, not a crash. */
-static void unmapped_under_way(void) {
-    CUcontext ctx;
-    CUstream stream;
-    CUdeviceptr base;
-    CUmemGenericAllocationHandle handle = kit_create(0, 2 << 20);
-    uint32_t *flags = kit_flags(NULL);
-    OK(cuMemHostRegister(flags, 4096, 0));
-    OK(cuMemAddressReserve(&base, 2 << 20, 0, 0, 0));
-    OK(cuMemMap(base, 2 << 20, 0, handle, 0));
-    OK(kit_allow(base, 2 << 20, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    OK(cuCtxCreate(&ctx, NULL, 0, 0));
-    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    OK(cuStreamWaitValue32(stream, (CUdeviceptr)(uintptr_t)flags, 1, 0));
-    OK(cuMemcpyHtoDAsync(base, pinned, 1 << 20, stream));
-    OK(cuMemUnmap(base, 2 << 20));
-    kit_set(flags, 1);
-    FAILS(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-    OK(cuCtxDestroy(ctx));
-    OK(cuMemHostUnregister(flags));
-    OK(cuMemAddressFree(base, 2 << 20));
-    OK(cuMemRelease(handle));
-}
-
 /* Two pieces that were pinned one by one are not one piece. */
 static void across_pieces(void) {
     CUdeviceptr device;
@@ -208,7 +184,6 @@ int main(void) {
     rows_and_boxes();
     fills_of_each_width();
     what_is_no_device_memory_is_refused();
-    unmapped_under_way();
     across_pieces();
     OK(cuMemFreeHost(memory));
     return 0;

@@ -27,13 +27,17 @@ gpu_plan = functools.partial(plan, extent_bytes=EXTENT_BYTES)
 
 
 def gpu_environment(machine: Path, **settings: str) -> dict[str, str]:
-    """What shows a process the GPUs with their state in `machine`; settings as in simcuda.h."""
+    """What shows a process the GPUs with their state in `machine`; settings as in simcuda.h.
+
+    Work ends late, unless the settings say LATE="0".
+    """
     if "TIERLINE_TESTS_ON_GPU" in os.environ:
         return {}
     return {
         "LD_LIBRARY_PATH": str(simulated_driver("plain")),
         "SIMCUDA_STATE": str(machine / "machine"),
         "SIMCUDA_FAULT_FILE": str(machine / "faults"),
+        "SIMCUDA_LATE": "1",
         **{f"SIMCUDA_{name}": value for name, value in settings.items()},
     }
 

@@ -191,29 +191,97 @@ static CUresult run_wide(CUcontext ctx, const unsigned char *parameters) {
     return CUDA_SUCCESS;
 }
 
+static unsigned spans_none(const unsigned char *parameters, struct span *spans) {
+    (void)parameters;
+    (void)spans;
+    return 0;
+}
+
+static unsigned spans_axpy(const unsigned char *parameters, struct span *spans) {
+    uint32_t count;
+    memcpy(&count, parameters + 20, sizeof count);
+    uint64_t bytes = (uint64_t)count * sizeof(float);
+    spans[0] = (struct span){word_at(parameters, 0), bytes};
+    spans[1] = (struct span){word_at(parameters, 8), bytes};
+    return 2;
+}
+
+static unsigned spans_fill(const unsigned char *parameters, struct span *spans) {
+    spans[0] = (struct span){word_at(parameters, 0), word_at(parameters, 16) * 8};
+    return 1;
+}
+
+static unsigned spans_hash(const unsigned char *parameters, struct span *spans) {
+    spans[0] = (struct span){word_at(parameters, 0), word_at(parameters, 8)};
+    spans[1] = (struct span){word_at(parameters, 16), 8};
+    return 2;
+}
+
+static unsigned spans_gemm_like(const unsigned char *parameters, struct span *spans) {
+    spans[0] = (struct span){word_at(parameters, 0), word_at(parameters, 8)};
+    spans[1] = (struct span){word_at(parameters, 16), 8};
+    spans[2] = (struct span){word_at(parameters, 24), 8};
+    return 3;
+}
+
+static unsigned spans_gemm_apart(const unsigned char *parameters, struct span *spans) {
+    return spans_gemm_like(parameters + 16, spans);
+}
+
+static unsigned spans_gemm_struct(const unsigned char *parameters, struct span *spans) {
+    struct simcuda_gemm gemm;
+    memcpy(&gemm, parameters, sizeof gemm);
+    spans[0] = (struct span){gemm.a, gemm.a_bytes};
+    spans[1] = (struct span){gemm.b, gemm.b_bytes};
+    spans[2] = (struct span){gemm.in, 8};
+    spans[3] = (struct span){gemm.out, 8};
+    return 4;
+}
+
+/* What the array names is not known before it is read. */
+static unsigned spans_gemm_array(const unsigned char *parameters, struct span *spans) {
+    spans[0] = (struct span){word_at(parameters, 0), word_at(parameters, 8) * 8};
+    spans[1] = (struct span){word_at(parameters, 24), 8};
+    spans[2] = (struct span){word_at(parameters, 32), 8};
+    return 3;
+}
+
 const struct builtin builtins[BUILTIN_COUNT] = {
-    {"sim_spin", 8, 1, {{0, 8}}, run_spin},
-    {"sim_axpy", 24, 4, {{0, 8}, {8, 8}, {16, 4}, {20, 4}}, run_axpy},
-    {"sim_fill", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_fill},
-    {"sim_hash", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_hash},
-    {"sim_gemm_like", 40, 5, {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}}, run_gemm_like},
+    {"sim_spin", 8, 1, {{0, 8}}, run_spin, spans_none},
+    {"sim_axpy", 24, 4, {{0, 8}, {8, 8}, {16, 4}, {20, 4}}, run_axpy, spans_axpy},
+    {"sim_fill", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_fill, spans_fill},
+    {"sim_hash", 24, 3, {{0, 8}, {8, 8}, {16, 8}}, run_hash, spans_hash},
+    {"sim_gemm_like",
+     40,
+     5,
+     {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}},
+     run_gemm_like,
+     spans_gemm_like},
     {"sim_gemm_apart",
      56,
      6,
      {{0, 4}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}},
-     run_gemm_apart},
+     run_gemm_apart,
+     spans_gemm_apart},
     {"sim_gemm_struct",
      sizeof(struct simcuda_gemm),
      1,
      {{0, sizeof(struct simcuda_gemm)}},
-     run_gemm_struct},
-    {"sim_gemm_array", 40, 5, {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}}, run_gemm_array},
+     run_gemm_struct,
+     spans_gemm_struct},
+    {"sim_gemm_array",
+     40,
+     5,
+     {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}},
+     run_gemm_array,
+     spans_gemm_array},
     {"sim_wide",
      sizeof(struct simcuda_wide) + 64,
      9,
      {{0, 512}, {512, 8}, {520, 8}, {528, 8}, {536, 8}, {544, 8}, {552, 8}, {560, 8}, {568, 8}},
-     run_wide},
-    {"sim_trap", 0, 0, {{0, 0}}, run_trap},
+     run_wide,
+     spans_none},
+    {"sim_trap", 0, 0, {{0, 0}}, run_trap, spans_none},
 };
 
 const struct builtin *builtin_find(const char *name) {

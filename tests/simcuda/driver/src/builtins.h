@@ -3,8 +3,13 @@
 
 #include <cuda.h>
 #include <stddef.h>
+#include <stdint.h>
 
-enum { BUILTIN_COUNT = 10, BUILTIN_MOST_PARAMETERS = 9 };
+enum { BUILTIN_COUNT = 10, BUILTIN_MOST_PARAMETERS = 9, BUILTIN_MOST_SPANS = 4 };
+
+struct span {
+    uint64_t begin, bytes;
+};
 
 struct builtin {
     const char *name;
@@ -15,6 +20,8 @@ struct builtin {
     } parameters[BUILTIN_MOST_PARAMETERS];
     /* Runs to its end; gives up without an error when the context is over. */
     CUresult (*run)(CUcontext ctx, const unsigned char *parameters);
+    /* The memory that its parameters name; returns how many spans. */
+    unsigned (*spans)(const unsigned char *parameters, struct span *spans);
 };
 
 extern const struct builtin builtins[BUILTIN_COUNT];

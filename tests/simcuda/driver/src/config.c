@@ -15,8 +15,8 @@
 const char *const engine_names[ENGINE_COUNT] = {"h2d", "d2h", "d2d", "peer", "compute"};
 
 /* Settings that other modules read themselves. */
-static const char *const elsewhere[] = {"STATE",      "CONFIG", "FAULTS",
-                                        "FAULT_FILE", "REPORT", "CALLS_WAIT"};
+static const char *const elsewhere[] = {"STATE",  "CONFIG",     "FAULTS", "FAULT_FILE",
+                                        "REPORT", "CALLS_WAIT", "LATE"};
 
 static bool parse_count(const char *text, uint64_t *value) {
     char *end = NULL;

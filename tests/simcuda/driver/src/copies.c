@@ -1,8 +1,9 @@
 /* The calls that copy: by direction, by unified address, between devices, and of boxes of rows.
  *
  * A call checks what it can see and submits one copy; the worker of the stream moves the bytes
- * (transfers.c). Copies of pageable memory end before the call returns. Array memory is not
- * simulated.
+ * (transfers.c). As the driver's documents say ("API synchronization behavior"), copies into
+ * pageable memory end before the call returns; of copies from pageable memory to a device the call
+ * returns when it has taken the bytes. Array memory is not simulated.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,9 +40,18 @@ static CUresult submit(CUstream handle, struct copy copy, bool wait) {
     if (result != CUDA_SUCCESS || copy.width == 0 || copy.height == 0 || copy.depth == 0) {
         return result;
     }
+    bool takes = copy_reads_pageable(&copy) && !copy_writes_pageable(&copy);
+    bool ends = !takes && (wait || copy_reads_pageable(&copy) || copy_writes_pageable(&copy));
     struct work work = {.kind = WORK_COPY, .copy = copy};
-    return wait || copy_touches_pageable(&copy) ? stream_submit_and_wait(stream, work_copy(&work))
-                                                : stream_submit(stream, work_copy(&work), NULL);
+    work.copy.staged = takes;
+    if (takes && wait) { /* "a stream sync is performed before the copy is initiated" */
+        result = stream_submit_and_wait(stream, calloc(1, sizeof work));
+    }
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return ends ? stream_submit_and_wait(stream, work_copy(&work))
+                : stream_submit(stream, work_copy(&work), NULL);
 }
 
 CUresult IMPL(cuMemcpyHtoDAsync_v2)(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,

@@ -152,7 +152,7 @@ CUresult IMPL(cuEventQuery)(CUevent hEvent) {
         return result;
     }
     struct fence *fence = event_fence(hEvent);
-    bool done = fence == NULL || fence_is_done(fence, NULL);
+    bool done = fence == NULL || fence_is_seen_done(hEvent->ctx, fence);
     fence_release(fence);
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

@@ -20,6 +20,7 @@
 #include "objects.h"
 #include "standing.h"
 #include "streams.h"
+#include "touches.h"
 
 enum { PAUSE_NS = 100000 };
 
@@ -53,6 +54,16 @@ void run_free(struct run *run) {
     }
     free(run->steps);
     free(run);
+}
+
+bool run_touches(const struct run *run, uint64_t base, uint64_t size) {
+    for (size_t i = 0; i < run->count; i++) {
+        const struct work *work = run->steps[i].work;
+        if (work != NULL && work_touches(work, base, size)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The events that a launch waits for and records are those of the moment of the launch. */

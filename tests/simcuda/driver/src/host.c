@@ -72,6 +72,7 @@ CUresult IMPL(cuMemFreeHost)(void *p) {
     if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    streams_check_untouched(base, range.size, "a free");
     result = streams_drain(range.ctx);
     if (!ranges_remove(base, 1U << RANGE_HOST, &range)) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -132,6 +133,7 @@ CUresult IMPL(cuMemHostUnregister)(void *p) {
     if (!ranges_find(base, &range) || range.base != base || range.kind != RANGE_REGISTERED) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     }
+    streams_check_untouched(base, range.size, "an unregistering");
     result = streams_drain(range.ctx);
     if (!ranges_remove(base, 1U << RANGE_REGISTERED, &range)) {
         return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;

@@ -55,6 +55,17 @@ static bool operation_of(const CUstreamBatchMemOpParams *params, struct operatio
     return true;
 }
 
+bool memops_touch(const struct memops *memops, uint64_t base, uint64_t size) {
+    for (unsigned i = 0; i < memops->count; i++) {
+        struct operation operation;
+        operation_of(&memops->operations[i], &operation);
+        if (!operation.barrier && operation.address >= base && operation.address < base + size) {
+            return true;
+        }
+    }
+    return false;
+}
+
 CUresult memops_check(CUcontext ctx, const CUstreamBatchMemOpParams *operations, unsigned count) {
     if (operations == NULL || count == 0) {
         return CUDA_ERROR_INVALID_VALUE;

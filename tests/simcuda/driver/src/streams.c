@@ -1,18 +1,33 @@
 /* Queues, fences and the workers that empty them. See streams.h. */
 #include "streams.h"
 
+#include <execinfo.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "capture.h"
 #include "entry.h"
+#include "lateness.h"
 #include "objects.h"
+#include "touches.h"
+#include "transfers.h"
+
+enum { STACK_FRAMES = 24 };
 
 struct task {
     struct task *next;
+    struct task *newer, **older; /* in the list of all that has not ended */
+    CUcontext ctx;
     struct work *work;
     struct fence *fence;
+    uint64_t late_ns;
+    int frames;
+    void *stack[STACK_FRAMES]; /* of the call that submitted it */
     size_t after_count;
     struct fence *after[];
 };
@@ -27,6 +42,7 @@ struct own_stream {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER; /* a fence is done, or a context over */
+static struct task *unended;
 static uint64_t next_stream_id = 1;
 static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
@@ -89,8 +105,29 @@ static bool context_ended(CUcontext ctx) {
     return atomic_load(&ctx->ending) || atomic_load(&ctx->error) != CUDA_SUCCESS;
 }
 
+/* What the fence ends, and all that comes before it, is late no more. Under the lock. */
+static void fence_demand(CUcontext ctx, const struct fence *fence) {
+    for (CUstream stream = ctx->streams; stream != NULL; stream = stream->next) {
+        if (stream->id == fence->stream && stream->demanded < fence->number) {
+            stream->demanded = fence->number;
+            pthread_cond_broadcast(&progress);
+        }
+    }
+}
+
+bool fence_is_seen_done(CUcontext ctx, struct fence *fence) {
+    pthread_mutex_lock(&lock);
+    bool done = fence->done;
+    if (!done) {
+        fence_demand(ctx, fence);
+    }
+    pthread_mutex_unlock(&lock);
+    return done;
+}
+
 void fence_wait(CUcontext ctx, struct fence *fence) {
     pthread_mutex_lock(&lock);
+    fence_demand(ctx, fence);
     while (!fence->done && !context_ended(ctx)) {
         pthread_cond_wait(&progress, &lock);
     }
@@ -133,6 +170,77 @@ static void stream_leave(CUstream stream) {
     pthread_cond_broadcast(&progress);
 }
 
+static bool is_demanded(CUstream stream, const struct task *task) {
+    return stream->demanded >= task->fence->number;
+}
+
+/* Under the lock. */
+static void task_await_others(CUstream stream, struct task *task) {
+    for (size_t i = 0; i < task->after_count; i++) {
+        while (!task->after[i]->done && !context_ended(stream->ctx)) {
+            if (is_demanded(stream, task)) {
+                fence_demand(stream->ctx, task->after[i]);
+            }
+            pthread_cond_wait(&progress, &lock);
+        }
+        fence_drop(task->after[i]);
+    }
+}
+
+/* Under the lock. */
+static void task_be_late(CUstream stream, const struct task *task) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + task->late_ns;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    int waited = task->late_ns > 0 ? 0 : -1;
+    while (waited == 0 && !is_demanded(stream, task) && !context_ended(stream->ctx)) {
+        waited = pthread_cond_timedwait(&progress, &lock, &until);
+    }
+}
+
+/* Under the lock. */
+static void task_enter(struct task *task) {
+    task->newer = unended;
+    task->older = &unended;
+    if (unended != NULL) {
+        unended->older = &task->newer;
+    }
+    unended = task;
+}
+
+static void task_leave(struct task *task) {
+    *task->older = task->newer;
+    if (task->newer != NULL) {
+        task->newer->older = task->older;
+    }
+}
+
+void streams_check_untouched(uint64_t base, uint64_t size, const char *what) {
+    pthread_mutex_lock(&lock);
+    const struct task *task = unended;
+    while (task != NULL && (context_ended(task->ctx) || !work_touches(task->work, base, size))) {
+        task = task->newer;
+    }
+    if (task == NULL) {
+        pthread_mutex_unlock(&lock);
+        return;
+    }
+    void *stack[STACK_FRAMES];
+    int frames = backtrace(stack, STACK_FRAMES);
+    fprintf(stderr,
+            "simcuda: fault: %s of %#llx (%llu bytes) while %s that may touch them has not ended; "
+            "the call:\n",
+            what, (unsigned long long)base, (unsigned long long)size, work_name(task->work));
+    fflush(stderr);
+    backtrace_symbols_fd(stack, frames, STDERR_FILENO);
+    fprintf(stderr, "simcuda: it was submitted by:\n");
+    fflush(stderr);
+    backtrace_symbols_fd(task->stack, task->frames, STDERR_FILENO);
+    abort();
+}
+
 static void *stream_work(void *argument) {
     CUstream stream = argument;
     CUcontext ctx = stream->ctx;
@@ -140,12 +248,8 @@ static void *stream_work(void *argument) {
     prctl(PR_SET_TIMERSLACK, 1);
     pthread_mutex_lock(&lock);
     for (struct task *task; (task = stream_next(stream)) != NULL;) {
-        for (size_t i = 0; i < task->after_count; i++) {
-            while (!task->after[i]->done && !context_ended(ctx)) {
-                pthread_cond_wait(&progress, &lock);
-            }
-            fence_drop(task->after[i]);
-        }
+        task_await_others(stream, task);
+        task_be_late(stream, task);
         pthread_mutex_unlock(&lock);
         /* A callback learns of the error; all other work of a dead context is dropped. */
         if (!context_is_over(ctx) || task->work->kind == WORK_CALLBACK) {
@@ -154,6 +258,9 @@ static void *stream_work(void *argument) {
                 context_fail(ctx, result);
             }
         }
+        pthread_mutex_lock(&lock);
+        task_leave(task);
+        pthread_mutex_unlock(&lock);
         work_free(task->work);
         pthread_mutex_lock(&lock);
         fence_finish(task->fence);
@@ -286,9 +393,9 @@ CUresult stream_resolve(CUstream handle, CUstream *stream) {
     return CUDA_SUCCESS;
 }
 
-/* The fences that new work of the stream must follow by the rules of the legacy stream. Under the
- * lock. */
-static size_t stream_barriers(CUstream stream, struct fence **fences) {
+/* The fences that new work of the stream must follow by the rules of the legacy stream; `demand`:
+ * none of them is late any more. Under the lock. */
+static size_t stream_barriers(CUstream stream, struct fence **fences, bool demand) {
     CUcontext ctx = stream->ctx;
     size_t count = 0;
     bool legacy = stream == ctx->legacy;
@@ -296,6 +403,9 @@ static size_t stream_barriers(CUstream stream, struct fence **fences) {
         bool ordered = legacy ? !(other->flags & CU_STREAM_NON_BLOCKING) : other == ctx->legacy;
         if (other == stream || !ordered || other->tail == NULL || other->tail->done) {
             continue;
+        }
+        if (demand) {
+            fence_demand(ctx, other->tail);
         }
         if (fences != NULL) {
             other->tail->holders++;
@@ -310,9 +420,11 @@ static size_t stream_barriers(CUstream stream, struct fence **fences) {
 static CUresult stream_enqueue(CUstream stream, struct work *work, struct fence *after,
                                struct fence **fence) {
     struct fence *end = fence_new();
+    void *stack[STACK_FRAMES];
+    int frames = backtrace(stack, STACK_FRAMES);
     pthread_mutex_lock(&lock);
     bool blocking = !(stream->flags & CU_STREAM_NON_BLOCKING);
-    size_t most = (blocking ? stream_barriers(stream, NULL) : 0) + 1;
+    size_t most = (blocking ? stream_barriers(stream, NULL, false) : 0) + 1;
     struct task *task = calloc(1, sizeof *task + most * sizeof(struct fence *));
     if (task == NULL || end == NULL) {
         pthread_mutex_unlock(&lock);
@@ -321,10 +433,16 @@ static CUresult stream_enqueue(CUstream stream, struct work *work, struct fence 
         work_free(work);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    task->ctx = stream->ctx;
     task->work = work;
     task->fence = end;
+    task->late_ns = lateness_next(work);
+    task->frames = frames;
+    memcpy(task->stack, stack, sizeof stack);
+    end->stream = stream->id;
+    end->number = ++stream->submitted;
     if (blocking) {
-        task->after_count = stream_barriers(stream, task->after);
+        task->after_count = stream_barriers(stream, task->after, false);
     }
     if (after != NULL) {
         after->holders++;
@@ -339,6 +457,7 @@ static CUresult stream_enqueue(CUstream stream, struct work *work, struct fence 
     }
     *stream->last = task;
     stream->last = &task->next;
+    task_enter(task);
     pthread_cond_signal(&stream->wake);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
@@ -353,7 +472,14 @@ CUresult stream_submit(CUstream stream, struct work *work, struct fence **fence)
     }
     bool captured = false;
     CUresult result = capture_work(stream, work, &captured);
-    return captured ? result : stream_enqueue(stream, work, NULL, fence);
+    if (captured) {
+        return result;
+    }
+    if (work->kind == WORK_COPY && work->copy.staged && !copy_stage(&work->copy)) {
+        work_free(work);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return stream_enqueue(stream, work, NULL, fence);
 }
 
 CUresult stream_submit_and_wait(CUstream stream, struct work *work) {
@@ -400,6 +526,9 @@ CUresult streams_drain(CUcontext ctx) {
         while (busy != NULL && (busy->tail == NULL || busy->tail->done)) {
             busy = busy->next;
         }
+        if (busy != NULL) {
+            fence_demand(ctx, busy->tail);
+        }
         if (busy == NULL || context_ended(ctx)) {
             break;
         }
@@ -412,8 +541,11 @@ CUresult streams_drain(CUcontext ctx) {
 bool stream_is_idle(CUstream stream) {
     pthread_mutex_lock(&lock);
     bool idle = stream->tail == NULL || stream->tail->done;
+    if (!idle) { /* asking is a demand, too */
+        fence_demand(stream->ctx, stream->tail);
+    }
     if (stream == stream->ctx->legacy) {
-        idle = idle && stream_barriers(stream, NULL) == 0;
+        idle = stream_barriers(stream, NULL, true) == 0 && idle;
     }
     pthread_mutex_unlock(&lock);
     return idle;

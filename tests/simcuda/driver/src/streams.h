@@ -5,6 +5,8 @@
  * that comes first. Work only ever waits for fences of work submitted before it, so queues cannot
  * wait for each other in a circle.
  *
+ * Work may end late (lateness.h): what a thread of the program waits or asks for does not.
+ *
  * Invariant: one lock guards all queues and fences; no work runs and nobody's code is called under
  * it.
  */
@@ -20,7 +22,8 @@
 struct fence {
     unsigned holders;
     bool done;
-    uint64_t time_ns; /* CLOCK_MONOTONIC, when done */
+    uint64_t time_ns;        /* CLOCK_MONOTONIC, when done */
+    uint64_t stream, number; /* whose work it ends, and the how many-th; 0 of a graph's node */
 };
 
 struct capture; /* capture.c */
@@ -31,8 +34,10 @@ struct CUstream_st {
     int priority;
     uint64_t id;
     bool closing;
-    struct task *first, **last; /* the queue */
-    struct fence *tail;         /* of the newest work; NULL before any */
+    uint64_t submitted, demanded; /* numbers of works: the last one, and up to which one a thread of
+                                     the program waits */
+    struct task *first, **last;   /* the queue */
+    struct fence *tail;           /* of the newest work; NULL before any */
     pthread_cond_t wake;
     CUstream next; /* in the context */
     /* A stream is captured into at most one graph at a time; guarded by the lock of capture.c. */
@@ -68,11 +73,16 @@ struct fence *fence_hold(struct fence *fence);
 void fence_release(struct fence *fence);
 void fence_complete(struct fence *fence);
 bool fence_is_done(struct fence *fence, uint64_t *time_ns);
+/* The same, asked by the program: what it asks for is not late any more. */
+bool fence_is_seen_done(CUcontext ctx, struct fence *fence);
 /* Until it is done or the context is over. */
 void fence_wait(CUcontext ctx, struct fence *fence);
 
 /* Waits for everything submitted to the context so far. */
 CUresult streams_drain(CUcontext ctx);
+/* Ends the process, with the call's stack and that of the other side, if work that was submitted
+ * and has not ended may touch these bytes. `what` is what is about to become of them. */
+void streams_check_untouched(uint64_t base, uint64_t size, const char *what);
 /* Stops and removes all streams of a context, whatever they wait for. */
 void streams_end(CUcontext ctx);
 /* Makes every waiter look again whether its context is over. */

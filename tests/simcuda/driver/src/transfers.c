@@ -7,6 +7,7 @@
  */
 #include "transfers.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "ranges.h"
@@ -79,25 +80,53 @@ static bool side_allowed(CUcontext ctx, uint64_t address, uint64_t bytes, bool o
            (place != HOST_MEMORY && ranges_would_allow(address, bytes, place, writing));
 }
 
+uint64_t copy_read_bytes(const struct copy *copy) {
+    return extent_of(copy->source_pitch, copy->source_slice, copy->width, copy->height,
+                     copy->depth);
+}
+
+uint64_t copy_written_bytes(const struct copy *copy) {
+    return extent_of(copy->target_pitch, copy->target_slice, copy->width, copy->height,
+                     copy->depth);
+}
+
 CUresult copy_check(CUcontext ctx, const struct copy *copy) {
     if (copy->width == 0 || copy->height == 0 || copy->depth == 0) {
         return CUDA_SUCCESS;
     }
-    uint64_t read =
-        extent_of(copy->source_pitch, copy->source_slice, copy->width, copy->height, copy->depth);
-    uint64_t written =
-        extent_of(copy->target_pitch, copy->target_slice, copy->width, copy->height, copy->depth);
-    return side_allowed(ctx, copy->source, read, copy->source_on_host, false) &&
-                   side_allowed(ctx, copy->target, written, copy->target_on_host, true)
+    return side_allowed(ctx, copy->source, copy_read_bytes(copy), copy->source_on_host, false) &&
+                   side_allowed(ctx, copy->target, copy_written_bytes(copy), copy->target_on_host,
+                                true)
                ? CUDA_SUCCESS
                : CUDA_ERROR_INVALID_VALUE;
 }
 
-bool copy_touches_pageable(const struct copy *copy) {
-    bool source_known, target_known;
-    place_of(copy->source, &source_known);
-    place_of(copy->target, &target_known);
-    return !source_known || !target_known;
+bool copy_writes_pageable(const struct copy *copy) {
+    bool known;
+    place_of(copy->target, &known);
+    return !known;
+}
+
+bool copy_reads_pageable(const struct copy *copy) {
+    bool known;
+    place_of(copy->source, &known);
+    return !known;
+}
+
+bool copy_stage(struct copy *copy) {
+    unsigned char *bytes = malloc(copy_read_bytes(copy));
+    if (bytes == NULL) {
+        return false;
+    }
+    for (size_t slice = 0; slice < copy->depth; slice++) {
+        for (size_t line = 0; line < copy->height; line++) {
+            uint64_t at = slice * copy->source_slice + line * copy->source_pitch;
+            memcpy(bytes + at, pointer(copy->source + at), copy->width);
+        }
+    }
+    copy->staging = bytes;
+    copy->source = (uint64_t)(uintptr_t)bytes;
+    return true;
 }
 
 /* Under ranges_hold. */

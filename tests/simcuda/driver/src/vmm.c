@@ -24,6 +24,7 @@
 #include "entry.h"
 #include "memory.h"
 #include "standing.h"
+#include "streams.h"
 
 struct physical {
     uint64_t handle;
@@ -414,6 +415,7 @@ CUresult IMPL(cuMemUnmap)(CUdeviceptr ptr, size_t size) {
     if (size == 0 || !ranges_whole(ptr, size, 1U << RANGE_MAPPING)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    streams_check_untouched(ptr, size, "an unmapping");
     pthread_mutex_lock(&lock);
     struct range range;
     for (uint64_t at = ptr; at < ptr + size; at += range.size) {
@@ -481,6 +483,7 @@ CUresult IMPL(cuMemSetAccess)(CUdeviceptr ptr, size_t size, const CUmemAccessDes
             }
         }
     }
+    streams_check_untouched(ptr, size, "a change of access");
     struct access_change change = {desc, count};
     return ranges_edit(ptr, size, access_set, &change);
 }

@@ -65,6 +65,9 @@ void work_free(struct work *work) {
     case WORK_MEMOPS:
         free(work->memops.operations);
         break;
+    case WORK_COPY:
+        free(work->copy.staging);
+        break;
     case WORK_CHILD:
         if (work->child != NULL) {
             graph_free(work->child);

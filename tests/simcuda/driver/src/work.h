@@ -42,6 +42,8 @@ struct copy {
     size_t width, height, depth;
     bool source_on_host,
         target_on_host; /* as the caller named them, for cuGraphMemcpyNodeGetParams */
+    bool staged;        /* the call takes the source's bytes and returns before they arrive */
+    void *staging;      /* these bytes, once taken; owned */
 };
 
 struct fill {
