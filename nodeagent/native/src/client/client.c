@@ -6,6 +6,7 @@
 #include "client/client.h"
 
 #include "arena/addresses.h"
+#include "cuda/upload.h"
 #include "gates/backend.h"
 #include "jobs/host.h"
 #include "lease/workspace.h"
@@ -224,6 +225,7 @@ void tl_close(tierline_client *client) {
     tl_connection_close(&client->connection);
     tl_open_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
     if (client->staging != NULL) {
+        tl_upload_unpin();
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);
     }
     free(client);

@@ -2,14 +2,16 @@
  * read-only into one range of device addresses. See arena.h.
  *
  * In addition each ring slot is mapped once more, for writing, at addresses that no program knows;
- * see stand_in.h.
+ * see stand_in.h. A private copy is written at such addresses, too, before it takes its place.
  *
- * Invariant: a mapping changes only while nothing on the GPU can read the arena; a caller of
- * restore or tl_device_replace has waited for that.
+ * Invariant: no operation is under way on a range whose mapping, access or owner changes. One
+ * function changes mappings that programs know: `change`. What only the library writes has ended
+ * when tl_upload returns.
  */
 #include "cuda/device_memory.h"
 
 #include "cuda/cuda.h"
+#include "cuda/upload.h"
 #include "entry/lifecycle.h"
 #include "memory/ranges.h"
 #include "wire/error.h"
@@ -100,29 +102,38 @@ static void forget_tables(struct tl_device_arena *gpu) {
     *gpu = (struct tl_device_arena){0};
 }
 
+static void give_back(struct tl_arena *arena) {
+    struct tl_device_arena *gpu = &arena->on_device;
+    for (uint32_t e = 0; e < gpu->mapped; e++) {
+        TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
+    }
+    for (uint32_t s = 0; s < gpu->slots_mapped; s++) {
+        TL_CUDA(HOOK, cuMemUnmap, slot_address(arena, s), arena->extent_bytes);
+    }
+    release_handles(gpu->private, arena->extent_count);
+    release_handles(gpu->resident, arena->extent_count);
+    release_handles(gpu->ring, TL_MAX_RING_SLOTS);
+    TL_CUDA(HOOK, cuMemAddressFree, (uint64_t)(uintptr_t)arena->base, tl_arena_bytes(arena));
+    if (gpu->slots != 0) {
+        TL_CUDA(HOOK, cuMemAddressFree, gpu->slots, slots_bytes(arena));
+    }
+    if (gpu->desk != 0) {
+        TL_CUDA(HOOK, cuMemAddressFree, gpu->desk, arena->extent_bytes);
+    }
+    if (gpu->registered) {
+        TL_CUDA(HOOK, cuMemHostUnregister, arena->control);
+    }
+}
+
 static void release(struct tl_arena *arena) {
     struct tl_device_arena *gpu = &arena->on_device;
     struct range shown;
     (void)ranges_remove((uint64_t)(uintptr_t)arena->base, RANGE_WEIGHTS, &shown);
+    /* While the GPU cannot be waited for, as a stream is captured, all stays mapped until the
+     * process ends. */
     if (arena->base != NULL && tl_cuda_enter(gpu->context)) {
-        if (gpu->mapped > 0) {
-            TL_CUDA(USED, cuCtxSynchronize);
-        }
-        for (uint32_t e = 0; e < gpu->mapped; e++) {
-            TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
-        }
-        for (uint32_t s = 0; s < gpu->slots_mapped; s++) {
-            TL_CUDA(HOOK, cuMemUnmap, slot_address(arena, s), arena->extent_bytes);
-        }
-        release_handles(gpu->private, arena->extent_count);
-        release_handles(gpu->resident, arena->extent_count);
-        release_handles(gpu->ring, TL_MAX_RING_SLOTS);
-        TL_CUDA(HOOK, cuMemAddressFree, (uint64_t)(uintptr_t)arena->base, tl_arena_bytes(arena));
-        if (gpu->slots != 0) {
-            TL_CUDA(HOOK, cuMemAddressFree, gpu->slots, slots_bytes(arena));
-        }
-        if (gpu->registered) {
-            TL_CUDA(HOOK, cuMemHostUnregister, arena->control);
+        if (gpu->mapped == 0 || tl_cuda_synchronise() != ABI_CAPTURE_UNSUPPORTED) {
+            give_back(arena);
         }
         tl_cuda_leave();
     }
@@ -185,10 +196,14 @@ static uint64_t handle_of(const struct tl_arena *arena, uint32_t extent) {
                                     : gpu->ring[index % arena->ring_slots];
 }
 
-static int map_one(const struct tl_arena *arena, uint32_t extent, uint64_t handle) {
-    return tl_cuda_check(
-        TL_CUDA(HOOK, cuMemMap, address_of(arena, extent), arena->extent_bytes, 0, handle, 0),
-        "mapping an extent");
+static int map_at(const struct tl_arena *arena, uint64_t address, uint64_t handle) {
+    return tl_cuda_check(TL_CUDA(HOOK, cuMemMap, address, arena->extent_bytes, 0, handle, 0),
+                         "mapping an extent");
+}
+
+static int reserve_anywhere(uint64_t *address, uint64_t bytes) {
+    return tl_cuda_check(TL_CUDA(HOOK, cuMemAddressReserve, address, bytes, ALIGNMENT_BYTES, 0, 0),
+                         "reserving device addresses");
 }
 
 static int map_slots(struct tl_arena *arena) {
@@ -196,13 +211,9 @@ static int map_slots(struct tl_arena *arena) {
     if (arena->ring_slots == 0) {
         return 0;
     }
-    int code = tl_cuda_check(
-        TL_CUDA(HOOK, cuMemAddressReserve, &gpu->slots, slots_bytes(arena), ALIGNMENT_BYTES, 0, 0),
-        "reserving device addresses");
+    int code = reserve_anywhere(&gpu->slots, slots_bytes(arena));
     for (; gpu->slots_mapped < arena->ring_slots && code == 0; gpu->slots_mapped += code == 0) {
-        code = tl_cuda_check(TL_CUDA(HOOK, cuMemMap, slot_address(arena, gpu->slots_mapped),
-                                     arena->extent_bytes, 0, gpu->ring[gpu->slots_mapped], 0),
-                             "mapping a ring slot");
+        code = map_at(arena, slot_address(arena, gpu->slots_mapped), gpu->ring[gpu->slots_mapped]);
     }
     return code == 0 ? allow(arena, gpu->slots, slots_bytes(arena), ABI_ACCESS_READ_WRITE) : code;
 }
@@ -225,11 +236,12 @@ static int map_all(struct tl_arena *arena) {
     }
     int code = 0;
     for (; gpu->mapped < arena->extent_count && code == 0; gpu->mapped += code == 0) {
-        code = map_one(arena, gpu->mapped, handle_of(arena, gpu->mapped));
+        code = map_at(arena, address_of(arena, gpu->mapped), handle_of(arena, gpu->mapped));
     }
     code = code == 0 ? allow(arena, address_of(arena, 0), tl_arena_bytes(arena), ABI_ACCESS_READ)
                      : code;
     code = code == 0 ? map_slots(arena) : code;
+    code = code == 0 ? reserve_anywhere(&gpu->desk, arena->extent_bytes) : code;
     if (code == 0) {
         show(arena);
     }
@@ -246,18 +258,42 @@ static int protect(struct tl_arena *arena, uint32_t first, uint32_t end, bool re
     return 0;
 }
 
-/* Takes what is mapped in an extent's place away, and maps another handle there. */
-static int exchange(struct tl_arena *arena, uint32_t extent, uint64_t handle, int flags) {
+static uint64_t mapped_at(const struct tl_arena *arena, uint32_t extent) {
+    uint64_t private = arena->on_device.private[extent];
+    return private != 0 ? private : handle_of(arena, extent);
+}
+
+/* Makes an extent's place show the handle, with that access, when the GPU has done all that it was
+ * given; TIERLINE_E_SYSTEM, with nothing changed, if that cannot be known. Should the driver
+ * refuse, the place shows what it showed before, or nothing. */
+static int change(const struct tl_arena *arena, uint32_t extent, uint64_t handle, int flags) {
     uint64_t place = address_of(arena, extent);
-    int code =
+    uint64_t before = mapped_at(arena, extent);
+    int code = tl_cuda_check(tl_cuda_synchronise(), "waiting for what may use an extent");
+    if (code != 0 || handle == before) {
+        return code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
+    }
+    code =
         tl_cuda_check(TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes), "unmapping an extent");
-    code = code == 0 ? map_one(arena, extent, handle) : code;
-    return code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
+    if (code != 0) {
+        return code;
+    }
+    code = map_at(arena, place, handle);
+    int allowed = code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
+    if (allowed != 0) {
+        if (code == 0) {
+            TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes);
+        }
+        if (TL_CUDA(HOOK, cuMemMap, place, arena->extent_bytes, 0, before, 0) == ABI_SUCCESS) {
+            allow(arena, place, arena->extent_bytes, ABI_ACCESS_READ);
+        }
+    }
+    return allowed;
 }
 
 static int restore(struct tl_arena *arena, uint32_t extent) {
     struct tl_device_arena *gpu = &arena->on_device;
-    int code = exchange(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
+    int code = change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
     if (code == 0 && gpu->private[extent] != 0) {
         release_handles(&gpu->private[extent], 1);
         gpu->private_count--;
@@ -287,6 +323,21 @@ const struct tl_memory tl_device_memory = {
     .recover = recover,
 };
 
+/* Fills memory that shows nowhere else. 0 or a code. */
+static int write_at_desk(const struct tl_arena *arena, uint64_t handle, const uint8_t *bytes,
+                         uint64_t length) {
+    uint64_t desk = arena->on_device.desk;
+    int code = map_at(arena, desk, handle);
+    if (code != 0) {
+        return code;
+    }
+    code = allow(arena, desk, arena->extent_bytes, ABI_ACCESS_READ_WRITE);
+    code = code == 0 ? tl_upload(desk, bytes, length) : code;
+    int unmapped =
+        tl_cuda_check(TL_CUDA(HOOK, cuMemUnmap, desk, arena->extent_bytes), "unmapping an extent");
+    return code == 0 ? unmapped : code;
+}
+
 int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
                       uint64_t length) {
     struct tl_device_arena *gpu = &arena->on_device;
@@ -295,20 +346,9 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     uint64_t handle = 0;
     int code = tl_cuda_check(TL_CUDA(HOOK, cuMemCreate, &handle, arena->extent_bytes, &wish, 0),
                              "making device memory for a private copy");
+    code = code == 0 ? write_at_desk(arena, handle, bytes, length) : code;
+    code = code == 0 ? change(arena, extent, handle, ABI_ACCESS_READ) : code;
     if (code != 0) {
-        return code;
-    }
-    uint64_t place = address_of(arena, extent);
-    code = exchange(arena, extent, handle, ABI_ACCESS_READ_WRITE);
-    code = code == 0 ? tl_cuda_check(TL_CUDA(HOOK, cuMemcpyHtoD_v2, place, bytes, length),
-                                     "copying an extent to the GPU")
-                     : code;
-    /* From memory that is not pinned the call answers while the last of it is under way. */
-    code = code == 0 ? tl_cuda_check(tl_cuda_synchronise(), "copying an extent to the GPU") : code;
-    code = code == 0 ? allow(arena, place, arena->extent_bytes, ABI_ACCESS_READ) : code;
-    if (code != 0) {
-        /* Whatever happened, the addresses show what they showed before, or nothing. */
-        exchange(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
         release_handles(&handle, 1);
         return code;
     }
@@ -319,7 +359,7 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
 }
 
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent) {
-    return allow(arena, address_of(arena, extent), arena->extent_bytes, ABI_ACCESS_READ_WRITE);
+    return change(arena, extent, mapped_at(arena, extent), ABI_ACCESS_READ_WRITE);
 }
 
 bool tl_device_gated(void) {

@@ -2,32 +2,22 @@
 #include "cuda/stand_in.h"
 
 #include "cuda/cuda.h"
+#include "cuda/upload.h"
 #include "wire/error.h"
 
 #include <string.h>
 
 /* Large enough for nine tenths of the link's speed. */
 #define PIECE_BYTES (4UL << 20)
-/* The driver takes the highest that there is. Streams of one priority share a few queues of the
- * device, so an ordinary stream may be queued after what waits for these bytes; programs seldom use
- * the highest. */
-#define HIGHEST_PRIORITY (-1000)
-
-static void *stream;
 static uint8_t *piece;   /* pinned */
-static const void *home; /* the context in which they were made */
+static const void *home; /* the context in which it was made */
 
 int tl_stand_in_open(void) {
     if (piece != NULL) {
         return 0;
     }
-    int code = 0;
-    if (stream == NULL) {
-        home = driver_context();
-        code = tl_cuda_check(
-            TL_CUDA(USED, cuStreamCreateWithPriority, &stream, ABI_NON_BLOCKING, HIGHEST_PRIORITY),
-            "making a stream");
-    }
+    home = driver_context();
+    int code = tl_upload_open();
     void *pinned = NULL;
     code =
         code == 0
@@ -48,11 +38,7 @@ int tl_stand_in_write(const struct tl_arena *arena, uint32_t index, const uint8_
     for (uint64_t done = 0; done < length && code == 0; done += PIECE_BYTES) {
         uint64_t size = length - done < PIECE_BYTES ? length - done : PIECE_BYTES;
         memcpy(piece, bytes + done, size);
-        code = tl_cuda_check(TL_CUDA(HOOK, cuMemcpyHtoDAsync_v2, slot + done, piece, size, stream),
-                             "copying an extent to the GPU");
-        code = code == 0
-                   ? tl_cuda_check(TL_CUDA(USED, cuStreamSynchronize, stream), "waiting for a copy")
-                   : code;
+        code = tl_upload(slot + done, piece, size);
     }
     return code;
 }
@@ -64,6 +50,5 @@ void tl_stand_in_context_ended(const void *context) {
 }
 
 void tl_stand_in_forget(void) {
-    stream = NULL;
     piece = NULL;
 }

@@ -2,10 +2,8 @@
  *
  * A call that maps, allocates, page-locks or makes a stream may wait for the device, which waits
  * for these very bytes. So all that is needed is made while nothing waits: a writable alias of each
- * slot when the arena is mapped (device_memory.c), a stream and pinned memory once a context.
- *
- * Invariant: tl_stand_in_write does nothing but copy on the stream that was made for it, and wait
- * for that stream.
+ * slot when the arena is mapped (device_memory.c), a stream (upload.h) and pinned memory once a
+ * context.
  */
 #ifndef TIERLINE_STAND_IN_H
 #define TIERLINE_STAND_IN_H
@@ -14,7 +12,7 @@
 
 /* Makes stream and memory in the current context, unless there are some. 0 or a code. */
 int tl_stand_in_open(void);
-/* A context has ended: if it was that one, they are no more. */
+/* A context has ended: if it was that one, the memory is no more. */
 void tl_stand_in_context_ended(const void *context);
 
 /* Writes a streamed extent's bytes into its ring slot, as the agent would, and returns when they

@@ -7,6 +7,7 @@
 #include "cuda/stand_in.h"
 #include "cuda/stream_marks.h"
 #include "cuda/streams.h"
+#include "cuda/upload.h"
 #include "gates/launch_copies.h"
 #include "gates/launch_gates.h"
 #include "gates/watch.h"
@@ -89,6 +90,7 @@ static int show(tierline_client *client) {
 static void forget(void) {
     tl_gates = (struct tl_gates){0};
     tl_stand_in_forget();
+    tl_upload_forget();
     tl_streams_forget();
     tl_drain_forget();
     tl_yields_forget();

@@ -7,6 +7,7 @@
 #include "cuda/stand_in.h"
 #include "cuda/stream_marks.h"
 #include "cuda/streams.h"
+#include "cuda/upload.h"
 #include "entry/lifecycle.h"
 #include "lease/launch_state.h"
 #include "wire/words.h"
@@ -16,6 +17,7 @@ static void ended(const void *context) {
     tl_streams_context_ended(context);
     tl_marks_context_ended(context);
     tl_stand_in_context_ended(context);
+    tl_upload_context_ended(context);
     tl_lock_release(&tl_gates.lock);
 }
 

@@ -3,12 +3,15 @@
  * Most last for a job. Those of weights whose addresses the program has copied to the device last
  * as long as the arena: any launch may read these, and would not name them.
  *
- * Invariant: a copy takes its extent's place only after the GPU has done all that was given to it.
+ * Copies are fetched with the client's lock, which the GPU may need to go on (launch_monitor.h): so
+ * before they are, all that names weights has ended; calls that would begin more wait for the
+ * gates' lock.
  */
 #include "gates/launch_copies.h"
 
 #include "cuda/cuda.h"
 #include "cuda/device_memory.h"
+#include "cuda/upload.h"
 #include "gates/watch.h"
 #include "lease/launch_state.h"
 #include "link/request.h"
@@ -18,7 +21,9 @@
 
 static int put_in_place(struct tl_arena *arena, uint32_t extent, const uint8_t *bytes,
                         uint64_t length, void *into) {
-    (void)into;
+    const tierline_client *client = into;
+    tl_upload_pin(client->staging, client->staging_slots * client->terms.extent_bytes,
+                  client->generation);
     return tl_device_replace(arena, extent, bytes, length);
 }
 
@@ -27,7 +32,7 @@ static int put_in_place(struct tl_arena *arena, uint32_t extent, const uint8_t *
 static int fetch_extent(tierline_client *client, uint32_t index, uint32_t extent) {
     uint64_t begin_ns = tl_now_ns();
     tl_lock_acquire(&client->lock);
-    int code = tl_fetch_bytes(client, index, extent, put_in_place, NULL);
+    int code = tl_fetch_bytes(client, index, extent, put_in_place, client);
     if (code == 0) {
         client->job.stats.stall_ns += tl_now_ns() - begin_ns;
         client->job.stats.fetched_bytes += tl_extent_length(&client->arenas[index], extent);
@@ -146,32 +151,24 @@ bool tl_gates_stay(const tierline_client *client, uint64_t generation, const uin
     return true;
 }
 
-/* Waits for all that the GPU was given in the arena's context. 0 or a code. */
-static int wait_for(const struct tl_device_arena *gpu) {
-    if (!tl_cuda_enter(gpu->context)) {
-        return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
-    }
-    int code = tl_cuda_check(tl_cuda_synchronise(), "waiting for what reads weights");
-    tl_cuda_leave();
-    return code;
-}
-
-/* The copies of one weight may be written. One may be older than this call, and be read now. 0 or a
- * code. */
+/* The copies of one weight may be written. 0 or a code. */
 static int let_write(tierline_client *client, const struct tl_watched *watched) {
     struct tl_arena *arena = &client->arenas[watched->arena];
     struct tl_device_arena *gpu = &arena->on_device;
     const struct tl_weight *weight = &gpu->weights[watched->weight];
     keep_copies(client, watched);
+    if (!tl_cuda_enter(gpu->context)) {
+        return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+    }
     int code = 0;
     for (uint32_t e = weight->first; e <= weight->last && code == 0; e++) {
         if (!gpu->written[e]) {
-            code = wait_for(gpu);
-            code = code == 0 ? tl_device_let_write(arena, e) : code;
+            code = tl_device_let_write(arena, e);
             gpu->written[e] = code == 0;
             gpu->written_count += code == 0;
         }
     }
+    tl_cuda_leave();
     return code;
 }
 
@@ -201,9 +198,8 @@ int tl_gates_stored(tierline_client *client, uint32_t index, uint32_t extent) {
     int code = 0;
     if (tl_gates_sealed(index) && arena->on_device.written[extent]) {
         code = tl_cuda_enter(arena->on_device.context)
-                   ? tl_cuda_check(tl_cuda_synchronise(), "waiting for what writes weights")
+                   ? arena->memory->restore(arena, extent)
                    : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
-        code = code == 0 ? arena->memory->restore(arena, extent) : code;
         tl_cuda_leave();
     }
     tl_lock_release(&tl_gates.lock);

@@ -19,8 +19,10 @@
 #define LATEST_NS (1ULL << 62)
 #define PASSING_PAUSE_NS 20000
 
+/* While a stream is captured the GPU cannot be waited for: the copies, whose bytes are right, stay
+ * for this job. */
 static int drop_copies(struct tl_arena *arena) {
-    if (tl_passing_copies(arena) == 0) {
+    if (tl_passing_copies(arena) == 0 || captures_any()) {
         return 0;
     }
     if (!tl_cuda_enter(arena->on_device.context)) {
@@ -28,7 +30,7 @@ static int drop_copies(struct tl_arena *arena) {
     }
     int code = tl_arena_reset(arena);
     tl_cuda_leave();
-    return code;
+    return captures_any() ? 0 : code;
 }
 
 /* The state of a job that was granted, whose GPU has no work yet. */

@@ -1,0 +1,33 @@
+/* Bytes that the library itself brings to the GPU, on a stream of its own.
+ *
+ * Calls that copy from memory that is not page-locked return before the bytes have arrived, and
+ * beside other processes each of their pieces waits for a turn. So the memory that bytes come from
+ * is page-locked where that can be, and the call waits for its stream.
+ *
+ * Invariant: a copy has ended when its call returns, whatever memory it reads; a call does nothing
+ * but copy on that stream and wait for it, which no capture of the program's forbids.
+ */
+#ifndef TIERLINE_UPLOAD_H
+#define TIERLINE_UPLOAD_H
+
+#include <stdint.h>
+
+/* Makes the stream in the current context, unless there is one. 0 or a code. */
+int tl_upload_open(void);
+
+/* Copies bytes to a device address, with its context current. By any thread. 0 or a code. */
+int tl_upload(uint64_t to, const void *from, uint64_t bytes);
+
+/* Page-locks memory from which bytes will come, instead of what it did before: another place, or
+ * the same place with another generation of pages. By one thread at a time, with the stream's
+ * context current; without success copies are slower. */
+void tl_upload_pin(void *memory, uint64_t bytes, uint32_t generation);
+/* Before that memory goes. */
+void tl_upload_unpin(void);
+
+/* A context has ended: if it was that one, the stream is no more. */
+void tl_upload_context_ended(const void *context);
+/* In a fork's child. */
+void tl_upload_forget(void);
+
+#endif
