@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 from tests.cuda.programs import left
+from tests.cuda.tasks import PLANS, Task
 from tests.cuda.test_gpu_preemption import preempting, register
-from tests.cuda.test_gpu_task import PLANS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.native_builds import FLAVOURS
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from tests.cuda.programs import PATIENCE_S, Running, left
-from tests.cuda.test_gpu_task import EXTENTS as TASK_EXTENTS
-from tests.cuda.test_gpu_task import SYNCHRONOUS, Task
+from tests.cuda.tasks import EXTENTS as TASK_EXTENTS
+from tests.cuda.tasks import SYNCHRONOUS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import gpu_agent, gpu_plan
 from tests.integration.agent.raw_client import ClosedError, RawClient, RefusedError

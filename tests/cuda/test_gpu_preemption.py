@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cuda.programs import left
-from tests.cuda.test_gpu_task import BY_THEMSELVES, EXTENTS, PROGRAMS, Task
+from tests.cuda.tasks import BY_THEMSELVES, EXTENTS, PROGRAMS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine

@@ -6,69 +6,17 @@ they run, and what befalls the agent meanwhile.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.cuda.programs import PATIENCE_S, Running
+from tests.cuda.schedules import kill_agent
+from tests.cuda.tasks import BY_THEMSELVES, PLANS, PROGRAMS, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-HERE = Path(__file__).parent
-EXTENTS = 12
-PROGRAMS = ("gpu_task", "gpu_graphs")
-SCENARIOS = [
-    (program, name)
-    for program in PROGRAMS
-    for name in re.findall(
-        r'^ {8}\{"(\w+)", \1\}', (HERE / f"{program}.c").read_text(), re.MULTILINE
-    )
-]
-FAILING = ("refused_launch", "unreadable", "revoked_early")
-"""Those that have the driver refuse calls of their own."""
-DIALOGUES = ("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable")
-BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]
-PLANS = {
-    "all streamed": gpu_plan(EXTENTS, ring=4),
-    "some resident": gpu_plan(EXTENTS, ring=3, resident=(0, 3, 4, 9)),
-    "the smallest ring": gpu_plan(EXTENTS, ring=3),
-}
-
-
-SYNCHRONOUS = {
-    "SIMCUDA_FAULT_FILE": "",  # faults are the agent's
-    "SIMCUDA_CALLS_WAIT": "1",
-}
-
-
-class Task(Running):
-    """One running scenario."""
-
-    def __init__(self, agent: AgentProcess, flavour: str, program: str, name: str) -> None:
-        socket = agent.run_dir / "tasks" / "vision" / "tierline.sock"
-        arguments = (name, str(socket), str(EXTENTS))
-        self.faults = agent.folder / f"faults-of-{name}"
-        own = {"SIMCUDA_FAULT_FILE": str(self.faults)} if name in FAILING else {}
-        self.faults.write_text("")  # of an earlier one
-        super().__init__(agent, flavour, program, *arguments, **(SYNCHRONOUS | own))
-
-    def wait_for(self, word: str) -> None:
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().strip()
-        assert said == word, (said, self.process.communicate(timeout=PATIENCE_S))
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go on\n")
-        self.process.stdin.flush()
-
-    def held(self) -> str:
-        """Wait for the end; every claim held. Returns what it complained of."""
-        return self.ends()[1]
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -163,14 +111,4 @@ def test_the_agent_hears_what_cannot_be_swapped(agent: AgentProcess, flavour: st
 def test_the_agent_is_killed_in_mid_job_and_between_jobs(program: str, tmp_path: Path) -> None:
     with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
         agent.register("vision", PLANS["all streamed"])
-        task = Task(agent, "plain", program, "agent_killed")
-        for _ in range(2):
-            task.wait_for("streaming")
-            agent.kill()
-            task.go_on()
-            agent.start()
-            task.wait_for("between")
-            agent.kill()
-            agent.start()
-            task.go_on()
-        task.held()
+        kill_agent(agent, Task(agent, "plain", program, "agent_killed"))
