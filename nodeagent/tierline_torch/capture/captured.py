@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import chain, compress
-from operator import attrgetter, is_
+from operator import is_
 from types import NoneType
 from typing import Any
 
@@ -66,8 +66,12 @@ _PLAIN = frozenset(
     | {torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
 """Types whose values never change, and are what their `repr` says."""
-_mode = attrgetter("training")
 _is_none = partial(is_, None)
+
+
+def _mode(module: torch.nn.Module) -> bool | None:
+    """None for a frozen script, which is in no mode."""
+    return getattr(module, "training", None)
 
 
 def preparations() -> int:

@@ -647,6 +647,17 @@ def test_with_weights_whose_memory_is_not_known_it_runs_as_it_is(graphs: list[Re
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*")
+def test_a_frozen_script_has_graphs_though_it_is_in_no_mode(graphs: list[Recorded]) -> None:
+    model = torch.jit.freeze(torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()))
+    wrapped = captured.Captured(model)
+    given = torch.randn(4, 8)
+    with torch.no_grad():
+        for _ in range(3):
+            assert torch.equal(wrapped(given), model(given))
+    assert len(graphs) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*")
 def test_a_scripted_model_is_looked_at_as_well(graphs: list[Recorded]) -> None:
     model = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Dropout()).eval())
     wrapped = captured.Captured(model)
