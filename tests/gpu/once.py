@@ -1,10 +1,11 @@
 """Programs whose jobs must give what they give without Tierline, job by job, each forward once.
 
-    tests/gpu/site.sh python3 -m tests.gpu.once [CASE...] [--fast-memory 1Gi] [--jobs 40]
+    tests/gpu/site.sh python3 -m tests.gpu.once [CASE...] [--fast-memory 1Gi] [--foreign 2]
 
 Each case of programs/once.py runs plain, then twice by `tierline run`: observed, and managed. The
 table says for each process how many jobs ended, how many gave something else than plain, and the
-median time of the last ten; below it is what Tierline said. Ends with 1 if any job differs.
+median time of the last ten; below it is what Tierline said. Meanwhile `--foreign` processes that
+are not Tierline's compute and copy on the GPU. Ends with 1 if any job differs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.gpu.programs.once import CASES
@@ -36,6 +39,16 @@ spec:
       - name: main
         image: none
         command: ["{python}", "{program}", "{case}", "{jobs}", "{path}"]
+"""
+FOREIGN = """
+import torch
+a = torch.randn(4096, 4096, device="cuda", dtype=torch.half)
+b, c = torch.empty(2**27, device="cuda"), torch.empty(2**27).pin_memory()
+while True:
+    for _ in range(20):
+        a @ a
+    b.copy_(c, non_blocking=True)
+    torch.cuda.synchronize()
 """
 Rows = dict[int, tuple[str, float]]
 
@@ -73,6 +86,19 @@ def run(case: str, jobs: int, folder: Path, fast: str) -> tuple[str, str]:
     return f"exit {done.returncode}", done.stdout + done.stderr
 
 
+@contextmanager
+def beside(count: int) -> Iterator[None]:
+    """With so many other processes that use the GPU."""
+    others = [subprocess.Popen([sys.executable, "-c", FOREIGN]) for _ in range(count)]
+    try:
+        yield
+        assert all(one.poll() is None for one in others), "another process has ended"
+    finally:
+        for one in others:
+            one.kill()
+            one.wait()
+
+
 def report(case: str, plain: Rows, folder: Path, ended: str, said: str) -> bool:
     """A line a process; whether all is as plain."""
     right = True
@@ -100,6 +126,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", default=list(CASES))
     parser.add_argument("--fast-memory", default="1Gi")
     parser.add_argument("--jobs", type=int, default=40)
+    parser.add_argument("--foreign", type=int, default=0)
     arguments = parser.parse_args()
     right = True
     with tempfile.TemporaryDirectory() as name:
@@ -117,11 +144,12 @@ def main() -> int:
         for case, process in running.items():
             if process.wait() != 0:
                 print(f"{case:12} fails without Tierline")
-        for case in arguments.cases:
-            found = rows(plain / case)
-            if found and len(found[0]) == arguments.jobs:
-                ended, said = run(case, arguments.jobs, under, arguments.fast_memory)
-                right = report(case, found[0], under, ended, said) and right
+        with beside(arguments.foreign):
+            for case in arguments.cases:
+                found = rows(plain / case)
+                if found and len(found[0]) == arguments.jobs:
+                    ended, said = run(case, arguments.jobs, under, arguments.fast_memory)
+                    right = report(case, found[0], under, ended, said) and right
     print("all as without Tierline" if right else "NOT as without Tierline")
     return 0 if right else 1
 

@@ -297,6 +297,53 @@ def traced() -> Job:
     return lambda number: (model(inputs(number)),)
 
 
+def frozen() -> Job:
+    """The same, frozen."""
+    model = torch.jit.freeze(torch.jit.script(ready(stack())))
+    return lambda number: (model(inputs(number)),)
+
+
+def skips() -> Job:
+    """Every fifth job leaves out half of the layers."""
+    model = ready(stack())
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        given = inputs(number)
+        for at in range(0, len(model), 4 if number % 5 == 4 else 2):
+            given = model[at + 1](model[at](given))
+        return (given,)
+
+    return job
+
+
+def turned() -> Job:
+    """From some job on the layers come in the other order."""
+    model = ready(stack())
+    layers = list(model)
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        given = inputs(number)
+        for layer in reversed(layers) if number >= 16 else layers:
+            given = layer(given)
+        return (given,)
+
+    return job
+
+
+def recurrent() -> Job:
+    """Flattened weights of cuDNN's, all named by one call; others are loaded at some job."""
+    model = ready(nn.LSTM(2048, 2048, 4, bidirectional=True, batch_first=True))
+    other = {name: one.flip(0).clone().cpu() for name, one in model.state_dict().items()}
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        if number == 16:
+            model.load_state_dict(other)
+        given, _ = model(inputs(number).view(2, 8, 2048))
+        return (given,)
+
+    return job
+
+
 def captured() -> Job:
     """As captured graphs of Tierline's."""
     import tierline  # noqa: PLC0415
@@ -321,6 +368,10 @@ CASES: dict[str, Callable[[], Job]] = {
     "outlives": outlives,
     "block": block,
     "traced": traced,
+    "frozen": frozen,
+    "skips": skips,
+    "turned": turned,
+    "recurrent": recurrent,
     "compiled": compiled,
 }
 
