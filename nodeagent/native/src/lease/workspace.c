@@ -201,8 +201,10 @@ void tl_workspace_close(tierline_client *client, bool forked) {
     struct tl_workspace *workspace = &client->workspace;
     if (workspace->lent && !forked && workspace->context != NULL &&
         tl_cuda_enter(workspace->context)) {
-        TL_CUDA(USED, cuCtxSynchronize);
-        unmap(workspace, client->terms.extent_bytes, workspace->extent_count);
+        /* While a stream is captured nothing can be waited for: it stays mapped. */
+        if (tl_cuda_synchronise() != ABI_CAPTURE_UNSUPPORTED) {
+            unmap(workspace, client->terms.extent_bytes, workspace->extent_count);
+        }
         tl_cuda_leave();
     }
     for (uint32_t i = 0; i < workspace->received; i++) {

@@ -5,7 +5,8 @@ The copies run while no job does, so they give way to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from tierline_agent.devices.backup import BackupMemory
 from tierline_agent.devices.base import Extent
@@ -51,21 +52,26 @@ class CudaBackup:
         """Copy the extents here. Raises CudaFailed."""
         self._context.enter()
         attempt = f"save {len(extents)} extents of a workspace from GPU {self._context.ordinal}"
-        for number, extent in enumerate(extents):
-            place = self._base + number * self._extent_bytes
-            given = (place, _address(extent), self._extent_bytes, self._stream)
-            call(attempt, driver.cuMemcpyDtoHAsync, *given)
-        call(attempt, driver.cuStreamSynchronize, self._stream)
+        places = ((self._place(number), _address(one)) for number, one in enumerate(extents))
+        self._copy_all(attempt, driver.cuMemcpyDtoHAsync, places)
 
     def restore(self, extents: Sequence[Extent]) -> None:
         """Copy back what `save` copied. Raises CudaFailed."""
         self._context.enter()
         attempt = f"restore {len(extents)} extents of a workspace on GPU {self._context.ordinal}"
-        for number, extent in enumerate(extents):
-            place = self._base + number * self._extent_bytes
-            given = (_address(extent), place, self._extent_bytes, self._stream)
-            call(attempt, driver.cuMemcpyHtoDAsync, *given)
-        call(attempt, driver.cuStreamSynchronize, self._stream)
+        places = ((_address(one), self._place(number)) for number, one in enumerate(extents))
+        self._copy_all(attempt, driver.cuMemcpyHtoDAsync, places)
+
+    def _copy_all(self, attempt: str, copy: Any, places: Iterable[tuple[int, int]]) -> None:
+        """From the second to the first of each. None is under way when this ends, or raises."""
+        try:
+            for target, source in places:
+                call(attempt, copy, target, source, self._extent_bytes, self._stream)
+        finally:
+            call(attempt, driver.cuStreamSynchronize, self._stream)
+
+    def _place(self, number: int) -> int:
+        return self._base + number * self._extent_bytes
 
     def close(self) -> None:
         """Give the memory back, as soon as the device can unpin it without waiting."""

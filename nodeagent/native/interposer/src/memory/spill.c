@@ -363,6 +363,7 @@ void spill_peer_enabled(void *peer_context) {
         return;
     }
     int result = driver.device(&owner);
+    result = result == ABI_SUCCESS ? driver.synchronize() : result; /* it may use the blocks */
     driver.pop(&popped);
     if (result != ABI_SUCCESS || user < 0 || user >= MAX_DEVICES || owner < 0 ||
         owner >= MAX_DEVICES) {

@@ -290,8 +290,9 @@ void swap_peer_enabled(void *peer_context) {
     pthread_mutex_lock(&lock);
     struct swap_loan lent = loan;
     pthread_mutex_unlock(&lock);
+    /* No access changes under work that uses it. */
     if (peer_context == lent.context && lent.context != NULL && ask != NULL && allow != NULL &&
-        ask(&device) == ABI_SUCCESS) {
+        ask(&device) == ABI_SUCCESS && wait_for(lent.context) == ABI_SUCCESS) {
         struct abi_access access = {{ABI_LOCATION_DEVICE, device}, ABI_ACCESS_READ_WRITE};
         (void)allow(lent.base, lent.bytes, &access, 1);
     }
