@@ -154,43 +154,6 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
     return result;
 }
 
-static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
-                 const struct named *named) {
-    const struct tl_arena *arena = &client->arenas[index];
-    if (worth_going_there(arena, index, named)) {
-        tl_gates_go_to(client, index); /* else it reads copies */
-    }
-    if (tl_gates_stream(index)) {
-        tl_gates.been |= 1U << index;
-        struct tl_need need = {.keeps = tl_gates.cursor.consumed};
-        struct tl_cursor cursor = tl_gates.cursor;
-        bool goes = arena->streamed_count == 0 ||
-                    tl_order_need(arena, named->all, named->open, &cursor, &need);
-        if (goes) {
-            goes = !is_doubted(arena, named, &need);
-        } else if (worth_rewinding(arena, named) && tl_gates_go_to(client, index) == 0) {
-            cursor = tl_gates.cursor;
-            goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
-        }
-        if (goes && tl_gates_announce(need.needs)) {
-            return go_with_the_stream(call, arena, &need, cursor.layer);
-        }
-    }
-    tl_gates.copies += named->copies;
-    return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
-}
-
-/* The arena of the first weight that is the library's; TIERLINE_NO_ARENA if none is. */
-static uint32_t first_arena(const struct tierline_call *call) {
-    for (uint32_t i = 0; i < call->weight_count; i++) {
-        const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
-        if (watched != NULL && tl_gates_sealed(watched->arena)) {
-            return watched->arena;
-        }
-    }
-    return TIERLINE_NO_ARENA;
-}
-
 /* What the call names, arena by arena; a bit an arena. */
 static uint32_t collect(const tierline_client *client, const struct tierline_call *call,
                         struct named named[TIERLINE_MAX_ARENAS]) {
@@ -218,6 +181,56 @@ static uint32_t collect(const tierline_client *client, const struct tierline_cal
         }
     }
     return arenas;
+}
+
+/* Begins an arena's stream again. Private copies may be dropped then, also of what the call reads.
+ */
+static bool go_to(tierline_client *client, const struct tierline_call *call, uint32_t index,
+                  struct named *named) {
+    if (tl_gates_go_to(client, index) != 0) {
+        return false;
+    }
+    struct named again[TIERLINE_MAX_ARENAS];
+    collect(client, call, again);
+    *named = again[index];
+    return true;
+}
+
+static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
+                 struct named *named) {
+    const struct tl_arena *arena = &client->arenas[index];
+    if (worth_going_there(arena, index, named)) {
+        go_to(client, call, index, named); /* else it reads copies */
+    }
+    if (tl_gates_stream(index)) {
+        tl_gates.been |= 1U << index;
+        struct tl_need need = {.keeps = tl_gates.cursor.consumed};
+        struct tl_cursor cursor = tl_gates.cursor;
+        bool goes = arena->streamed_count == 0 ||
+                    tl_order_need(arena, named->all, named->open, &cursor, &need);
+        if (goes) {
+            goes = !is_doubted(arena, named, &need);
+        } else if (worth_rewinding(arena, named) && go_to(client, call, index, named)) {
+            cursor = tl_gates.cursor;
+            goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
+        }
+        if (goes && tl_gates_announce(need.needs)) {
+            return go_with_the_stream(call, arena, &need, cursor.layer);
+        }
+    }
+    tl_gates.copies += named->copies;
+    return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
+}
+
+/* The arena of the first weight that is the library's; TIERLINE_NO_ARENA if none is. */
+static uint32_t first_arena(const struct tierline_call *call) {
+    for (uint32_t i = 0; i < call->weight_count; i++) {
+        const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
+        if (watched != NULL && tl_gates_sealed(watched->arena)) {
+            return watched->arena;
+        }
+    }
+    return TIERLINE_NO_ARENA;
 }
 
 /* ---- the gate */
