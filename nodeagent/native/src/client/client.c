@@ -225,7 +225,7 @@ void tl_close(tierline_client *client) {
     tl_connection_close(&client->connection);
     tl_open_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
     if (client->staging != NULL) {
-        tl_upload_unpin();
+        tl_upload_unpin(client->staging);
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);
     }
     free(client);

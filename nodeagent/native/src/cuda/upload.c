@@ -48,7 +48,7 @@ void tl_upload_pin(void *memory, uint64_t bytes, uint32_t generation) {
     if (pinned.memory == memory && pinned.generation == generation) {
         return;
     }
-    tl_upload_unpin();
+    tl_upload_unpin(pinned.memory);
     if (stream != NULL &&
         TL_CUDA(HOOK, cuMemHostRegister_v2, memory, bytes, ABI_HOST_PORTABLE) == ABI_SUCCESS) {
         pinned.memory = memory;
@@ -56,8 +56,11 @@ void tl_upload_pin(void *memory, uint64_t bytes, uint32_t generation) {
     pinned.generation = generation;
 }
 
-void tl_upload_unpin(void) {
-    if (pinned.memory != NULL && tl_cuda_enter(home)) {
+void tl_upload_unpin(const void *memory) {
+    if (pinned.memory == NULL || pinned.memory != memory) {
+        return;
+    }
+    if (tl_cuda_enter(home)) {
         TL_CUDA(HOOK, cuMemHostUnregister, pinned.memory);
         tl_cuda_leave();
     }

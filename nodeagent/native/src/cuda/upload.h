@@ -22,8 +22,8 @@ int tl_upload(uint64_t to, const void *from, uint64_t bytes);
  * the same place with another generation of pages. By one thread at a time, with the stream's
  * context current; without success copies are slower. */
 void tl_upload_pin(void *memory, uint64_t bytes, uint32_t generation);
-/* Before that memory goes. */
-void tl_upload_unpin(void);
+/* Before memory goes: nothing, unless it is that. */
+void tl_upload_unpin(const void *memory);
 
 /* A context has ended: if it was that one, the stream is no more. */
 void tl_upload_context_ended(const void *context);
