@@ -60,8 +60,9 @@
  * With SIMCUDA_CALLS_WAIT=1 the process's calls that map, allocate or page-lock memory, make
  * streams or load modules wait while one of its streams stands at a flag, as they may on a GPU.
  *
- * With SIMCUDA_LATE=<seed>, not 0, the process's work ends late, by times that follow from the seed,
- * up to when a call waits for it or asks: as late as the driver's documents allow (lateness.h).
+ * With SIMCUDA_LATE=<seed>, not 0, the process's work ends late, by times that follow from the
+ * seed, up to when a call waits for it or asks: as late as the driver's documents allow
+ * (lateness.h).
  *
  * Always: unmapping memory, changing access to it, freeing and unregistering host memory while work
  * that may touch it has not ended ends the process with a sentence and two stacks, that of the call
