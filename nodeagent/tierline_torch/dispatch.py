@@ -27,7 +27,13 @@ from tierline_torch.learning.site import Backend, Lesson, Reportable, Site
 from tierline_torch.learning.watch import Watch
 from tierline_torch.ours import ours
 from tierline_torch.process import Process, members, process
-from tierline_torch.tensors.looking import guarded, is_captured, is_transformed, reason_of
+from tierline_torch.tensors.looking import (
+    guarded,
+    is_captured,
+    is_transformed,
+    reason_of,
+    unasked,
+)
 from tierline_torch.tensors.operators import unseen
 from tierline_torch.tensors.structures import Kept, digest, digest_kept, keep
 
@@ -197,15 +203,18 @@ class Job:
 
 def left_alone(module: torch.nn.Module, kind: str) -> str | None:
     """Why an outermost forward of this module is no job; None if it is one."""
+    return unasked(partial(_left_alone, module, kind))
+
+
+def _left_alone(module: torch.nn.Module, kind: str) -> str | None:
     weights = False
     grad = torch.is_grad_enabled()
-    with torch._C.DisableTorchFunction():  # a program's modes are not asked
-        for parameter in module.parameters():
-            if grad and parameter.requires_grad:
-                return "it runs with gradients; use torch.inference_mode() or torch.no_grad()"
-            weights = weights or parameter.device.type == kind
-            if weights and not grad:
-                break
+    for parameter in module.parameters():
+        if grad and parameter.requires_grad:
+            return "it runs with gradients; use torch.inference_mode() or torch.no_grad()"
+        weights = weights or parameter.device.type == kind
+        if weights and not grad:
+            break
     if not weights and not _has_state(module):
         return ""
     return None

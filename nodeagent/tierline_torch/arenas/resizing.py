@@ -26,7 +26,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.ours import ours
 from tierline_torch.telling import tell
 from tierline_torch.tensors.aliases import uses
-from tierline_torch.tensors.looking import byte_range
+from tierline_torch.tensors.looking import byte_range, unasked
 
 _SENTENCE = (
     "Tierline holds the memory of this weight, which cannot be resized there: give the weight "
@@ -79,8 +79,7 @@ def _of_tensors(original: Callable[..., Any]) -> Callable[..., Any]:
         except RuntimeError as error:
             if _REFUSAL not in str(error):
                 raise
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            self.set_(*before)
+        ours(partial(_set, self, before))
         storage, before = before[0], None
         ours(partial(_given_back, storage, self))
         return original(self, *args, **kwargs)
@@ -120,11 +119,20 @@ def _views(one: object, storage: torch.UntypedStorage) -> bool:
 
 def _geometry(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any] | None:
     """Where in which storage a tensor lies; None unless that is over an arena."""
+    return unasked(partial(_looked_at, tensor))
+
+
+def _looked_at(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any] | None:
     try:
-        with torch._C.DisableTorchFunction():
-            storage = tensor.untyped_storage()
-            if not _holds(storage):
-                return None
-            return storage, int(tensor.storage_offset()), tensor.size(), tensor.stride()
-    except Exception:  # it has no storage, or a user's class raises anything
+        storage = tensor.untyped_storage()
+        if not _holds(storage):
+            return None
+        return storage, int(tensor.storage_offset()), tensor.size(), tensor.stride()
+    except RuntimeError:  # it has no storage
         return None
+
+
+def _set(tensor: torch.Tensor, geometry: tuple[torch.UntypedStorage, int, Any, Any]) -> None:
+    inference = torch.inference_mode(tensor.is_inference())
+    with torch._C.DisableTorchFunction(), inference, torch.no_grad():
+        tensor.set_(*geometry)

@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
+from tierline_client import afterwards
 from tierline_torch.errors import TierlineError
+
+_Result = TypeVar("_Result")
 
 
 def byte_range(tensor: torch.Tensor, kind: str) -> tuple[int, int, int] | None:
@@ -113,6 +117,22 @@ def tensors_of(value: object) -> Iterator[torch.Tensor]:
     elif type(value) is dict:
         for item in value.values():
             yield from tensors_of(item)
+
+
+def unasked(work: Callable[[], _Result]) -> _Result:
+    """Do something while no class and no function mode of the program is asked, in its thread.
+
+    However that ends, they are asked again where they were before.
+    """
+    guard = torch._C.DisableTorchFunction()
+    leave = partial(guard.__exit__, None, None, None)
+    afterwards([leave], guard.__enter__)  # now it knows what was before
+
+    def run() -> _Result:
+        guard.__enter__()
+        return work()
+
+    return afterwards([leave], run)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from torch._C import DispatchKey
 
 from tierline_client import GiveBack
 from tierline_torch.tensors import compiled
-from tierline_torch.tensors.looking import tensors_of
+from tierline_torch.tensors.looking import tensors_of, unasked
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEY: Any = torch._C._parse_dispatch_key(_NAME)
@@ -207,8 +207,8 @@ class _Kernel:
             if any(type(args[at]) in _NUMBERS for at in self._tensors if at < len(args)):
                 # A number in a tensor's place. Only calls by Python's way in make it one again.
                 _show(operator, args, kwargs)
-                with torch._C.DisableTorchFunction():
-                    result = operator._op_dk(self._first_key(below), *args, **kwargs)
+                first = self._first_key(below)
+                result = unasked(partial(operator._op_dk, first, *args, **kwargs))
             elif keys.has(_TRACED):
                 return operator(*args, **kwargs)
             elif self._composite and not keys.has(_TRANSFORMED):
@@ -220,8 +220,7 @@ class _Kernel:
                 result = operator.redispatch(below, *args, **kwargs)
                 _include(False)
             for watch in _watches:
-                with torch._C.DisableTorchFunction():
-                    watch.saw(operator, args, kwargs, result)
+                unasked(partial(watch.saw, operator, args, kwargs, result))
             return result
         finally:
             # Of a transform's tensors PyTorch cannot make arguments for Python.
@@ -252,9 +251,8 @@ class _Kernel:
 
 def _show(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     # A program's own classes and modes must not be asked.
-    with torch._C.DisableTorchFunction():
-        for watch in _watches:
-            watch.see(operator, args, kwargs)
+    for watch in _watches:
+        unasked(partial(watch.see, operator, args, kwargs))
 
 
 class _Kernels:

@@ -174,6 +174,7 @@ def is_left(lease: Lease) -> list[str]:
         "invoke": current.invoke is not None,
         "site": here.site is not None or bool(here.running),
         "operators": operators._is_included(),
+        "functions": not torch._C._is_torch_function_enabled(),
         "profiler": torch._C._autograd._profiler_enabled(),
     }
     return [name for name, taken in left.items() if taken]
