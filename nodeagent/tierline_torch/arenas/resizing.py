@@ -13,7 +13,6 @@ tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Callable
 from functools import partial, wraps
@@ -99,11 +98,11 @@ def _given_back(
         known = [one for one in viewers if one is given or issubclass(type(one), _Parameter)]
         if len(known) < len(viewers) or uses(storage) > len(viewers) + 1:
             raise TierlineError(_SENTENCE)
-        own = torch.UntypedStorage(storage.nbytes())
-        ctypes.memmove(own.data_ptr(), storage.data_ptr(), storage.nbytes())
+        own = torch.UntypedStorage(storage.nbytes(), device=storage.device)
+        own.copy_(storage)
         for one in viewers:
             with torch.inference_mode(one.is_inference()):
-                view = torch.empty(0, dtype=one.dtype)
+                view = torch.empty(0, dtype=one.dtype, device=storage.device)
                 view.set_(own, one.storage_offset(), one.size(), one.stride())
                 one.data = view
     tell(f"a weight of {storage.nbytes()} bytes was resized: it stays in memory of its own")
