@@ -176,7 +176,7 @@ class Job:
         course = process.course(backend, site)
         try:
             enough = course.add(watch, process.claims.claimed, failed=failed)
-            lesson = course.lesson() if enough else None
+            lesson = course.lesson(process.models()) if enough else None
         except Exception as error:  # a user's module may raise anything when it is looked at
             lesson = Lesson.nothing(f"its jobs cannot be watched: {reason_of(error)}")
         roots = course.roots

@@ -178,6 +178,14 @@ class Process:
             known = vars(module)[_CAPTURED] = Captured(module)
         return cast("Captured", known)
 
+    def models(self) -> list[torch.nn.Module]:
+        """The outermost modules of all sites."""
+        found = [module for gone, _ in self._modules.values() if (module := gone()) is not None]
+        for site in self._blocks.values():
+            found += site.course.roots if site.course is not None else []
+            found += [root for gone in site.roots if (root := gone()) is not None]
+        return found
+
     def block(self, name: str) -> Site:
         """The site of an explicit job's name."""
         return self._blocks.setdefault(name, Site(name=name))
@@ -228,7 +236,7 @@ class Process:
     def _settle_as_seen(self, backend: Backend, site: Site) -> None:
         course = site.course
         if not site.settled and course is not None and course.began:
-            self.settle(backend, site, course.roots, course.lesson())
+            self.settle(backend, site, course.roots, course.lesson(self.models()))
 
     def join(self, site: Site, module: torch.nn.Module) -> None:
         """The job in progress waits for a call of this module, which belongs to its later jobs too.

@@ -51,14 +51,15 @@ def hold(storage: torch.UntypedStorage) -> None:
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]  # the point
 
 
-def _holds(storage: torch.UntypedStorage) -> bool:
+def holds(storage: torch.UntypedStorage) -> bool:
+    """Whether this storage is over an arena."""
     return _held.get(storage._cdata) is storage
 
 
 def _of_storages(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def resize_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if not _holds(self):
+        if not holds(self):
             return original(self, *args, **kwargs)
         if args == (self.nbytes(),):
             return self
@@ -124,7 +125,7 @@ def _geometry(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any
 def _looked_at(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any] | None:
     try:
         storage = tensor.untyped_storage()
-        if not _holds(storage):
+        if not holds(storage):
             return None
         return storage, int(tensor.storage_offset()), tensor.size(), tensor.stride()
     except RuntimeError:  # it has no storage

@@ -15,18 +15,19 @@ identity of a storage that was freed cannot come again as another weight's.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
 from tierline_torch.arenas.contents import arrange
+from tierline_torch.arenas.resizing import holds
 from tierline_torch.arenas.selection import Run, Selection
 from tierline_torch.learning.learned import LearnedOrders
 from tierline_torch.learning.site import Lesson
 from tierline_torch.learning.survey import Survey
 from tierline_torch.learning.watch import Watch
 from tierline_torch.tensors.aliases import seen_by_others
-from tierline_torch.tensors.weights import Weight, collect, immovable
+from tierline_torch.tensors.weights import Weight, collect, immovable, memory_of
 
 _FAILURES = 2
 """So many jobs that raise, and none that does not, count as what the program does."""
@@ -100,15 +101,16 @@ class Course:
             return False
         taken = watch.recorder.workspace_bytes
         self._workspace_known |= taken is not None
-        self._workspace_bytes = max(self._workspace_bytes, (taken or 0) + watch.standing_bytes)
+        standing_bytes = watch.standing_bytes if self._survey.kind == "cpu" else 0
+        self._workspace_bytes = max(self._workspace_bytes, (taken or 0) + standing_bytes)
         self._runs.append(run)
         self._apart |= dict.fromkeys(run.addressed, ADDRESSED) | dict.fromkeys(run.writes, WRITTEN)
         self._apart |= dict.fromkeys(run.graphed, GRAPHED)
         kept = self._kept(self._apart)
         return not kept or self._judge(kept)[1]
 
-    def lesson(self) -> Lesson:
-        """What follows from the jobs so far."""
+    def lesson(self, models: Iterable[torch.nn.Module]) -> Lesson:
+        """What follows from the jobs so far; `models` are those of all sites of the process."""
         apart = dict.fromkeys(seen_by_others(self._weights), SEEN)
         apart |= self._apart
         if self._gave_up:
@@ -122,7 +124,15 @@ class Course:
             weights = [self._weights[index] for index in kept]
             contents = arrange(weights, self._judge(kept)[0], names)
         known = self._workspace_known or not self._runs
-        return Lesson(contents, self._workspace_bytes, stays, names, workspace_known=known)
+        return Lesson(contents, self._workspace(models), stays, names, workspace_known=known)
+
+    def _workspace(self, models: Iterable[torch.nn.Module]) -> int:
+        """What the jobs took in addition to weights, whichever site's they are; bytes."""
+        if self._survey.kind == "cpu":
+            return self._workspace_bytes
+        modules = (one for root in (*models, *self.roots) for one in root.modules())
+        own_bytes = sum(memory_of(modules, self._survey.kind, holds).values())
+        return max(0, self._workspace_bytes - own_bytes)
 
     def _kept(self, apart: Mapping[int, str]) -> list[int]:
         return [index for index in range(len(self._weights)) if index not in apart]

@@ -56,7 +56,6 @@ class LaunchRecorder(OperatorWatch):
         self._reads: Reads = ()
         self._addressed: set[int] = set()
         self._graphed: set[int] = set()
-        self._reserved_bytes = 0
         self._prepared = preparations()
         self.prepares = False
         """Whether the job made ready for a graph: it is another one's from the next time on."""
@@ -102,7 +101,7 @@ class LaunchRecorder(OperatorWatch):
             self._reads = _few(self._launches.reads())
             self._addressed = self._launches.addressed()
             self._graphed = self._launches.in_graphs()
-        self._reserved_bytes = torch.cuda.memory_reserved()
+        self.workspace_bytes = torch.cuda.memory_reserved()
         self.prepares = self._prepared != preparations()
 
     def run(self, weights: Sequence[Weight]) -> Run | None:
@@ -126,8 +125,6 @@ class LaunchRecorder(OperatorWatch):
         if in_memory is None:
             return None
         addressed = in_memory | {number[one] for one in self._addressed if one in number}
-        size_bytes = sum(weight.size_bytes for weight in weights)
-        self.workspace_bytes = max(0, self._reserved_bytes - size_bytes)
         return Run(
             (),
             tuple((launch, number[one]) for launch, one in self._reads if one in number),

@@ -34,7 +34,10 @@ class Recorder(Protocol):
 
     @property
     def workspace_bytes(self) -> int | None:
-        """What the job took of the device but for weights and inputs; None if nothing tells."""
+        """What the job took of the device; None if nothing tells.
+
+        On `cpu` what it allocated; on `cuda` all that PyTorch holds, weights and inputs among it.
+        """
 
     def begin(self, weights: Sequence[Weight], taken: list[GiveBack]) -> None:
         """Record from now on; a record that is not ended is ended by `taken`."""

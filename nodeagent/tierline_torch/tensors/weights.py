@@ -10,7 +10,7 @@ Invariant: two weights of one `collect` never share a byte of a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -89,6 +89,25 @@ def immovable(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> dict
     }
     size_bytes = sum(found.values())
     return {OTHER_KIND: size_bytes} if size_bytes else {}
+
+
+def memory_of(
+    modules: Iterable[torch.nn.Module], kind: str, elsewhere: Callable[[torch.UntypedStorage], bool]
+) -> dict[int, int]:
+    """Bytes of the memory of these modules' parameters on a kind of device, each storage once.
+
+    That of storages that are `elsewhere` does not count.
+    """
+    found: dict[int, int] = {}
+    for parameter in (one for module in modules for one in module._parameters.values()):
+        if parameter is None or parameter.device.type != kind:
+            continue
+        where = byte_range(parameter, kind)
+        if where is None:  # of no plain storage
+            found[-id(parameter)] = known_bytes(parameter)
+        elif not elsewhere(parameter.untyped_storage()):
+            found[where[0]] = parameter.untyped_storage().nbytes()
+    return found
 
 
 def collect(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> list[Weight]:

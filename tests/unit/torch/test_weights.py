@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from tierline_torch.tensors.looking import byte_range
-from tierline_torch.tensors.weights import OTHER_KIND, collect, immovable, movable
+from tierline_torch.tensors.weights import OTHER_KIND, collect, immovable, memory_of, movable
 
 
 def modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -84,3 +84,16 @@ def test_a_weight_that_the_program_has_emptied_for_a_while_stays_its_own() -> No
     model.weight.untyped_storage().resize_(0)
     assert [one.name for one in collect(model.named_modules(), "cpu")] == ["bias"]
     assert immovable(model.named_modules(), "cpu") == {OTHER_KIND: 256}
+
+
+def test_the_memory_of_models_counts_each_storage_once_and_none_that_is_elsewhere() -> None:
+    first, second = torch.nn.Linear(8, 4, bias=False), torch.nn.Linear(8, 4, bias=False)
+    second.weight = first.weight
+    third = torch.nn.Linear(16, 4, bias=False)
+    model = torch.nn.ModuleList([first, second, third])
+    sizes = memory_of(model.modules(), "cpu", lambda _: False)
+    assert sum(sizes.values()) == 4 * 8 * 4 + 4 * 16 * 4
+    arena = third.weight.untyped_storage()
+    sizes = memory_of(model.modules(), "cpu", lambda one: one._cdata == arena._cdata)
+    assert sum(sizes.values()) == 4 * 8 * 4
+    assert memory_of(model.modules(), "cuda", lambda _: False) == {}
