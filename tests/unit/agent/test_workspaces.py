@@ -85,11 +85,9 @@ class Asking:
         self.requests: list[Coroutine[Any, Any, None]] = []
         self.replies: list[Message] = []
         plan = SimpleNamespace(workspace_bytes=ASKED * EXTENT_BYTES)
-        node = SimpleNamespace(
-            recovery=SimpleNamespace(settled=self._at_once), watch_importer=lambda _: None
-        )
         client = SimpleNamespace(
-            node=node,
+            node=SimpleNamespace(watch_importer=lambda _: None),
+            others_are_back=self._at_once,
             task=SimpleNamespace(plan=plan, registration=SimpleNamespace(preemption=None)),
             unit=SimpleNamespace(
                 device=device, workspaces=Workspaces(device, pool, lambda _: False)
