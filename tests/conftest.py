@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         guard.start()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which takes the groups over
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         shared = PLANES & set(getattr(item, "fixturenames", ()))
