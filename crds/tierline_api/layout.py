@@ -107,6 +107,10 @@ class ArenaLayout:
         return max(spans, default=0)
 
 
+_ANY = -1
+"""In place of an arena: of whichever comes next."""
+
+
 def lay_out(layers: Sequence[LayerShape], extent_bytes: int) -> ArenaLayout:
     """Place `layers` (in the order in which a job uses them) into extents of `extent_bytes`.
 
@@ -170,25 +174,31 @@ def lay_out(layers: Sequence[LayerShape], extent_bytes: int) -> ArenaLayout:
 def fold_compute(layers: Sequence[LayerShape], compute_s: Sequence[float]) -> tuple[float, ...]:
     """Compute times (seconds) per layer that is not pinned, from times per profile entry.
 
-    The time of a pinned entry is added to the next layer that has a gate (to the last one if none
-    follows). That can only make a predicted job longer: the sum then waits for the later layer's
-    extents. With pinned entries only, the answer is the one sum.
+    The time of a pinned entry is added to the next layer of its arena that has a gate (to the last
+    one if none follows): the arenas of a job may run another number of times. That can only make a
+    predicted job longer: the sum then waits for the later layer's extents. Where an arena has
+    pinned entries alone, its time is added to the next layer of any. With pinned entries only, the
+    answer is the one sum.
     """
     if len(layers) != len(compute_s):
         raise LayoutError(
             f"cannot match {len(compute_s)} compute times to {len(layers)} layers: give one each"
         )
+    gated = {layer.arena for layer in layers if not layer.pinned}
     folded: list[float] = []
-    carried = 0.0
+    carried = dict.fromkeys((*gated, _ANY), 0.0)
+    last: dict[int, int] = {}
     for layer, seconds in zip(layers, compute_s, strict=True):
         if layer.pinned:
-            carried += seconds
+            carried[layer.arena if layer.arena in gated else _ANY] += seconds
         else:
-            folded.append(carried + seconds)
-            carried = 0.0
+            last[layer.arena] = last[_ANY] = len(folded)
+            folded.append(carried[layer.arena] + carried[_ANY] + seconds)
+            carried[layer.arena] = carried[_ANY] = 0.0
     if not folded:
-        return (carried,) if layers else ()
-    folded[-1] += carried
+        return (carried[_ANY],) if layers else ()
+    for arena, seconds in carried.items():
+        folded[last[arena]] += seconds
     return tuple(folded)
 
 

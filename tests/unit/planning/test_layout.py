@@ -110,3 +110,22 @@ def test_every_byte_has_one_place(shapes: list[tuple[int, bool, int]], extent_by
         readers = [layout.last_layer[extent] for extent in extents[held:]]
         assert readers == sorted(readers)
         assert all(reader >= 0 for reader in readers)
+
+
+SHAPES = st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(1, 50)), min_size=1)
+
+
+@given(SHAPES)
+def test_each_arena_has_the_time_of_its_own_pinned_entries(
+    entries: list[tuple[int, bool, int]],
+) -> None:
+    """How often an arena runs in a job is its own: none of its time is another one's."""
+    ordered = sorted(entries, key=lambda entry: entry[0])
+    shapes = [LayerShape(8, pinned, arena) for arena, pinned, _ in ordered]
+    folded = fold_compute(shapes, [float(seconds) for *_, seconds in ordered])
+    assert sum(folded) == sum(seconds for *_, seconds in ordered)
+    gated = [shape.arena for shape in shapes if not shape.pinned]
+    if set(gated) == {shape.arena for shape in shapes}:
+        for arena in set(gated):
+            own = sum(seconds for one, _, seconds in ordered if one == arena)
+            assert sum(f for f, one in zip(folded, gated, strict=True) if one == arena) == own
