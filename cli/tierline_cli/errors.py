@@ -49,7 +49,8 @@ def run(
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # until now it was `start`'s
             signal.signal(signal.SIGINT, signal.default_int_handler)
         command.main(arguments, prog_name=name, standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it was closed before the command began
+            sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -65,6 +65,40 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+def _told_apart(
+    path: Path, param: click.Parameter | None, ctx: click.Context | None, *, written: bool
+) -> None:
+    """Note that the command reads or writes `path`.
+
+    Raises:
+        BadParameter: it writes what it reads, or one file twice.
+    """
+    if ctx is None or param is None or str(path) == "-":
+        return
+    hint = param.get_error_hint(ctx)
+    known: dict[Path, tuple[str, bool]] = ctx.meta.setdefault(f"{__name__}.files", {})
+    other, other_written = known.setdefault(path.resolve(), (hint, written))
+    if other != hint and (written or other_written):
+        raise click.BadParameter(
+            f"{path} is {other} as well, and would be overwritten; name another file", ctx, param
+        )
+
+
+class InputFile(click.Path):
+    """A file to be read; that it is no output is seen at the beginning."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        """Return the path; one that is to be written is a usage error that names both options."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        _told_apart(path, param, ctx, written=False)
+        return path
+
+
 class OutputFile(click.Path):
     """A file to be written at the end; whether it can be is seen at the beginning."""
 
@@ -89,6 +123,7 @@ class OutputFile(click.Path):
             self.fail(f"{path.parent} is no folder; make it, or name another one", param, ctx)
         if not path.exists() and not os.access(path.parent, os.W_OK):
             self.fail(f"nothing can be written in {path.parent}; name another folder", param, ctx)
+        _told_apart(path, param, ctx, written=True)
         return path
 
 
@@ -107,10 +142,10 @@ margin_option = click.option(
     "and in a run more where times vary.",
 )
 files_argument = click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)
+    "files", nargs=-1, required=True, type=InputFile(path_type=Path, allow_dash=True)
 )
 node_option = click.option(
-    "--node", type=click.Path(path_type=Path), help="File with the MemNode, if not in FILES."
+    "--node", type=InputFile(path_type=Path), help="File with the MemNode, if not in FILES."
 )
 gpu_option = click.option(
     "--gpu",
@@ -133,12 +168,12 @@ _MACHINE: Final = (
     ),
     click.option(
         "--nvme",
-        type=click.Path(path_type=Path),
+        type=InputFile(path_type=Path),
         help="File or block device for the tier nvme; a temporary file if absent.",
     ),
     click.option(
         "--pmem",
-        type=click.Path(path_type=Path),
+        type=InputFile(path_type=Path),
         help="/dev/dax0.0 or a file for the tier pmem.",
     ),
     click.option(

@@ -197,10 +197,11 @@ class Cluster:
         from kubernetes.config import kube_config  # noqa: PLC0415
 
         user, groups = self.scope.user, self.scope.groups
+        context = self._context  # that there is none is told before anything else
         if user is None:
             path = self.scope.kubeconfig or kube_config.KUBE_CONFIG_DEFAULT_LOCATION
             users = kube_config.KubeConfigMerger(path).config.value.get("users") or ()
-            named = (one["user"].value for one in users if one["name"] == self._context.get("user"))
+            named = (one["user"].value for one in users if one["name"] == context.get("user"))
             chosen = next(named, None) or {}
             user, groups = chosen.get("as"), tuple(chosen.get("as-groups") or ())
         if user is None:

@@ -310,3 +310,34 @@ def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str) -> None:
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
     assert "set KUBECONFIG or --kubeconfig" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["profile", "a.yaml", "-o", "a.yaml"],
+        ["profile", "-o", "./a.yaml", "a.yaml"],
+        ["simulate", "a.yaml", "--trace", "a.yaml"],
+        ["simulate", "b.yaml", "--node", "a.yaml", "--trace", "link"],
+        ["run", "a.yaml", "--json-file", "a.yaml"],
+        ["run", "b.yaml", "--node-file", "a.yaml", "--profiles-file", "a.yaml"],
+        ["run", "b.yaml", "--nvme", "a.yaml", "--json-file", "a.yaml"],
+    ],
+)
+def test_no_output_is_an_input_or_another_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(task())
+    (tmp_path / "link").symlink_to("a.yaml")
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert "as well, and would be overwritten; name another file" in result.output
+    assert (tmp_path / "a.yaml").read_text() == task()
+
+
+def test_a_check_without_a_kubeconfig_names_what_to_set(tmp_path: Path) -> None:
+    missing = str(tmp_path / "config")
+    result = CliRunner().invoke(cli, ["cluster", "check", "--kubeconfig", missing])
+    assert "set KUBECONFIG or --kubeconfig" in str(result.exception)

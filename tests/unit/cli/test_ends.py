@@ -82,3 +82,9 @@ def test_output_that_cannot_be_written_names_its_place(question: Path) -> None:
     seen = shell("t simulate $1 --trace /dev/full", question)
     assert seen.returncode == 1
     assert "cannot write to /dev/full: No space left on device" in seen.stderr
+
+
+def test_a_standard_output_that_was_closed_is_no_fault(question: Path) -> None:
+    line = f"{sys.executable} -m tierline_cli admit {question} >&-"
+    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
