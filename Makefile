@@ -87,7 +87,7 @@ test: kubernetes ## everything CI needs: unit, native with sanitizers, integrati
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not e2e and not alone' tests/unit
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder --durations 40 --durations-min 10 \
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
 	    -m 'not e2e and not alone' --ignore tests/unit
 	$(BIN)/python -m pytest -m alone
 
