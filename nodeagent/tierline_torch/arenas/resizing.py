@@ -4,8 +4,8 @@ An arena's memory has a fixed size. PyTorch's own error names neither cause nor 
 the tensor with the sizes that were asked for: the next forward would read past its memory. So the
 methods that resize are wrapped once a weight lies in an arena. Its tensors then view memory of the
 program's, with the same bytes, and the place in the arena is not read any more. Where an array or
-another tensor sees that memory, the program is told what to do. Blind: operators that
-resize their `out`.
+another tensor sees that memory, or the program keeps the storage, it is told what to do. Blind:
+operators that resize their `out`.
 
 Invariants: all tensors that viewed the same memory before view the same memory after; a
 tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
@@ -14,6 +14,7 @@ tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
@@ -47,7 +48,7 @@ def hold(storage: torch.UntypedStorage) -> None:
         for name in ("resize_", "resize_as_"):
             _wrapped.append(name)
             setattr(torch.Tensor, name, _of_tensors(getattr(torch.Tensor, name)))
-        resize = _of_storages(torch.UntypedStorage.resize_)
+        resize = _of_storages(torch.UntypedStorage.resize_, _references_of_a_call())
         torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign]  # the point
 
 
@@ -56,13 +57,26 @@ def holds(storage: torch.UntypedStorage) -> bool:
     return _held.get(storage._cdata) is storage
 
 
-def _of_storages(original: Callable[..., Any]) -> Callable[..., Any]:
+def _references_of_a_call() -> int:
+    """How many references there are to a storage that is only there for the call of a method."""
+    original, tensor = torch.UntypedStorage.resize_, torch.empty(1)
+    try:
+        torch.UntypedStorage.resize_ = lambda self, *_: sys.getrefcount(self)  # type: ignore[method-assign]  # for a moment
+        return int(tensor.untyped_storage().resize_(4))
+    finally:
+        torch.UntypedStorage.resize_ = original  # type: ignore[method-assign]
+
+
+def _of_storages(original: Callable[..., Any], references: int) -> Callable[..., Any]:
     @wraps(original)
     def resize_(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        kept = sys.getrefcount(self) > references
         if not holds(self):
             return original(self, *args, **kwargs)
         if args == (self.nbytes(),):
             return self
+        if kept:  # it would be another one than the weight's from now on
+            raise TierlineError(_SENTENCE)
         return original(ours(partial(_given_back, self)), *args, **kwargs)
 
     return resize_

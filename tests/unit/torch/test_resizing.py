@@ -30,8 +30,15 @@ WAYS: dict[str, Callable[[torch.Tensor], object]] = {
     "like": lambda one: one.resize_as_(torch.ones(9, 9)),
     "emptied": lambda one: one.untyped_storage().resize_(0),
     "grown": lambda one: one.untyped_storage().resize_(128),
-    "typed": lambda one: one._typed_storage()._resize_(0),
 }
+KEPT: dict[str, Callable[[torch.Tensor], object]] = {
+    "typed": lambda one: one._typed_storage()._resize_(0),
+    "kept": lambda one: _emptied(one.untyped_storage()),
+}
+
+
+def _emptied(memory: torch.UntypedStorage) -> None:
+    memory.resize_(0)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -46,6 +53,14 @@ def test_it_gets_memory_of_its_own_with_the_same_bytes(way: str) -> None:
     assert other.untyped_storage()._cdata == memory._cdata
     torch.empty(0, dtype=torch.uint8).set_(memory).fill_(0)
     assert bytes(_MEMORY) == bytes(range(1, 65)), "nothing of the arena's was written"
+
+
+@pytest.mark.parametrize("way", KEPT)
+def test_a_storage_that_the_program_keeps_stays_the_weights(way: str) -> None:
+    weight = _in_an_arena()
+    with torch.inference_mode(), pytest.raises(TierlineError, match=r"Tierline holds .*clone\(\)"):
+        KEPT[way](weight)
+    assert sorted(weight.flatten().tolist()) == list(range(1, 65))
 
 
 @pytest.mark.parametrize("way", ["view", "emptied"])
