@@ -21,7 +21,7 @@ from hashlib import sha256
 from http.client import HTTPException
 from ipaddress import IPv4Interface
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from . import bridge, cgroups
 from .api import Api, ApiError, Identity
@@ -164,8 +164,8 @@ class Cluster:
             with os.fdopen(process):
                 select.select([process], [], [])
         with self._alone():
-            known = self._memory.exists() and json.loads(self._memory.read_text("utf-8"))
-            if known and known["starter"][0] == pid and known["starter"][1] != started(pid):
+            starter, began = self._remembered("starter", (0, 0))
+            if starter == pid and began != started(pid):
                 self._down(keep_logs=True)
 
     @contextmanager
@@ -223,9 +223,15 @@ class Cluster:
         if not keep_logs and self.folder.exists():
             self.folder.rmdir()
 
+    def _remembered(self, what: str, otherwise: Any) -> Any:
+        """What `_remember` wrote down of a cluster in this folder, whoever describes it."""
+        if not self._memory.exists():
+            return otherwise
+        return json.loads(self._memory.read_text(encoding="utf-8")).get(what, otherwise)
+
     def _refuse_strangers(self) -> None:
         """Raise ClusterError if the folder holds what no cluster has: it may be anybody's."""
-        own = _OWN | {f"node-{name}" for name in self._names}
+        own = _OWN | {f"node-{name}" for name in (*self._names, *self._remembered("nodes", ()))}
         strangers = sorted({path.name for path in self.folder.glob("*")} - own)
         if strangers:
             raise ClusterError(
@@ -249,7 +255,8 @@ class Cluster:
             if not folder.exists()
         ]
         starter = [os.getpid(), started(os.getpid())]
-        text = json.dumps({"settings": settings, "made": made, "starter": starter})
+        kept = {"settings": settings, "made": made, "starter": starter, "nodes": self._names}
+        text = json.dumps(kept)
         self._memory.write_text(text, encoding="utf-8")
         for path in fixed:
             Path(path).mkdir(parents=True, exist_ok=True)

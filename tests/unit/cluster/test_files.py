@@ -110,3 +110,14 @@ def found(blobs: dict[str, bytes], descriptor: dict[str, Any]) -> dict[str, Any]
     """Return the JSON value of a descriptor."""
     value: dict[str, Any] = json.loads(blob(blobs, descriptor))
     return value
+
+
+def test_a_cluster_of_several_nodes_is_removed_by_its_folder_alone(tmp_path: Path) -> None:
+    """As its guard does, and `make cluster-down`, which know no names of nodes."""
+    folder = tmp_path / "two"
+    for name in ("node", "node-second"):
+        (folder / name).mkdir(parents=True)
+    kept = {"settings": {}, "made": [], "starter": [1, 1], "nodes": ["first", "second"]}
+    (folder / "before.json").write_text(json.dumps(kept))
+    Cluster(folder).down()
+    assert not folder.exists()
