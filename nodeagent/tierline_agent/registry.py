@@ -129,6 +129,8 @@ class Task:
     profiled: dict[int, bytes] = field(default_factory=dict)
     """By arena, a byte for each layer: 1 if a client has measured it."""
     notices: list[dict[str, Any]] = field(default_factory=list)
+    reads_unseen: bool = False
+    """Whether a process of it read weights where nobody could see it."""
     _revocations: set[str] = field(default_factory=set)
     """Why jobs of it were revoked."""
     releases: Releases = field(default_factory=Releases)

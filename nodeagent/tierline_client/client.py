@@ -22,6 +22,7 @@ _WARMUP = 1
 _PINNED = 1
 _RECORD_OUTPUTS = 1
 _PREEMPTIBLE = 2
+_READS_UNSEEN = 32
 
 
 class Device(enum.IntEnum):
@@ -51,6 +52,8 @@ class Terms:
     record_outputs: bool
     preemptible: bool
     """Whether its jobs are planned to give the device away in the middle."""
+    reads_unseen: bool
+    """Whether an earlier process of it has read weights where no launch names them."""
     max_arenas: int
     task_name: str
     device_uuid: str
@@ -140,6 +143,7 @@ class Client:
             deadline_ns=raw.deadline_ns,
             record_outputs=bool(raw.flags & _RECORD_OUTPUTS),
             preemptible=bool(raw.flags & _PREEMPTIBLE),
+            reads_unseen=bool(raw.flags & _READS_UNSEEN),
             max_arenas=raw.max_arenas,
             task_name=raw.task_name.decode(),
             device_uuid=raw.device_uuid.decode(),

@@ -492,6 +492,97 @@ static void pass_with_table(const struct tables *of) {
     end(&task, job);
 }
 
+/* Kernels that nobody can know to read weights, or which: by a table in pinned memory, by distances
+ * from a weight. The first job that launches one ends, loudly, and never reads other bytes. */
+static struct tables pinned_table(void) {
+    struct tables made = make_tables();
+    uint64_t *table;
+    OK(cuMemHostAlloc((void **)&table, TABLE * sizeof *table, CU_MEMHOSTALLOC_DEVICEMAP));
+    list_addresses(table);
+    made.table = (CUdeviceptr)(uintptr_t)table;
+    return made;
+}
+
+static void read_by_distance(uint32_t slot) {
+    CUmodule module;
+    CUfunction by_distance;
+    CUdeviceptr table;
+    uint64_t distances[TABLE];
+    for (uint32_t n = 0; n < TABLE; n++) {
+        distances[n] = tabled(n)->address - task.weights[0].address;
+    }
+    OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
+    OK(cuModuleGetFunction(&by_distance, module, "sim_gemm_offsets"));
+    OK(cuMemAlloc(&table, sizeof distances));
+    OK(cuMemcpyHtoD(table, distances, sizeof distances));
+    uint64_t count = TABLE;
+    uint64_t bytes = TABLE_BYTES;
+    uint64_t in = (uint64_t)(uintptr_t)(task.results + 256);
+    uint64_t out = (uint64_t)(uintptr_t)(task.results + slot);
+    void *parameters[] = {&task.weights[0].address, &table, &count, &bytes, &in, &out};
+    OK(cuLaunchKernel(by_distance, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+}
+
+static void faulted(int code) {
+    HOLDS(code == TIERLINE_E_SYSTEM);
+    HOLDS(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    HOLDS(task.results[TABLE_SLOT] == 0);
+}
+
+static void unseen_table(void) {
+    load_all();
+    struct tables made = pinned_table();
+    uint64_t job = begin(&task);
+    pass(NULL);
+    read_by_table(&made, TABLE_SLOT);
+    faulted(tierline_job_end(task.client, job, 0));
+}
+
+static void unseen_distance(void) {
+    load_all();
+    uint64_t job = begin(&task);
+    pass(NULL);
+    read_by_distance(TABLE_SLOT);
+    faulted(tierline_job_end(task.client, job, 0));
+}
+
+/* The jobs before have launched all but that kernel; weights pass through the ring again. */
+static void unseen_later(void) {
+    load_all();
+    struct tables made = pinned_table();
+    for (int i = 0; i < 3; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        pass(NULL);
+        check(&task, 0, task.count, NULL);
+        HOLDS(end(&task, job).fetched_bytes == 0);
+    }
+    clear(&task);
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        CUresult result = launch(&task, w, w, NULL, 0);
+        HOLDS(result == CUDA_SUCCESS ||
+              (result == CUDA_ERROR_ILLEGAL_ADDRESS && w > task.count / 2));
+        if (w == task.count / 2) {
+            read_by_table(&made, TABLE_SLOT);
+        }
+    }
+    faulted(tierline_job_end(task.client, job, 0));
+}
+
+static void unseen_between(void) {
+    load_all();
+    struct tables made = pinned_table();
+    uint64_t job = begin(&task);
+    pass(NULL);
+    check(&task, 0, task.count, NULL);
+    end(&task, job);
+    read_by_table(&made, TABLE_SLOT);
+    HOLDS(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    HOLDS(task.results[TABLE_SLOT] == 0);
+    tierline_job_begin(task.client, 0, 0, 0, UINT64_MAX >> 2, &job); /* ends what read it */
+}
+
 /* Jobs that stream as they always did, until one makes a table, between jobs or within it. */
 static void tables_of_the_host(void) {
     load_all();
@@ -756,6 +847,9 @@ static void closing(void) {
 
 static void agent_killed(void) {
     load_all();
+    uint64_t careful = begin(&task); /* in the first job the CPU goes along with the GPU */
+    pass(NULL);
+    end(&task, careful);
     for (int i = 0; i < 2; i++) {
         clear(&task);
         uint64_t job = begin(&task);
@@ -956,6 +1050,10 @@ int main(int argc, char **argv) {
         {"two_arenas", two_arenas},
         {"two_roots", two_roots},
         {"exchanged", exchanged},
+        {"unseen_table", unseen_table},
+        {"unseen_distance", unseen_distance},
+        {"unseen_later", unseen_later},
+        {"unseen_between", unseen_between},
         {"tables_of_the_host", tables_of_the_host},
         {"tables_within_a_job", tables_within_a_job},
         {"tables_word_by_word", tables_word_by_word},

@@ -21,7 +21,17 @@ SCENARIOS = [
 ]
 FAILING = ("refused_launch", "unreadable", "revoked_early")
 """Those that have the driver refuse calls of their own."""
-DIALOGUES = ("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable")
+UNSEEN = {
+    "unseen_table": "sim_gemm_array",
+    "unseen_distance": "sim_gemm_offsets",
+    "unseen_later": "sim_gemm_array",
+    "unseen_between": "sim_gemm_array",
+}
+"""Those that end with a fault, and the kernel that reads where nobody can see it."""
+DIALOGUES = (
+    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable"),
+    *UNSEEN,
+)
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]
 PLANS = {
     "all streamed": gpu_plan(EXTENTS, ring=4),

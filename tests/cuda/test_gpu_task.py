@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.cuda.schedules import kill_agent
-from tests.cuda.tasks import BY_THEMSELVES, PLANS, PROGRAMS, Task
+from tests.cuda.tasks import BY_THEMSELVES, PLANS, PROGRAMS, UNSEEN, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
@@ -33,6 +33,29 @@ def test_scenario_under_sanitizers(
 ) -> None:
     agent.register("vision", PLANS["some resident"])
     Task(agent, flavour, program, name).held()
+
+
+def test_a_call_that_begins_the_stream_again_waits_for_all_that_it_reads(tmp_path: Path) -> None:
+    """It may drop copies that it would have read; on a slow link these extents come late."""
+    slow = {"H2D": "200Mi"}
+    with (
+        simulated_machine() as machine,
+        gpu_agent(tmp_path, machine, fast_extents=40, gpu=slow) as agent,
+    ):
+        agent.register("vision", PLANS["all streamed"])
+        Task(agent, "plain", "gpu_task", "random_order").held()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", UNSEEN)
+def test_a_reader_that_nobody_can_see_ends_the_first_job_that_has_it(
+    agent: AgentProcess, name: str, plan: str
+) -> None:
+    agent.register("vision", PLANS[plan])
+    said = Task(agent, "plain", "gpu_task", name).held()
+    assert "found a weight's address by another way than its parameters" in said
+    assert f"(the latest first): {UNSEEN[name]}" in said
+    assert agent.task("vision")["reads_unseen"]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -22,7 +22,7 @@ static void images_and_names(void) {
     FAILS(cuFuncGetName(&name, function), CUDA_ERROR_INVALID_HANDLE);
     OK(cuLibraryLoadData(&library, SIMCUDA_IMAGE, NULL, NULL, 0, NULL, NULL, 0));
     OK(cuLibraryGetKernelCount(&count, library));
-    CHECK(count == 10);
+    CHECK(count == 11);
     OK(cuLibraryGetKernel(&kernel, library, "sim_fill"));
     OK(cuKernelGetFunction(&function, kernel));
     OK(cuLibraryUnload(library));

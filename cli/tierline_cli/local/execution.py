@@ -23,6 +23,7 @@ _PATIENCE = Patience()
 _POLL_S = 0.1
 _LEAD_S = 0.2  # between the order to start and the first release
 _END_TIMEOUT_S = 30.0
+_LAST_WORDS_S = 5.0
 
 
 class Execution:
@@ -43,6 +44,8 @@ class Execution:
         self._admin = admin
         self._work_dir = work_dir
         self._programs: list[Program] = []
+        self._again: set[str] = set()
+        """Tasks whose programs were started once more."""
         self._cursor = 0
         self._end_ns: int | None = None
         self._released: set[str] = set()
@@ -63,20 +66,7 @@ class Execution:
                 in time.
         """
         for task, plan in zip(self._tasks, self._plans, strict=True):
-            socket = str(self._agent.task_socket(task.name))
-            self._programs.append(
-                Program(
-                    program_of(task),
-                    self._work_dir / "logs" / f"{task.name}.log",
-                    {
-                        "TIERLINE_SOCKET": socket,
-                        "TIERLINE_REQUIRED": "1",
-                        **learned_environment(self._work_dir, task.name),
-                        **self._agent.place.environment(task),
-                        **self._agent.place.memory_environment(task, plan),
-                    },
-                )
-            )
+            self._programs.append(self._begin(task, plan))
         began_s, told = time.monotonic(), False
         ends = Ends()
         while True:
@@ -106,6 +96,19 @@ class Execution:
                 )
             time.sleep(_POLL_S)
 
+    def _begin(self, task: MemTask, plan: Plan) -> Program:
+        return Program(
+            program_of(task),
+            self._work_dir / "logs" / f"{task.name}.log",
+            {
+                "TIERLINE_SOCKET": str(self._agent.task_socket(task.name)),
+                "TIERLINE_REQUIRED": "1",
+                **learned_environment(self._work_dir, task.name),
+                **self._agent.place.environment(task),
+                **self._agent.place.memory_environment(task, plan),
+            },
+        )
+
     def _words(self, task: str) -> str:
         return f"the last words of its program: {self.last_words(task)}"
 
@@ -124,8 +127,8 @@ class Execution:
         while True:
             running = any(program.poll() is None for program in self._programs)
             yield self.snapshot()
-            self._check_programs(ended_is_failed=False)
-            if not running or self._overdue():
+            again = self._check_programs(ended_is_failed=False)
+            if not (running or again) or self._overdue():
                 return
             time.sleep(interval_s)
 
@@ -172,11 +175,35 @@ class Execution:
             with suppress(OSError):
                 program.stop()
 
-    def _check_programs(self, *, ended_is_failed: bool) -> None:
-        for program in self._programs:
-            status = program.poll()
-            if status is not None and (status != 0 or ended_is_failed):
+    def _check_programs(self, *, ended_is_failed: bool) -> bool:
+        """Start programs again that may be right then; whether there was one.
+
+        One that read weights where nobody could see it streams nothing from its next start on: the
+        agent remembers it.
+        """
+        began = False
+        for at, program in enumerate(self._programs):
+            status, name = program.poll(), program.spec.task
+            if status is None or (status == 0 and not ended_is_failed):
+                continue
+            if name in self._again or not self._reads_unseen(name):
                 raise CommandError(describe_end(program))
+            self._again.add(name)
+            self._programs[at] = self._begin(self._tasks[at], self._plans[at])
+            began = True
+        return began
+
+    def _reads_unseen(self, task: str) -> bool:
+        """Whether the program of a task that has ended said so.
+
+        The agent hears its last words a moment after its end.
+        """
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while True:
+            told = next(one for one in self.snapshot()["tasks"] if one["name"] == task)
+            if told["reads_unseen"] or not told["clients"] or time.monotonic() > deadline:
+                return bool(told["reads_unseen"])
+            time.sleep(_POLL_S)
 
     def _overdue(self) -> bool:
         """Whether the end is past: at once where all that run have loops of their own."""

@@ -215,6 +215,7 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
         "predicted_job_s": task.plan.predicted_job_time_s,
         "predicted_response_s": task.plan.predicted_response_time_s,
         "notices": task.notices,
+        "reads_unseen": task.reads_unseen,
         "profiled_layers": sum(known.count(1) for known in task.profiled.values()),
     }
 

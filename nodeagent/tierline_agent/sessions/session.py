@@ -339,6 +339,8 @@ class Session:
             flags |= WelcomeFlags.OPEN_LEASE | WelcomeFlags.WARMUPS_TAKE
         if message.reattach_token:
             flags |= WelcomeFlags.SAYS_HELD
+        if client.task.reads_unseen:
+            flags |= WelcomeFlags.READS_UNSEEN
         client.reply(
             sequence,
             Welcome(

@@ -63,6 +63,8 @@ class Standing:
             memory.add_unmanaged(*whose, size_bytes)
         elif kind is NoticeKind.UNSWAPPABLE:
             memory.set_unswappable(*whose, size_bytes)
+        elif kind is NoticeKind.READS_UNSEEN:
+            client.task.reads_unseen = True
 
     def stats(self, sequence: int, _message: Stats) -> None:
         """The task's counters."""

@@ -87,7 +87,8 @@ class DescriptorKind(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move."""
+    """What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move.
+READS_UNSEEN: one of the kernels named read weights unseen, which has ended the program."""
 
     STAYS_RESIDENT = 1
     LEFT_MANAGEMENT = 2
@@ -95,6 +96,7 @@ class NoticeKind(enum.IntEnum):
     OVER_WORKSPACE = 4
     UNSWAPPABLE = 5
     PINNED = 6
+    READS_UNSEEN = 7
 
 
 class ErrorCode(enum.IntEnum):
@@ -115,13 +117,15 @@ for which a job of another process of its task waits; there is no job, no lease 
 
 
 class WelcomeFlags(enum.IntFlag):
-    """Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE."""
+    """Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
+READS_UNSEEN: a client of the task has sent that notice, so nothing is to be streamed."""
 
     RECORD_OUTPUTS = 1
     PREEMPTIBLE = 2
     OPEN_LEASE = 4
     SAYS_HELD = 8
     WARMUPS_TAKE = 16
+    READS_UNSEEN = 32
 
 
 class JobFlags(enum.IntFlag):
@@ -283,7 +287,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if self.extent_bytes & (self.extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if self.flags & ~31:
+        if self.flags & ~63:
             raise _malformed("Welcome.flags has unknown bits")
         if self.staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -330,7 +334,7 @@ class Welcome:
             raise _malformed("Welcome.extent_bytes is above 1073741824")
         if extent_bytes & (extent_bytes - 1):
             raise _malformed("Welcome.extent_bytes is not a power of two")
-        if flags & ~31:
+        if flags & ~63:
             raise _malformed("Welcome.flags has unknown bits")
         if staging_slots == 0:
             raise _malformed("Welcome.staging_slots is below 1")
@@ -1104,7 +1108,7 @@ class Notice:
     text: str
 
     def _payload(self) -> bytes:
-        if not 1 <= self.kind <= 6:
+        if not 1 <= self.kind <= 7:
             raise _malformed("Notice.kind is not a known value")
         return self._FIXED.pack(
             self.kind,
@@ -1118,7 +1122,7 @@ class Notice:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Notice has a wrong length")
         kind, reserved, size_bytes, text = cls._FIXED.unpack(payload)
-        if not 1 <= kind <= 6:
+        if not 1 <= kind <= 7:
             raise _malformed("Notice.kind is not a known value")
         if reserved != 0x0:
             raise _malformed("Notice.reserved is not 0x0")

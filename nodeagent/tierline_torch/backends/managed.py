@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 _LOADS = 3
 """Times an arena is loaded when the connection breaks in between."""
 _NAME_BYTES = 63
+_UNSEEN = "a process of this task read weights that no launch named, before it was started again"
 _NOT_OURS = (ErrorCode.REVOKED, ErrorCode.FORKED)
 """Of a job that was revoked, or is of the process that this one was forked from."""
 
@@ -79,6 +80,7 @@ class Manager:
         self.deadline_ns = terms.deadline_ns
         self.wants_witness = terms.record_outputs
         self._yields = terms.preemptible
+        self._reads_unseen = terms.reads_unseen
         self._extent_bytes = terms.extent_bytes
         self.survey = survey
         self._process = process
@@ -303,6 +305,9 @@ class Manager:
         contents = lesson.contents
         if contents is None:
             self._choose_arena(site)
+            return
+        if self._reads_unseen:
+            self._stay(site, contents, _UNSEEN)
             return
         if not self._numbers:
             self._stay(site, contents, "the task has more job roots than arenas")

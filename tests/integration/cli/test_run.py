@@ -457,6 +457,38 @@ def test_a_program_in_a_crash_loop_does_not_cost_the_summary(runs: Runs) -> None
     assert not runs.left_behind()
 
 
+_UNSEEN_ONCE = """
+import os, pathlib, sys
+from tests.integration.cli import tiny_task
+from tierline_client import Client, Device
+marker = pathlib.Path("{folder}/managed")
+if "TIERLINE_SOCKET" in os.environ and not marker.exists():
+    marker.touch()
+    Client(os.environ["TIERLINE_SOCKET"], "first", Device.CPU).notice(7, 0, "gather")
+    os._exit(9)
+sys.argv[1:] = ["1"]
+tiny_task.main()
+"""
+"""A program whose first managed process ends as one on a GPU does that read weights unseen."""
+
+
+def test_a_program_that_read_weights_unseen_is_started_again_and_streams_nothing(
+    runs: Runs,
+) -> None:
+    command = ["python", "-c", _UNSEEN_ONCE.format(folder=runs.folder)]
+    path = without_weights_of_its_own(runs.folder, command)
+    process = runs.start(path, "--duration", "3")
+    output, errors = process.communicate()
+    assert output, errors
+    (task,) = json.loads(output)["tasks"]
+    assert task["outputs"]["verdict"] == "identical", errors
+    assert task["jobs"] > 0
+    assert task["streamed_bytes_per_job"] == 0
+    assert [one["text"] for one in task["notices"] if one["kind"] == "reads_unseen"] == ["gather"]
+    assert any("no launch named" in one["text"] for one in task["notices"])
+    assert not runs.left_behind()
+
+
 def test_ctrl_c_in_the_comparison_still_sums_up(runs: Runs) -> None:
     """The program that is compared sends it."""
     sent = "    if compared: os.kill(os.getppid(), signal.SIGINT); signal.pause()\n"

@@ -48,7 +48,8 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_LEASE = 6,
 };
 
-/* What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move. */
+/* What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move.
+READS_UNSEEN: one of the kernels named read weights unseen, which has ended the program. */
 enum tlp_notice_kind {
     TLP_NOTICE_KIND_STAYS_RESIDENT = 1,
     TLP_NOTICE_KIND_LEFT_MANAGEMENT = 2,
@@ -56,6 +57,7 @@ enum tlp_notice_kind {
     TLP_NOTICE_KIND_OVER_WORKSPACE = 4,
     TLP_NOTICE_KIND_UNSWAPPABLE = 5,
     TLP_NOTICE_KIND_PINNED = 6,
+    TLP_NOTICE_KIND_READS_UNSEEN = 7,
 };
 
 /* Why a request failed. The first three close the connection. NESTED: JOB_BEGIN,
@@ -74,13 +76,15 @@ enum tlp_error_code {
     TLP_ERROR_CODE_NESTED = 11,
 };
 
-/* Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE. */
+/* Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
+READS_UNSEEN: a client of the task has sent that notice, so nothing is to be streamed. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
     TLP_WELCOME_FLAGS_OPEN_LEASE = 4,
     TLP_WELCOME_FLAGS_SAYS_HELD = 8,
     TLP_WELCOME_FLAGS_WARMUPS_TAKE = 16,
+    TLP_WELCOME_FLAGS_READS_UNSEEN = 32,
 };
 
 /* How a job is counted. */

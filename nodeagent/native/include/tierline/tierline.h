@@ -52,14 +52,16 @@ enum tierline_error {
 #define TIERLINE_MAX_ARENAS 16U
 #define TIERLINE_TERMS_RECORD_OUTPUTS 1U
 #define TIERLINE_TERMS_PREEMPTIBLE 2U
+#define TIERLINE_TERMS_READS_UNSEEN 32U /* on a GPU: an earlier client has; stream nothing */
 #define TIERLINE_JOB_WARMUP 1U
 #define TIERLINE_LAYER_PINNED 1U
 #define TIERLINE_NOTICE_STAYS_RESIDENT 1U
 #define TIERLINE_NOTICE_LEFT_MANAGEMENT 2U
 #define TIERLINE_NOTICE_ORDER_CHANGED 3U
 #define TIERLINE_NOTICE_OVER_WORKSPACE 4U
-#define TIERLINE_NOTICE_UNSWAPPABLE 5U /* sent by the library itself */
-#define TIERLINE_NOTICE_PINNED 6U      /* of an arena, whose extents are counted as such */
+#define TIERLINE_NOTICE_UNSWAPPABLE 5U  /* sent by the library itself */
+#define TIERLINE_NOTICE_PINNED 6U       /* of an arena, whose extents are counted as such */
+#define TIERLINE_NOTICE_READS_UNSEEN 7U /* sent by the library itself */
 
 typedef struct tierline_client tierline_client;
 

@@ -95,6 +95,7 @@ struct tl_device_arena {
     uint64_t slots;  /* addresses at which the ring slots can be written, one after the other */
     uint32_t slots_mapped;
     uint64_t desk;   /* addresses of one extent, at which a private copy is written */
+    bool *hidden;    /* per extent: nothing is mapped in its place */
     bool registered; /* the control page */
     uint32_t weight_count;
     struct tl_weight *weights;

@@ -13,6 +13,7 @@
 #include "cuda/cuda.h"
 #include "cuda/upload.h"
 #include "entry/lifecycle.h"
+#include "launches/captures.h"
 #include "memory/ranges.h"
 #include "wire/error.h"
 
@@ -70,10 +71,11 @@ static int reserve(struct tl_arena *arena) {
                      : code;
     gpu->private = calloc(arena->extent_count, sizeof *gpu->private);
     gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
+    gpu->hidden = calloc(arena->extent_count, sizeof *gpu->hidden);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
-    if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->resident == NULL ||
-                      gpu->ring == NULL)) {
+    if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->hidden == NULL ||
+                      gpu->resident == NULL || gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
@@ -96,6 +98,7 @@ static void release_handles(uint64_t *handles, uint32_t count) {
 static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->private);
     free(gpu->written);
+    free(gpu->hidden);
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);
@@ -105,7 +108,9 @@ static void forget_tables(struct tl_device_arena *gpu) {
 static void give_back(struct tl_arena *arena) {
     struct tl_device_arena *gpu = &arena->on_device;
     for (uint32_t e = 0; e < gpu->mapped; e++) {
-        TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
+        if (!gpu->hidden[e]) {
+            TL_CUDA(HOOK, cuMemUnmap, address_of(arena, e), arena->extent_bytes);
+        }
     }
     for (uint32_t s = 0; s < gpu->slots_mapped; s++) {
         TL_CUDA(HOOK, cuMemUnmap, slot_address(arena, s), arena->extent_bytes);
@@ -258,37 +263,46 @@ static int protect(struct tl_arena *arena, uint32_t first, uint32_t end, bool re
     return 0;
 }
 
+/* 0: nothing is. */
 static uint64_t mapped_at(const struct tl_arena *arena, uint32_t extent) {
-    uint64_t private = arena->on_device.private[extent];
-    return private != 0 ? private : handle_of(arena, extent);
+    const struct tl_device_arena *gpu = &arena->on_device;
+    uint64_t private = gpu->private[extent];
+    return gpu->hidden[extent] ? 0 : private != 0 ? private : handle_of(arena, extent);
 }
 
-/* Makes an extent's place show the handle, with that access, when the GPU has done all that it was
- * given; TIERLINE_E_SYSTEM, with nothing changed, if that cannot be known. Should the driver
- * refuse, the place shows what it showed before, or nothing. */
-static int change(const struct tl_arena *arena, uint32_t extent, uint64_t handle, int flags) {
+/* Makes an extent's place show the handle, or nothing if that is 0, with that access. What shows
+ * something changes when the GPU has done all that it was given; TIERLINE_E_SYSTEM, with nothing
+ * changed, if that cannot be known. Should the driver refuse, the place shows what it showed
+ * before, or nothing. */
+static int change(struct tl_arena *arena, uint32_t extent, uint64_t handle, int flags) {
+    struct tl_device_arena *gpu = &arena->on_device;
     uint64_t place = address_of(arena, extent);
     uint64_t before = mapped_at(arena, extent);
-    int code = tl_cuda_check(tl_cuda_synchronise(), "waiting for what may use an extent");
-    if (code != 0 || handle == before) {
-        return code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
+    int code =
+        before != 0 ? tl_cuda_check(tl_cuda_synchronise(), "waiting for what uses an extent") : 0;
+    if (code == 0 && before != 0 && handle != before) {
+        code = tl_cuda_check(TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes),
+                             "unmapping an extent");
+        gpu->hidden[extent] = code == 0;
     }
-    code =
-        tl_cuda_check(TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes), "unmapping an extent");
-    if (code != 0) {
+    if (code != 0 || handle == 0) {
         return code;
     }
-    code = map_at(arena, place, handle);
-    int allowed = code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
-    if (allowed != 0) {
-        if (code == 0) {
-            TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes);
-        }
-        if (TL_CUDA(HOOK, cuMemMap, place, arena->extent_bytes, 0, before, 0) == ABI_SUCCESS) {
-            allow(arena, place, arena->extent_bytes, ABI_ACCESS_READ);
-        }
+    bool fresh = handle != before;
+    code = fresh ? map_at(arena, place, handle) : 0;
+    bool mapped = fresh && code == 0;
+    code = code == 0 ? allow(arena, place, arena->extent_bytes, flags) : code;
+    if (mapped && code != 0) {
+        TL_CUDA(HOOK, cuMemUnmap, place, arena->extent_bytes);
     }
-    return allowed;
+    if (fresh && code == 0) {
+        gpu->hidden[extent] = false;
+    } else if (fresh && before != 0 &&
+               TL_CUDA(HOOK, cuMemMap, place, arena->extent_bytes, 0, before, 0) == ABI_SUCCESS) {
+        gpu->hidden[extent] = false;
+        allow(arena, place, arena->extent_bytes, ABI_ACCESS_READ);
+    }
+    return code;
 }
 
 static int restore(struct tl_arena *arena, uint32_t extent) {
@@ -356,6 +370,29 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     gpu->private_count++;
     arena->states[extent] = TL_EXTENT_PRIVATE;
     return 0;
+}
+
+int tl_device_hide(struct tl_arena *arena, uint32_t from, uint32_t past) {
+    int code = 0;
+    for (uint32_t j = 0; j < arena->streamed_count && code == 0 && !captures_any(); j++) {
+        uint32_t extent = arena->stream_extent[j];
+        bool stays = j >= from && j < past;
+        if (!stays && !tl_extent_is_private(arena, extent) && !arena->on_device.hidden[extent]) {
+            code = change(arena, extent, 0, 0);
+        }
+    }
+    return code;
+}
+
+int tl_device_show(struct tl_arena *arena, uint32_t from, uint32_t past) {
+    int code = 0;
+    for (uint32_t j = from; j < past && j < arena->streamed_count && code == 0; j++) {
+        uint32_t extent = arena->stream_extent[j];
+        if (arena->on_device.hidden[extent]) {
+            code = change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
+        }
+    }
+    return code;
 }
 
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent) {

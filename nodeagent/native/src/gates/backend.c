@@ -18,6 +18,7 @@
 #include "lease/launch_monitor.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
+#include "lease/window.h"
 #include "lease/workspace.h"
 
 static int adopt(tierline_client *client) {
@@ -51,6 +52,7 @@ static void disown(tierline_client *client) {
     if (ours) {
         tl_monitor_stop();
         tl_lock_acquire(&tl_gates.lock);
+        tl_window_end(client, ABI_SUCCESS);
         tl_gates.client = NULL;
         tl_gates.job = 0;
         atomic_store(&tl_gates.sealed, 0);
@@ -72,6 +74,7 @@ static int show(tierline_client *client) {
     uint32_t sealed = tl_sealed_arenas(client);
     tl_lock_release(&client->lock);
     atomic_store(&tl_gates.sealed, sealed);
+    tl_window_forget();
     void *context = tl_gates_context(client);
     int code = tl_watch_show(client, sealed);
     if (code == 0 && context != NULL) {

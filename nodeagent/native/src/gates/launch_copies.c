@@ -14,6 +14,7 @@
 #include "cuda/upload.h"
 #include "gates/watch.h"
 #include "lease/launch_state.h"
+#include "lease/window.h"
 #include "link/request.h"
 #include "loading/fetch.h"
 
@@ -201,6 +202,7 @@ int tl_gates_stored(tierline_client *client, uint32_t index, uint32_t extent) {
                    ? arena->memory->restore(arena, extent)
                    : tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
         tl_cuda_leave();
+        tl_window_forget();
     }
     tl_lock_release(&tl_gates.lock);
     return code;

@@ -51,6 +51,7 @@
 #include "lease/launch_lease.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
+#include "lease/window.h"
 #include "link/state.h"
 
 /* A private copy comes through the agent's memory and the staging memory: about so many streamed
@@ -127,7 +128,18 @@ static void load_code(const struct tierline_call *call) {
     }
 }
 
-static int go_with_the_stream(struct tierline_call *call, const struct tl_arena *arena,
+/* The CUresult for a code of the window's. */
+static int window_result(int code) {
+    if (code == 0) {
+        return ABI_SUCCESS;
+    }
+    int result = tl_cuda_synchronise();
+    tl_window_blame(result);
+    tl_gates_say("a call is refused, as weights cannot be hidden or shown");
+    return result != ABI_SUCCESS ? result : (int)ABI_SYSTEM_NOT_READY;
+}
+
+static int go_with_the_stream(struct tierline_call *call, struct tl_arena *arena,
                               const struct tl_need *need, uint32_t layer) {
     struct tl_stream *stream = tl_stream_of(call->stream, call->per_thread);
     if (stream == NULL) {
@@ -140,7 +152,12 @@ static int go_with_the_stream(struct tierline_call *call, const struct tl_arena 
     uint32_t over = tl_gates.over;
     bool reads_there = need->streamed && need->lowest < over;
     uint32_t keeps = !reads_there && over > need->keeps ? over : need->keeps;
-    int result = tl_gates_give_back(stream, arena, keeps);
+    int result = window_result(
+        tl_window_close(arena, keeps, need->streamed ? need->needs : arena->streamed_count));
+    result = result == ABI_SUCCESS ? tl_gates_give_back(stream, arena, keeps) : result;
+    if (need->streamed && result == ABI_SUCCESS) {
+        result = window_result(tl_window_open(arena, keeps, need->needs));
+    }
     if (need->streamed && result == ABI_SUCCESS) {
         result = tl_stream_wait(stream, arena->on_device.published, need->needs);
         tl_stream_reads(stream, need->lowest);
@@ -198,7 +215,7 @@ static bool go_to(tierline_client *client, const struct tierline_call *call, uin
 
 static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
                  struct named *named) {
-    const struct tl_arena *arena = &client->arenas[index];
+    struct tl_arena *arena = &client->arenas[index];
     if (worth_going_there(arena, index, named)) {
         go_to(client, call, index, named); /* else it reads copies */
     }
@@ -257,7 +274,7 @@ static bool passes_between_jobs(const struct tierline_call *call) {
 static int pass(struct tierline_call *call) {
     atomic_fetch_add(&tl_gates.begun, 1);
     atomic_fetch_add(&tl_gates.passing, 1);
-    if (atomic_load(&tl_gates.leased) && !tl_yields_standing()) {
+    if (atomic_load(&tl_gates.leased) && !tl_yields_standing() && tl_window_knows(call->function)) {
         call->held = PASSING;
         return ABI_SUCCESS;
     }
@@ -266,13 +283,18 @@ static int pass(struct tierline_call *call) {
         return ABI_SUCCESS;
     }
     tl_lock_acquire(&tl_gates.lock);
-    int code = tl_gates.client == NULL ? 0 : tl_gates_hold(tl_gates.client, TIERLINE_NO_ARENA);
-    if (code == 0) {
+    tierline_client *client = tl_gates.client;
+    int code = client == NULL ? 0 : tl_gates_hold(client, TIERLINE_NO_ARENA);
+    int result = code == 0 ? (int)ABI_SUCCESS : refuse(code);
+    if (code == 0 && client != NULL) {
+        result = window_result(tl_window_meet(client, call->function));
+    }
+    if (result == ABI_SUCCESS) {
         atomic_fetch_add(&tl_gates.passing, 1);
         call->held = PASSING;
     }
     tl_lock_release(&tl_gates.lock);
-    return code == 0 ? (int)ABI_SUCCESS : refuse(code);
+    return result;
 }
 
 /* Under the lock; the call names weights, at first one of this arena. */
@@ -282,6 +304,10 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
     int code = tl_gates_hold(client, first);
     if (code != 0) {
         return refuse(code);
+    }
+    code = tl_window_meet(client, call->function);
+    if (code != 0) {
+        return window_result(code);
     }
     if (call->graph) {
         return ABI_SUCCESS; /* launch_graphs.c serves it */
@@ -358,6 +384,9 @@ static int begin(struct tierline_call *call) {
         return call->addresses || call->written ? begin_captured_change(call) : (int)ABI_SUCCESS;
     }
     int result = lease(call);
+    if (result == ABI_SUCCESS) {
+        tl_window_note(call->function);
+    }
     if (result == ABI_SUCCESS && atomic_load_explicit(&tl_drain_watching, memory_order_relaxed)) {
         tl_drain_note(call->stream, call->per_thread);
     }

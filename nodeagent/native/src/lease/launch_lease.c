@@ -12,6 +12,7 @@
 #include "launches/captures.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
+#include "lease/window.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -109,6 +110,7 @@ static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_pea
                        "ending job %llu: a stream is being captured; end the capture first",
                        (unsigned long long)job);
     }
+    tl_window_end(client, result);
     tl_lock_acquire(&client->lock);
     client->job.stats.streamed_extents = tl_gates.streamed + atomic_load(&tl_gates.highest);
     tl_gates_believe(); /* nothing came from where the order had stood */
@@ -231,6 +233,10 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     }
     int code = tl_cuda_check(tl_cuda_synchronise(), "waiting for the GPU to begin a pass again");
     tl_cuda_leave();
+    if (code == 0 && tl_passing_copies(arena) >= arena->ring_slots) {
+        code = drop_copies(arena);
+    }
+    code = code == 0 ? tl_window_shut(client) : code;
     if (code != 0) {
         return code;
     }
@@ -248,7 +254,7 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     tl_gates.copies = 0;
     tl_gates.doubted = (struct tl_need){0};
     tl_streams_restart();
-    return tl_passing_copies(arena) >= arena->ring_slots ? drop_copies(arena) : 0;
+    return 0;
 }
 
 int tl_gates_settle(tierline_client *client) {

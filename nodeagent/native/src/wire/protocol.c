@@ -180,7 +180,7 @@ static int decode_welcome(const uint8_t *payload, size_t length, struct tlp_welc
     if ((load64(payload + 8) & (load64(payload + 8) - 1)) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.extent_bytes is not a power of two");
     }
-    if ((load32(payload + 32) & ~31U) != 0) {
+    if ((load32(payload + 32) & ~63U) != 0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Welcome.flags has unknown bits");
     }
     if (load32(payload + 36) == 0) {
@@ -594,7 +594,7 @@ static int decode_notice(const uint8_t *payload, size_t length, struct tlp_notic
     if (length != 208) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Notice has a wrong length");
     }
-    if (load32(payload) < 1 || load32(payload) > 6) {
+    if (load32(payload) < 1 || load32(payload) > 7) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Notice.kind is not a known value");
     }
     if (load32(payload + 4) != 0x0) {

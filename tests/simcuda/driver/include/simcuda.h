@@ -54,6 +54,7 @@
  *   sim_gemm_array(const u64 *addresses, u64 count, u64 bytes, const u64 *in, u64 *out)
  *                                                                         hash over arrays found in
  * device memory
+ *   sim_gemm_offsets(const void *base, const u64 *distances, then as sim_gemm_array from count on)
  *   sim_wide(struct simcuda_wide, u64 x 8)                                nothing
  *   sim_trap()                                                            CUDA_ERROR_LAUNCH_FAILED
  *

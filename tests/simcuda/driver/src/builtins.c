@@ -179,6 +179,22 @@ static CUresult run_gemm_array(CUcontext ctx, const unsigned char *parameters) {
     return result == CUDA_SUCCESS ? store(ctx, word_at(parameters, 32), hash) : result;
 }
 
+/* As that, by distances from an address: base, their array, count, bytes, in, out. */
+static CUresult run_gemm_offsets(CUcontext ctx, const unsigned char *parameters) {
+    uint64_t count = word_at(parameters, 16);
+    uint64_t hash;
+    CUresult result = load(ctx, word_at(parameters, 32), &hash);
+    for (uint64_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        uint64_t distance = 0;
+        result = load(ctx, word_at(parameters, 8) + i * 8, &distance);
+        if (result == CUDA_SUCCESS) {
+            result =
+                hash_on(ctx, word_at(parameters, 0) + distance, word_at(parameters, 24), &hash);
+        }
+    }
+    return result == CUDA_SUCCESS ? store(ctx, word_at(parameters, 40), hash) : result;
+}
+
 static CUresult run_trap(CUcontext ctx, const unsigned char *parameters) {
     (void)ctx;
     (void)parameters;
@@ -246,6 +262,13 @@ static unsigned spans_gemm_array(const unsigned char *parameters, struct span *s
     return 3;
 }
 
+static unsigned spans_gemm_offsets(const unsigned char *parameters, struct span *spans) {
+    spans[0] = (struct span){word_at(parameters, 8), word_at(parameters, 16) * 8};
+    spans[1] = (struct span){word_at(parameters, 32), 8};
+    spans[2] = (struct span){word_at(parameters, 40), 8};
+    return 3;
+}
+
 const struct builtin builtins[BUILTIN_COUNT] = {
     {"sim_spin", 8, 1, {{0, 8}}, run_spin, spans_none},
     {"sim_axpy", 24, 4, {{0, 8}, {8, 8}, {16, 4}, {20, 4}}, run_axpy, spans_axpy},
@@ -275,6 +298,12 @@ const struct builtin builtins[BUILTIN_COUNT] = {
      {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}},
      run_gemm_array,
      spans_gemm_array},
+    {"sim_gemm_offsets",
+     48,
+     6,
+     {{0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}},
+     run_gemm_offsets,
+     spans_gemm_offsets},
     {"sim_wide",
      sizeof(struct simcuda_wide) + 64,
      9,

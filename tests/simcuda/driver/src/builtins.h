@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BUILTIN_COUNT = 10, BUILTIN_MOST_PARAMETERS = 9, BUILTIN_MOST_SPANS = 4 };
+enum { BUILTIN_COUNT = 11, BUILTIN_MOST_PARAMETERS = 9, BUILTIN_MOST_SPANS = 4 };
 
 struct span {
     uint64_t begin, bytes;

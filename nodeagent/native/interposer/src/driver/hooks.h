@@ -302,6 +302,7 @@ enum hook {
     USED_cuEventRecord,
     USED_cuEventRecord_ptsz,
     USED_cuEventSynchronize,
+    USED_cuFuncGetName,
     USED_cuFuncGetParamInfo,
     USED_cuFuncLoad,
     USED_cuGetErrorName,
@@ -319,6 +320,7 @@ enum hook {
     USED_cuGraphNodeGetType,
     USED_cuGraphRemoveDependencies_v2,
     USED_cuKernelGetFunction,
+    USED_cuKernelGetName,
     USED_cuKernelGetParamInfo,
     USED_cuMemGetAllocationGranularity,
     USED_cuMemHostGetDevicePointer_v2,
@@ -618,6 +620,7 @@ typedef int cuEventQuery_function(void *hEvent);
 typedef int cuEventRecord_function(void *hEvent, void *hStream);
 typedef int cuEventRecord_ptsz_function(void *hEvent, void *hStream);
 typedef int cuEventSynchronize_function(void *hEvent);
+typedef int cuFuncGetName_function(const char **name, void *hfunc);
 typedef int cuFuncGetParamInfo_function(void *func, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuFuncLoad_function(void *function);
 typedef int cuGetErrorName_function(int error, const char **pStr);
@@ -635,6 +638,7 @@ typedef int cuGraphNodeFindInClone_function(void **phNode, void *hOriginalNode, 
 typedef int cuGraphNodeGetType_function(void *hNode, int *type);
 typedef int cuGraphRemoveDependencies_v2_function(void *hGraph, const void **from, const void **to, const void *edgeData, size_t numDependencies);
 typedef int cuKernelGetFunction_function(void **pFunc, void *kernel);
+typedef int cuKernelGetName_function(const char **name, void *hfunc);
 typedef int cuKernelGetParamInfo_function(void *kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize);
 typedef int cuMemGetAllocationGranularity_function(size_t *granularity, const void *prop, int option);
 typedef int cuMemHostGetDevicePointer_v2_function(uint64_t *pdptr, void *p, unsigned int Flags);
