@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.cuda.programs import end_those_left
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.agent.gpu_agent import gpu_agent
 from tests.native_builds import simulated_machine
@@ -24,4 +25,5 @@ def agent_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentP
 def agent(agent_of_module: AgentProcess) -> Iterator[AgentProcess]:
     """An agent without tasks that served other tests before."""
     yield agent_of_module
+    end_those_left()
     agent_of_module.forget_tasks()

@@ -48,7 +48,7 @@ static void prepare(void) {
     for (uint64_t i = 0; i < WORDS; i++) {
         shadow[i] = i * 0x9e3779b97f4a7c15U;
     }
-    OK(cuMemcpyHtoD(object, shadow, BYTES));
+    upload(object, shadow, BYTES);
 }
 
 static void check_object(void) {

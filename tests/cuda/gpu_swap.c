@@ -95,7 +95,7 @@ static void write_object(struct object *object, uint32_t way) {
         OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, streams[2], parameters, NULL));
         OK(cuStreamSynchronize(streams[2]));
     } else if (way % 3 == 1) {
-        OK(cuMemcpyHtoD(object->address, object->shadow, object->bytes));
+        upload(object->address, object->shadow, object->bytes);
     } else {
         OK(cuMemcpyHtoDAsync(object->address, object->shadow, object->bytes, streams[1]));
         OK(cuStreamSynchronize(streams[1]));

@@ -596,7 +596,7 @@ static void tables_of_the_host(void) {
         check(&task, 0, task.count, NULL);
         HOLDS(end(&task, job).fetched_bytes == 0);
     }
-    OK(cuMemcpyHtoD(made.table, addresses, sizeof addresses));
+    upload(made.table, addresses, sizeof addresses);
     for (int i = 0; i < 3; i++) {
         pass_with_table(&made);
     }
@@ -646,7 +646,7 @@ static void tables_in_graphs(void) {
         HOLDS(result == (i == 0 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS));
         OK(cuStreamEndCapture(stream, &graph));
         OK(cuGraphDestroy(graph));
-        OK(cuMemcpyHtoD(made.table, addresses, sizeof addresses));
+        upload(made.table, addresses, sizeof addresses);
     }
     pass_with_table(&made);
 }

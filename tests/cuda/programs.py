@@ -11,6 +11,16 @@ from tests.interposer.test_interposer import library, preload
 from tests.native_builds import build
 
 PATIENCE_S = 300
+_started: list[subprocess.Popen[str]] = []
+
+
+def end_those_left() -> None:
+    """Kill the programs of a test that failed; others have ended."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 def left(agent: AgentProcess, name: str) -> dict[str, Any]:
@@ -44,6 +54,7 @@ class Running:
                 **settings,
             },
         )
+        _started.append(self.process)
 
     def ends(self) -> tuple[str, str]:
         """Wait for the end; every claim held. Returns what it said, and what it complained of."""

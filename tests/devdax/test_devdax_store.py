@@ -27,11 +27,7 @@ FIRST_PUTS = 12
 FILES = {
     "job/main.py": REPOSITORY / "tests/devdax/inside/store_checks.py",
     "job/store_writer.py": REPOSITORY / "tests/faults/store_writer.py",
-    "tierline/tierline_agent/__init__.py": REPOSITORY / "nodeagent/tierline_agent/__init__.py",
-    **{
-        f"tierline/tierline_agent/{name}": REPOSITORY / "nodeagent/tierline_agent" / name
-        for name in ("tiers", "processes/__init__.py", "processes/identity.py", "errors.py")
-    },
+    "tierline/tierline_agent": REPOSITORY / "nodeagent/tierline_agent",
 }
 HALT_IN_CONTENT = 3  # of a used slot, after: record FREE, flush
 

@@ -6,7 +6,7 @@ what a killed one left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -118,15 +118,21 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def namespace(cluster: Running, request: pytest.FixtureRequest) -> Iterator[str]:
+def failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
+    """Asked by the clean-up of other fixtures: has this test failed?"""
+    before = request.session.testsfailed
+    return lambda: request.session.testsfailed > before
+
+
+@pytest.fixture
+def namespace(cluster: Running, failed: Callable[[], bool]) -> Iterator[str]:
     """A fresh namespace; its pods are gone after the test, whatever state that left them in."""
     name = cluster.plane.namespace()
-    failed_before = request.session.testsfailed
     yield name
     pods = cluster.api.list("v1", "Pod", name)
     for found in pods:
         cluster.api.delete({"apiVersion": "v1", "kind": "Pod", **found}, gracePeriodSeconds=1)
-    if request.session.testsfailed > failed_before:
+    if failed():
         for api_version, kind in _LEFT:
             sweep(cluster.api, api_version, kind, name)
     for found in pods:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,10 @@ def running(
     operator: Operator,
     agent: NodeAgent,
     namespace: str,
-    request: pytest.FixtureRequest,
+    failed: Callable[[], bool],
 ) -> Iterator[Manifest]:
     """A pod that streams."""
-    api, failed_before = cluster.api, request.session.testsfailed
+    api = cluster.api
     for manifest in (memtask(namespace, "camera"), memprofile(namespace, "camera")):
         api.create(manifest)
     wanted = camera(namespace)
@@ -119,7 +119,7 @@ def running(
     api.wait(wanted, lambda found: phase(found) == "Running", PATIENCE_S)
     until("no job has ended", lambda: jobs_of(cluster, wanted) >= 1, PATIENCE_S)
     yield wanted
-    if request.session.testsfailed > failed_before:
+    if failed():
         return  # `namespace` takes away what is left, in whatever state
     api.delete(wanted, gracePeriodSeconds=1)
     api.wait_gone(wanted, PATIENCE_S)

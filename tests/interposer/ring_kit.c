@@ -62,6 +62,12 @@ static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
     OK(cuMemSetAccess(address, EXTENT, &access, 1));
 }
 
+/* An extent's bytes, which have arrived for every stream when it returns. */
+static void upload(CUdeviceptr to, const unsigned char *from) {
+    OK(cuMemcpyHtoD(to, from, EXTENT));
+    OK(cuStreamSynchronize(NULL));
+}
+
 static void make_arena(void) {
     content = malloc((size_t)EXTENTS * EXTENT);
     CHECK(content != NULL);
@@ -81,7 +87,7 @@ static void make_arena(void) {
         CUdeviceptr address = base + (CUdeviceptr)x * EXTENT;
         if (is_resident(x)) {
             map(address, create());
-            OK(cuMemcpyHtoD(address, content + (size_t)x * EXTENT, EXTENT));
+            upload(address, content + (size_t)x * EXTENT);
         } else {
             map(address, slot_memory[streamed_below(x) % slots]);
         }
@@ -227,7 +233,7 @@ void fetch(uint32_t weight) {
         OK(cuMemUnmap(address, EXTENT));
         private_memory[x] = create();
         map(address, private_memory[x]);
-        OK(cuMemcpyHtoD(address, content + (size_t)x * EXTENT, EXTENT));
+        upload(address, content + (size_t)x * EXTENT);
         job.fetched++;
     }
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,15 +42,14 @@ def release(cluster: Running) -> Iterator[Release]:
 
 
 @pytest.fixture
-def tasks(release: Release, namespace: str, request: pytest.FixtureRequest) -> Iterator[Tasks]:
+def tasks(release: Release, namespace: str, failed: Callable[[], bool]) -> Iterator[Tasks]:
     """Tasks in a namespace of their own that enforces PodSecurity `restricted`."""
     api = release.api
     named = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.merge(named, {"metadata": {"labels": labels}})
     made = Tasks(release, namespace)
-    failed_before = request.session.testsfailed
     yield made
-    if request.session.testsfailed > failed_before:
+    if failed():
         print(made.describe(), release.logs(), sep="\n")
     made.remove_all()

@@ -8,7 +8,7 @@ gigabytes. Periods are long, since the machine may be slow and busy; nothing her
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -54,12 +54,11 @@ def roomy(release: Release) -> Release:
 
 
 @pytest.fixture
-def models(roomy: Release, namespace: str, request: pytest.FixtureRequest) -> Iterator[Tasks]:
+def models(roomy: Release, namespace: str, failed: Callable[[], bool]) -> Iterator[Tasks]:
     """A namespace that lets pods mount folders of the node."""
     tasks = Tasks(roomy, namespace)
-    failed_before = request.session.testsfailed
     yield tasks
-    if request.session.testsfailed > failed_before:
+    if failed():
         print(tasks.describe(), roomy.logs(), sep="\n")
     tasks.remove_all()
 
