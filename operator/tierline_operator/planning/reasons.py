@@ -59,7 +59,7 @@ def memory_exceeded(
     missing = need_bytes - fast_bytes
     if any(task.held is not None for task in tasks):
         return _no_room_beside(tasks, missing, fast_bytes, held_workspace_bytes)
-    workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
+    workspace = max(tasks, key=lambda task: task.demand.working_bytes)
     kept = max(tasks, key=_least_extents)
     wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
     kept_bytes = sum(map(_least_extents, tasks)) * size
@@ -78,11 +78,16 @@ def memory_exceeded(
             task=wide.demand.name,
             missing_bytes=missing,
         )
-    own_bytes = workspace.demand.workspace_bytes
+    own_bytes = workspace.demand.working_bytes
     part_bytes = max(own_bytes, _least_extents(kept) * size)
     largest, part = kept, "weights that must stay resident"
     if own_bytes == part_bytes:
         largest, part = workspace, "workspace"
+    if largest.demand.trains:
+        part = (
+            f"a step ({mebibytes(largest.demand.state_bytes)} of it parameters, gradients and "
+            "optimizer state, which stay)"
+        )
     together = (
         f"{mebibytes(workspace_bytes)} are workspaces, which programs on this device keep between "
         "jobs; "
