@@ -10,7 +10,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv newest kubernetes cluster cluster-down images demo docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean clean-cache
+.PHONY: help venv newest kubernetes cluster cluster-down images demo demo-training docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean clean-cache
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -57,6 +57,10 @@ images: ## build the images of operator and agent from their Dockerfiles, into b
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines
 	@mkdir -p build
 	$(BIN)/tierline run examples/1-quickstart/tasks.yaml --fast-memory 256Mi --duration 60 --json-file build/demo.json
+
+demo-training: $(STAMP) ## the same three models with more fast memory, and a loop that trains in what they leave
+	@mkdir -p build
+	$(BIN)/tierline run examples/1-quickstart/tasks.yaml examples/6-training/tasks.yaml --fast-memory 768Mi --duration 60 --json-file build/demo-training.json
 
 docs: $(STAMP) ## build the documents into one site, build/site
 	$(BIN)/python docs/site/pages.py build/pages

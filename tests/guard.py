@@ -7,11 +7,11 @@ and groups of their own. All of them have MARK among the names of their first en
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 
@@ -42,7 +42,7 @@ def main(pid: int, mark: str) -> None:
     """Wait for the end of the run; then end what it left."""
     with suppress(ProcessLookupError):
         run = os.pidfd_open(pid)
-        select.select([run], [], [])
+        wait([run])
         os.close(run)
     while left := marked(mark):  # one that is killed may have started another
         for one in left:

@@ -10,7 +10,6 @@ touched. One process at a time brings a cluster up or down.
 import fcntl
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http.client import HTTPException
 from ipaddress import IPv4Interface
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,7 +162,7 @@ class Cluster:
         with suppress(ProcessLookupError):
             process = os.pidfd_open(pid)
             with os.fdopen(process):
-                select.select([process], [], [])
+                wait([process])
         with self._alone():
             starter, began = self._remembered("starter", (0, 0))
             if starter == pid and began != started(pid):

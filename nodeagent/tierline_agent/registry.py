@@ -74,6 +74,10 @@ class Registration(BaseModel):
     """The MemTask it is a pod of, as people know it; on Kubernetes `name` is a claim's uid."""
     device: Annotated[str, Field(min_length=1, max_length=96)] | None = None
     """The device that the plan is for: its name, number or uuid; needed where there are several."""
+    training: bool = False
+    """It trains. A step is a row of warm-up jobs, as it gives the device back at any gate where
+    others wait for it, and one more job, which computes nothing: that counts. Between them its
+    workspace stays, and what it keeps from step to step is a part of that."""
     preemption: Preemption | None = None
     """None: its jobs keep the device to their end."""
     job_limit_ns: Annotated[Nanoseconds, Field(gt=0)] | None = None
@@ -86,6 +90,8 @@ class Registration(BaseModel):
             raise ValueError(
                 f"deadline_ns {self.deadline_ns} is later than period_ns {self.period_ns}"
             )
+        if self.training and self.rank is not Rank.BEST_EFFORT:
+            raise ValueError("a task that trains has the criticality BestEffort, and no other")
         return self
 
     @property
@@ -487,7 +493,12 @@ def _fast_bytes(registrations: Sequence[Registration], capacity: DeviceCapacity)
 def _workspaces(registrations: Iterable[Registration], capacity: DeviceCapacity) -> WorkspaceCharge:
     # A task without weights to lay out has all it allocates in one workspace, which is swapped.
     rows = (
-        Workspace(one.domain, one.plan.workspace_bytes, in_extents=one.plan.extent_count == 0)
+        Workspace(
+            one.domain,
+            one.plan.workspace_bytes,
+            in_extents=one.plan.extent_count == 0 and not one.training,
+            kept=one.training,
+        )
         for one in registrations
     )
     return charge(rows, capacity.extent_bytes, overlay=capacity.overlay)

@@ -332,6 +332,11 @@ class Client:
         """Whether a thread waits for the agent now: for the lease, at a gate, at a fault."""
         return bool(self._library.tierline_waiting(self._handle))
 
+    @property
+    def wanted(self) -> bool:
+        """Whether others wait for what this client was granted; only a task that trains is told."""
+        return bool(self._library.tierline_wanted(self._handle))
+
     def statistics(self) -> Statistics:
         """Return the agent's counters of this task."""
         raw = library.Counters()

@@ -54,9 +54,9 @@ class Turns:
             return True
         still_s, before_s = 0.0, None
         while not self._lock.acquire(timeout=_LOOK_S):
-            now_s = _computed_s(self._holder)
+            now_s = computed_s(self._holder)
             idle = before_s is not None and now_s - before_s < _LOOK_S * _IDLE
-            idle = idle and _sleeps(self._holder) and not waits()
+            idle = idle and sleeps(self._holder) and not waits()
             still_s = still_s + _LOOK_S if idle else 0.0
             before_s = now_s
             if still_s >= (_PATIENT_S if patient else _STILL_S):
@@ -65,7 +65,7 @@ class Turns:
         return True
 
 
-def _computed_s(thread: int) -> float:
+def computed_s(thread: int) -> float:
     """The processor time of a thread of this process, by its kernel's number."""
     try:
         # The clock of a thread that has ended is refused; pthread_getcpuclockid would crash.
@@ -74,7 +74,7 @@ def _computed_s(thread: int) -> float:
         return 0.0
 
 
-def _sleeps(thread: int) -> bool:
+def sleeps(thread: int) -> bool:
     """Whether a thread waits for something, rather than for a processor or a disk."""
     try:
         with open(f"/proc/self/task/{thread}/stat", "rb") as file:  # noqa: PTH123  # in a wait

@@ -132,7 +132,10 @@ def _load() -> None:
     if _outermost is not None:
         return
     if serves():
-        from tierline_torch.dispatch import outermost  # noqa: PLC0415
+        if os.environ.get("TIERLINE_TRAINING"):
+            from tierline_torch.training.loop import outermost  # noqa: PLC0415
+        else:
+            from tierline_torch.dispatch import outermost  # noqa: PLC0415
 
         _outermost = outermost
     else:

@@ -211,7 +211,10 @@ def _left_alone(module: torch.nn.Module, kind: str) -> str | None:
     grad = torch.is_grad_enabled()
     for parameter in module.parameters():
         if grad and parameter.requires_grad:
-            return "it runs with gradients; use torch.inference_mode() or torch.no_grad()"
+            return (
+                "it runs with gradients; use torch.inference_mode() or torch.no_grad(), or "
+                "spec.training for a program that trains"
+            )
         weights = weights or parameter.device.type == kind
         if weights and not grad:
             break

@@ -56,7 +56,9 @@ class Process:
         self.running: frozenset[int] = frozenset()
         """Ids of the modules under the roots of the job in progress, roots left out."""
         self._backend: Backend | None = None
-        self._absent = not (os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE"))
+        task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
+        # A program that trains has steps and no jobs (`training`), whatever it calls.
+        self._absent = not task or bool(os.environ.get("TIERLINE_TRAINING"))
         self._forked_in_a_job = False
         self.captures = os.environ.get("TIERLINE_EXECUTION") == "CapturedGraph"
         """Whether outermost modules run as captured graphs."""

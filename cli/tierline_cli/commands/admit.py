@@ -1,12 +1,14 @@
 """`tierline admit`: would these tasks hold their deadlines on that node?"""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 
+from tierline_api.objects.memtask import MemTask
 from tierline_cli.errors import EXIT_INFEASIBLE
 from tierline_cli.options import files_argument, json_option, margin_option, node_option
 from tierline_cli.planning import decide
@@ -39,17 +41,19 @@ def command(
     if as_json:
         click.echo(json.dumps(decide.answer_json(answer)))
     else:
-        _show(answer, device)
+        _show(manifests.tasks, answer, device)
     if isinstance(answer, Infeasible):
         raise SystemExit(EXIT_INFEASIBLE)
 
 
-def _show(answer: Admitted | Infeasible, device: DeviceCapacity) -> None:
+def _show(tasks: Sequence[MemTask], answer: Admitted | Infeasible, device: DeviceCapacity) -> None:
     console = Console()
     if isinstance(answer, Infeasible):
         console.print(f"[bold red]not admitted[/] ({answer.reason}): {answer.sentence}")
         return
     console.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
+    for sentence in decide.training_sentences(tasks, answer):
+        console.print(sentence)
     console.print(decide.scheduling_sentence(answer))
     console.print(decide.memory_sentence(answer, device))
     for remark in answer.remarks:

@@ -38,8 +38,10 @@ from tierline_cli.options import (
 from tierline_cli.output import writing
 from tierline_cli.planning import decide
 from tierline_cli.reporting.live import console, deciding, screen
-from tierline_cli.reporting.report import again_sentence, sentences
+from tierline_cli.reporting.report import TaskReport, again_sentence, sentences
 from tierline_cli.reporting.report import as_json as task_json
+from tierline_cli.reporting.training import training_rows, training_sentences
+from tierline_cli.reporting.verdicts import Verdict
 from tierline_operator.planning.answer import Infeasible
 
 _REFRESH_S = 0.5
@@ -99,8 +101,8 @@ def command(
     """Run the MemTasks in FILES on this machine.
 
     Profiles the tasks, proves their deadlines (or says why not, and exits 3), starts one program a
-    task, and shows how they do. Exits 4 if a Hard task missed a deadline, an output
-    differed, or a job failed in Tierline's code.
+    task, and shows how they do. Exits 4 if a Hard task missed a deadline, an output or
+    the weights after a step differed, or a job failed in Tierline's code.
     """
     manifests = load_manifests([str(file) for file in files])
     options = RunOptions(
@@ -121,9 +123,11 @@ def command(
         click.echo(json.dumps(report))
     if report.get("admitted") is False:
         raise SystemExit(EXIT_INFEASIBLE)
-    if any(not task["jobs"] for task in report["tasks"]):
+    trainings = report["trainings"]
+    if not all([task["jobs"] for task in report["tasks"]] + [one["steps"] for one in trainings]):
         raise SystemExit(EXIT_FAILED)
-    if any(task["promise_broken"] for task in report["tasks"]):
+    different = any(one["weights"]["verdict"] == Verdict.DIFFERENT for one in trainings)
+    if different or any(task["promise_broken"] for task in report["tasks"]):
         raise SystemExit(EXIT_BROKEN_PROMISE)
 
 
@@ -145,6 +149,8 @@ def _run(
         return {**decide.answer_json(answer), "margin": run.margin}
     where.print(f"[bold green]admitted[/]: {decide.slack_sentence(answer)}")
     where.print(decide.scheduling_sentence(answer))
+    for sentence in decide.training_sentences(run.tasks, answer):
+        where.print(sentence)
     for remark in answer.remarks:
         where.print(f"[yellow]{remark}[/]")
     show_loading(run, where)
@@ -154,10 +160,15 @@ def _run(
     show_comparing(run, where)
     reports = run.reports(snapshot)
     outputs = {one.task.name: one.outputs for one in reports}
-    where.print(screen([one.result for one in reports], snapshot, "summary", outputs))
-    for sentence in sentences(reports, snapshot):
+    trainings, weights = run.trainings(snapshot), run.outputs()
+    rows = training_rows(trainings, weights)
+    where.print(screen([one.result for one in reports], snapshot, "summary", outputs, rows))
+    for sentence in (
+        *sentences(reports, snapshot),
+        *training_sentences(trainings, weights, run.last_words),
+    ):
         where.print(Text(sentence, style="yellow"))
-    times = [one.times for one in reports]
+    times = run.job_times(snapshot)
     if any(one.overruns or one.memory_overruns for one in times):
         where.print(Text(again_sentence(run.admitted_again(times)), style="yellow"))
     _write(profiles_file, run.profiles(times))
@@ -173,7 +184,10 @@ def _run(
         "remarks": list(answer.remarks),
         "tasks": [
             task_json(one, told)
-            for one, told in zip(reports, _in_order(run, snapshot), strict=True)
+            for one, told in zip(reports, _in_order(reports, snapshot), strict=True)
+        ],
+        "trainings": [
+            {**one.as_json(), "weights": weights[one.name].as_json()} for one in trainings
         ],
     }
 
@@ -204,9 +218,11 @@ def saying(where: Console) -> OnWord:
     return lambda sentence: where.print(Text(sentence, style="yellow"))
 
 
-def _in_order(run: LocalRun, snapshot: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _in_order(
+    reports: Sequence[TaskReport], snapshot: Mapping[str, Any]
+) -> list[Mapping[str, Any]]:
     by_name = {task["name"]: task for task in snapshot["tasks"]}
-    return [by_name[task.name] for task in run.tasks]
+    return [by_name[one.task.name] for one in reports]
 
 
 def _progress(where: Console, last: ProgressColumn) -> Progress:
@@ -256,7 +272,8 @@ def show_running(run: LocalRun, duration: float | None, where: Console) -> None:
         )
         with Live(console=where, refresh_per_second=4, transient=True) as live:
             for snapshot in run.release(duration).watch(_REFRESH_S):
-                live.update(screen(run.results(final=False), snapshot, "running"))
+                rows = training_rows(run.trainings(snapshot), None)
+                live.update(screen(run.results(final=False), snapshot, "running", None, rows))
     except KeyboardInterrupt:
         run.interrupt()
         where.print("ending")

@@ -25,7 +25,12 @@ from tierline_cli.options import (
 from tierline_cli.output import writing
 from tierline_cli.planning import decide
 from tierline_cli.planning.agent_policy import AgentPolicy
-from tierline_cli.planning.inputs import manifests_with_tasks, one_node, profiles_for
+from tierline_cli.planning.inputs import (
+    check_none_trains,
+    manifests_with_tasks,
+    one_node,
+    profiles_for,
+)
 from tierline_cli.planning.timeline import draw, perfetto
 from tierline_cli.reporting.live import deciding, shown_time
 from tierline_cli.reporting.narrow import Fitted
@@ -122,6 +127,7 @@ def command(
             EXIT_BAD_INPUT,
         )
     manifests = manifests_with_tasks(files, "play")
+    check_none_trains(manifests.tasks, "played")
     profiles = profiles_for(manifests, manifests.tasks)
     where = one_node(manifests, node)
     demands, device = decide.question_of_all(manifests.tasks, profiles, where, margin)

@@ -26,7 +26,7 @@ from tierline_cli.errors import (
 )
 from tierline_cli.local.run import LocalRun, RunOptions
 from tierline_cli.options import files_argument, gpu_for, json_option, machine_options, paths_of
-from tierline_cli.planning.inputs import manifests_with_tasks
+from tierline_cli.planning.inputs import check_none_trains, manifests_with_tasks
 from tierline_cli.reporting.live import console, outputs_text, shown_size
 from tierline_cli.reporting.narrow import Fitted
 from tierline_cli.reporting.report import TaskReport
@@ -63,6 +63,7 @@ def command(
     an output differs, 1 if a program did no job; 0 if none differs, also where none is comparable.
     """
     given = manifests_with_tasks(files, "verify")
+    check_none_trains(given.tasks, "repeated and compared; tierline run compares weights")
     options = RunOptions(
         fast_bytes=fast_memory,
         tier_paths=paths_of(nvme, pmem),

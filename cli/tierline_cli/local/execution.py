@@ -47,7 +47,12 @@ class Execution:
         self._again: set[str] = set()
         """Tasks whose programs were started once more."""
         self._cursor = 0
+        self._epoch_ns: int | None = None
+        self._ended_ns: int | None = None
+        """When programs were ended, or releases were over."""
         self._end_ns: int | None = None
+        self._trained = {task.name: False for task in tasks if task.spec.training is not None}
+        """Whether a task that trains has made a step."""
         self._released: set[str] = set()
         """Tasks whose programs wait for their releases, and so hear of the end."""
         self.log = JobLog()
@@ -115,8 +120,15 @@ class Execution:
     def release(self, span_s: float | None) -> None:
         """Let the releases begin, for `span_s` seconds or until the run is ended."""
         epoch_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
+        self._epoch_ns = epoch_ns
         self._end_ns = None if span_s is None else epoch_ns + round(span_s * 1e9)
         self._admin.call("start", epoch_ns=epoch_ns, until_ns=self._end_ns or 0)
+
+    def span(self, now_ns: int) -> tuple[int, int] | None:
+        """The time of the releases so far, CLOCK_MONOTONIC nanoseconds; None before that."""
+        if self._epoch_ns is None or now_ns <= self._epoch_ns:
+            return None
+        return self._epoch_ns, min(now_ns, self._ended_ns or now_ns)
 
     def watch(self, interval_s: float) -> Iterator[Mapping[str, Any]]:
         """Yield a snapshot every `interval_s` seconds until the releases are over.
@@ -141,6 +153,9 @@ class Execution:
             self.log.add(JobRecord.from_admin(record) for record in answer["jobs"])
         snapshot: Mapping[str, Any] = self._admin.call("snapshot")["snapshot"]
         self._released.update(task["name"] for task in snapshot["tasks"] if task["ready"])
+        for task in snapshot["tasks"]:
+            if task["name"] in self._trained and task["jobs"]:
+                self._trained[task["name"]] = True
         return snapshot
 
     def finish(self) -> Mapping[str, Any]:
@@ -149,6 +164,7 @@ class Execution:
         Their last jobs are in the log then: the agent learns of them, and of their outputs, when it
         reads the connections to their ends, a moment after the programs are gone.
         """
+        self._ended_ns = min(time.monotonic_ns(), self._end_ns or 1 << 62)
         self.cut_short = frozenset(
             program.spec.task for program in self._programs if program.poll() is None
         )
@@ -184,7 +200,8 @@ class Execution:
         began = False
         for at, program in enumerate(self._programs):
             status, name = program.poll(), program.spec.task
-            if status is None or (status == 0 and not ended_is_failed):
+            complete = self._trained.get(name, False)
+            if status is None or (status == 0 and (complete or not ended_is_failed)):
                 continue
             if name in self._again or not self._reads_unseen(name):
                 raise CommandError(describe_end(program))

@@ -42,7 +42,7 @@ class Place:
         own = str(library_path())
         preloaded = {"LD_PRELOAD": f"{own}:{others}" if others else own}
         if self.kind == "cpu":
-            return preloaded
+            return preloaded | _trains(task)
         return preloaded | {
             "TIERLINE_DEVICE": "cuda",
             "TIERLINE_EXECUTION": task.spec.device.execution.value,
@@ -79,3 +79,16 @@ class Place:
                 "spec.device.kind to cpu",
                 EXIT_BAD_INPUT,
             ) from error
+
+
+def _trains(task: MemTask) -> dict[str, str]:
+    """What a program that trains needs to know.
+
+    Its threads sleep where it waits: those of OpenMP else look out for work for a while, on the
+    processors of the job that it has made room for.
+    """
+    training = task.spec.training
+    if training is None:
+        return {}
+    most = {} if training.steps is None else {"TIERLINE_TRAINING_STEPS": str(training.steps)}
+    return {"TIERLINE_TRAINING": "1", "OMP_WAIT_POLICY": "passive", **most}

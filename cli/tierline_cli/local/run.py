@@ -33,11 +33,13 @@ from tierline_cli.planning.inputs import check_tasks
 from tierline_cli.reporting.remeasured import JobTimes, remeasured
 from tierline_cli.reporting.report import TaskReport
 from tierline_cli.reporting.results import (
+    JobRecord,
     TaskPromise,
     TaskResult,
     releases_until,
     result_of,
 )
+from tierline_cli.reporting.training import Promise, TrainingResult, training_of
 from tierline_cli.reporting.verdicts import Outputs, judge
 from tierline_operator.planning import from_api
 from tierline_operator.planning.answer import Admitted, Infeasible
@@ -159,6 +161,7 @@ class LocalRun:
                 deadline_ns=round(realtime.deadline_s * 1e9),
                 criticality=realtime.criticality.value,
                 record_outputs=True,
+                training=task.spec.training is not None,
                 preemption=from_api.preemption_of(plan, answer.scheduling),
                 plan=from_api.plan_of(plan, answer.scheduling).to_api(),
             )
@@ -198,7 +201,8 @@ class LocalRun:
     def reports(self, snapshot: Mapping[str, Any]) -> list[TaskReport]:
         """What is known of each task once the programs have ended and were compared."""
         execution, outputs = _begun(self._execution), self.outputs()
-        rows = zip(self.tasks, self.results(final=True), self.job_times(snapshot), strict=True)
+        times = dict(zip(self._names(), self.job_times(snapshot), strict=True))
+        rows = ((task, result, times[task.name]) for task, result in self._periodic(final=True))
         return [
             TaskReport(
                 task,
@@ -213,9 +217,35 @@ class LocalRun:
 
     def results(self, *, final: bool) -> list[TaskResult]:
         """The numbers so far; with `final`, unanswered releases are counted, too."""
+        return [result for _, result in self._periodic(final=final)]
+
+    def trainings(self, snapshot: Mapping[str, Any]) -> list[TrainingResult]:
+        """The numbers so far of tasks that train."""
+        execution, admitted = _begun(self._execution), _begun(self._admitted)
+        counted = {task["name"]: task for task in snapshot["tasks"]}
+        return [
+            training_of(
+                Promise(plan, self.measured.compute_only_s[task.name]),
+                *(execution.log.all, counted[task.name], execution.span(snapshot["now_ns"])),
+            )
+            for task, plan in zip(self.tasks, admitted.plans, strict=True)
+            if task.spec.training is not None
+        ]
+
+    def last_words(self, task: str) -> str:
+        """What its program, or Tierline in it, said last."""
+        return _begun(self._execution).last_words(task)
+
+    def _names(self) -> list[str]:
+        return [task.name for task in self.tasks]
+
+    def _periodic(self, *, final: bool) -> list[tuple[MemTask, TaskResult]]:
+        """Those with deadlines or without, but for those that train."""
         execution, admitted = _begun(self._execution), _begun(self._admitted)
         results = []
         for task, plan in zip(self.tasks, admitted.plans, strict=True):
+            if task.spec.training is not None:
+                continue
             jobs, period_s = execution.log.of(task.name), task.spec.realtime.period_s
             promise = TaskPromise(
                 name=task.name,
@@ -228,15 +258,22 @@ class LocalRun:
             )
             span_s = self._span_s if final else None
             releases = None if span_s is None else releases_until(span_s, period_s)
-            results.append(result_of(promise, jobs, releases))
+            results.append((task, result_of(promise, jobs, releases)))
         return results
 
     def outputs(self) -> dict[str, Outputs]:
         """Whether each task's outputs are those without Tierline, once it is finished."""
         execution = _begun(self._execution)
+
+        def comparable(task: MemTask) -> Sequence[JobRecord]:
+            jobs = execution.log.of(task.name)
+            if task.spec.training is None:
+                return jobs
+            return [job for job in jobs if job.output_digest]  # of large weights after some steps
+
         return {
             task.name: judge(
-                *(execution.log.of(task.name), self.measured.references[task.name]),
+                *(comparable(task), self.measured.references[task.name]),
                 cut_short=task.name in execution.cut_short,
             )
             for task in self.tasks

@@ -13,6 +13,9 @@ from tierline_operator.planning import from_api, planner
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
 
+_ENDLESS_S = 1e8
+"""No period is so long."""
+
 
 def device_for(node: MemNode, kind: str) -> Device:
     """The first device of a kind.
@@ -125,8 +128,19 @@ def scheduling_sentence(answer: Admitted) -> str:
     )
 
 
+def training_sentences(tasks: Sequence[MemTask], answer: Admitted) -> list[str]:
+    """What those that train have of the device, in words."""
+    return [
+        f"{task.name} trains in the rest, and yields within {plan.first_s * 1e3:,.0f} ms at worst"
+        for task, plan in zip(tasks, answer.plans, strict=True)
+        if task.spec.training is not None
+    ]
+
+
 def slack_sentence(answer: Admitted) -> str:
     """How tight the proof is, in words."""
+    if answer.slack_s > _ENDLESS_S:
+        return "no task has a deadline that is guaranteed"
     return (
         f"the device is busy at most {answer.utilisation:.0%} of the time; the tightest window "
         f"({answer.critical_time_s * 1e3:,.0f} ms) has {answer.slack_s * 1e3:,.0f} ms to spare"

@@ -50,6 +50,21 @@ def check_tasks(tasks: Sequence[MemTask]) -> None:
             )
 
 
+def check_none_trains(tasks: Sequence[MemTask], purpose: str) -> None:
+    """See that all tasks have releases; `purpose` says what is done with these.
+
+    Raises:
+        CommandError: one trains.
+    """
+    for task in tasks:
+        if task.spec.training is not None:
+            raise CommandError(
+                f"MemTask/{task.name}: spec.training: it has steps and no releases, which alone "
+                f"are {purpose}; leave the task out (others wait for a section of it at most)",
+                EXIT_BAD_INPUT,
+            )
+
+
 def tasks_named(manifests: Manifests, name: str | None) -> list[MemTask]:
     """The MemTask of that name, or all.
 

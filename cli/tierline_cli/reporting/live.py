@@ -135,10 +135,11 @@ def screen(
     snapshot: Mapping[str, Any],
     title: str,
     outputs: Mapping[str, Outputs] | None = None,
+    training: Sequence[RenderableType] = (),
 ) -> Group:
-    """The whole live view; at the end with what is known of `outputs`."""
-    table = task_table(results, title, outputs)
-    return Group(Fitted(table), memory_lines(snapshot), notice_lines(snapshot))
+    """The whole live view; at the end with what is known of `outputs`. `training`: more rows."""
+    tables = [Fitted(task_table(results, title, outputs))] if results else []
+    return Group(*tables, *training, memory_lines(snapshot), notice_lines(snapshot))
 
 
 def deciding(tasks: int) -> Progress:

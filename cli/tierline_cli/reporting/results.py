@@ -29,6 +29,8 @@ class JobRecord:
     preemptions: int
     input_digest: str | None
     output_digest: str | None
+    parked_ns: int = 0
+    """How long it was without the device."""
 
     @property
     def missed(self) -> bool:
@@ -99,13 +101,16 @@ class TaskResult:
 
 @dataclass
 class JobLog:
-    """The counted jobs of a run, by task."""
+    """The jobs of a run, by task."""
 
+    all: dict[str, list[JobRecord]] = field(default_factory=dict)
+    """Warm-up jobs included."""
     _jobs: dict[str, list[JobRecord]] = field(default_factory=dict)
 
     def add(self, records: Iterable[JobRecord]) -> None:
-        """Take more records; warm-up jobs are left out."""
+        """Take more records."""
         for record in records:
+            self.all.setdefault(record.task, []).append(record)
             if not record.warmup:
                 self._jobs.setdefault(record.task, []).append(record)
 

@@ -8,7 +8,9 @@ depends on where they lie:
 * on a device whose programs give memory back between jobs (`cpu`): the largest, since jobs run one
   at a time;
 * on one whose programs keep what they have once had (a PyTorch process on a GPU: its caching
-  allocator, the pool of a captured graph): all of them.
+  allocator, the pool of a captured graph): all of them;
+* that of a task that trains stays while others have the device, in the middle of a step and between
+  two (parameters, gradients, the optimizer's state): in addition to all others.
 
 Every process on a GPU also takes a CUDA context, for which memory outside the fast memory is left.
 """
@@ -32,6 +34,8 @@ class Workspace:
     size_bytes: int
     in_extents: bool
     """Whether it lies in extents of the agent."""
+    kept: bool = False
+    """Whether it is in use while others have the device, too."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,18 @@ class WorkspaceCharge:
 def charge(workspaces: Iterable[Workspace], extent_bytes: int, *, overlay: bool) -> WorkspaceCharge:
     """What these take together; `overlay`: the device's programs give theirs back between jobs."""
     apart: list[int] = []
+    kept_bytes = 0
     shared: dict[str, int] = {}
     for workspace in workspaces:
-        if workspace.in_extents and not overlay:
+        if workspace.kept:
+            kept_bytes += workspace.size_bytes
+        elif workspace.in_extents and not overlay:
             extents = -(-workspace.size_bytes // extent_bytes)
             shared[workspace.domain] = max(shared.get(workspace.domain, 0), extents)
         else:
             apart.append(workspace.size_bytes)
     together = max(apart, default=0) if overlay else sum(apart)
-    return WorkspaceCharge(sum(shared.values()) * extent_bytes, together)
+    return WorkspaceCharge(sum(shared.values()) * extent_bytes, together + kept_bytes)
 
 
 @dataclass(frozen=True)

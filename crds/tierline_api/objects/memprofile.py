@@ -80,6 +80,12 @@ class MemProfileSpec(ApiModel):
     """The peak of everything that is not weights."""
     workspace_known: Flag = True
     """Whether that peak was seen; if not, workspace is what inputs and buffers take."""
+    state_bytes: Annotated[
+        Bytes | None, Field(validation_alias="state", serialization_alias="state")
+    ] = None
+    """Of a program that trains: bytes of parameters, gradients and optimizer state, which stay in
+    fast memory between its steps. Its one layer is a step, and firstSection the longest time from
+    one moment at which it can give the device away to the next."""
     calls: Annotated[
         tuple[Annotated[Count, Field(le=MAX_CALLS)], ...], Field(max_length=MAX_ARENAS)
     ] = ()

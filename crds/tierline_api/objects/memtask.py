@@ -1,28 +1,60 @@
-"""MemTask: one periodic inference task, its deadline, and the memory it may use.
+"""MemTask: a periodic inference task with its deadline, or one that trains, and its memory.
 
 Field by field this is the user's interface; the cluster's CRD is generated from it. What a MemTask
 asks is judged by admission, not here: here it only has to make sense.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_serializer, model_validator
 
-from tierline_api.devices.device import DeviceSelector
+from tierline_api.devices.device import DeviceKind, DeviceSelector
 from tierline_api.objects.memtask_status import MemTaskStatus
-from tierline_api.objects.realtime import Realtime
+from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, OverBudget, Swap
 from tierline_api.objects.template import PodTemplate
 from tierline_api.schema.base import API_VERSION, ApiModel, Rule
-from tierline_api.schema.fields import Subdomain, as_bytes, guarded, is_bytes
+from tierline_api.schema.fields import PositiveCount, Subdomain, as_bytes, guarded, is_bytes
 from tierline_api.schema.metadata import LABEL_NAME, ObjectMeta
 from tierline_api.schema.quantities import format_quantity
+
+TRAINS_IN_GAPS: Final = "the criticality of a task with training is BestEffort; write that"
+_LONGEST_S: Final = 86_400.0
+
+
+def _no_deadline() -> Realtime:
+    """Of a task that trains: among those without a deadline it comes last."""
+    return Realtime(period_s=_LONGEST_S, deadline_s=_LONGEST_S, criticality=Criticality.BEST_EFFORT)
+
+
+class Training(ApiModel):
+    """The task trains: its program makes steps, in what the jobs of others leave."""
+
+    steps: Annotated[PositiveCount, Field(le=10**12)] | None = None
+    """After so many steps the task is complete: its program ends, by SystemExit from the step. The
+    program decides if absent."""
 
 
 class MemTaskSpec(ApiModel):
     """What the task needs."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.realtime) || has(self.training)",
+            "realtime is missing; write it, or training: {} for a task that trains",
+            ".realtime",
+        ),
+        Rule(
+            "!has(self.training) || !has(self.realtime) || self.realtime.criticality == "
+            "'BestEffort'",
+            TRAINS_IN_GAPS,
+            ".realtime.criticality",
+        ),
+        Rule(
+            "!has(self.training) || self.device.kind == 'cpu'",
+            "a task with training runs on a cpu device; write kind: cpu",
+            ".device.kind",
+        ),
         Rule(
             "self.swap.onBudgetExceeded == 'Spill' || !has(self.memory.weights) || "
             + guarded(
@@ -38,8 +70,10 @@ class MemTaskSpec(ApiModel):
         ),
     )
 
-    realtime: Realtime
-    """When jobs are released and when they must end."""
+    realtime: Annotated[Realtime, Field(default_factory=_no_deadline)]
+    """When jobs are released and when they must end; may be left out with `training`."""
+    training: Training | None = None
+    """The task trains: steps take the place of jobs, and have no deadline."""
     memory: Memory
     """How much memory the task may use."""
     swap: Swap = Swap()
@@ -54,6 +88,20 @@ class MemTaskSpec(ApiModel):
     """How many pods the template makes, each admitted by itself."""
     template: PodTemplate | None = None
     """A pod template; its container with a command is the task's program."""
+
+    @model_validator(mode="after")
+    def _has_releases_or_steps(self) -> Self:
+        if self.training is None:
+            if "realtime" not in self.model_fields_set:
+                raise ValueError(
+                    "realtime is missing; write it, or training: {} for a task that trains"
+                )
+            return self
+        if self.realtime.criticality is not Criticality.BEST_EFFORT:
+            raise ValueError(TRAINS_IN_GAPS)
+        if self.device.kind is not DeviceKind.CPU:
+            raise ValueError("a task with training runs on a cpu device; write kind: cpu")
+        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -73,7 +121,8 @@ class MemTaskSpec(ApiModel):
 
 
 class MemTask(ApiModel):
-    """A periodic inference task with a deadline, whose weights need not fit in fast memory."""
+    """A periodic inference task with a deadline, whose weights need not fit in fast memory, or one
+    that trains in what such tasks leave."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (LABEL_NAME,)
 

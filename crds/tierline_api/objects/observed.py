@@ -57,6 +57,8 @@ class ObservedProfile:
     """How much longer than its worst a first job takes."""
     workspace_known: bool = True
     """Whether the peak was seen; if not, the workspace is that of inputs and buffers alone."""
+    state_bytes: int | None = None
+    """Of one that trains: parameters, gradients and optimizer state."""
 
     @classmethod
     def written(cls, text: str) -> Self | None:
@@ -88,6 +90,7 @@ class ObservedProfile:
                 jitter_s=seen.get("jitter_s", 0.0),
                 first_section_s=seen.get("first_section_s"),
                 first_extra_s=seen.get("first_extra_s", 0.0),
+                state_bytes=seen.get("state_bytes"),
             )
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"it is written in another way: {error!r}") from error
@@ -122,6 +125,7 @@ class ObservedProfile:
                 layers=layers,
                 workspace_bytes=self.workspace_bytes,
                 workspace_known=self.workspace_known,
+                state_bytes=self.state_bytes,
                 calls=tuple(self.calls),
                 between_s=self.between_s,
                 jitter_s=self.jitter_s,

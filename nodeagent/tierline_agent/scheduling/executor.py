@@ -396,7 +396,7 @@ class Executor:
 
     def _judge(self, execution: Execution) -> None:
         """Count how long a job kept others waiting, and whether it stands at its gate in time."""
-        if execution.ticket.claim.rank is Rank.WARMUP:
+        if execution.ticket.claim.rank is not Rank.GUARANTEED:
             blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
             execution.blocked_ns = max(execution.blocked_ns, blocked_ns)
         asked_ns, within_ns = execution.ticket.asked_ns, execution.job.within_ns

@@ -176,7 +176,7 @@ class Jobs:
             warmup=JobFlags.WARMUP in message.flags,
         )
         job.due_ns = job.deadline_ns
-        if not job.warmup:
+        if not job.warmup and not client.task.registration.training:
             self._serve_in_turn(job, idle_ns)
         return job
 
@@ -234,7 +234,8 @@ class Jobs:
         client, node = self._client, self._client.node
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
-        job = Job(number, arena, release_ns, min(deadline_ns, _LATEST_NS), warmup=False)
+        due_ns, training = min(deadline_ns, _LATEST_NS), client.task.registration.training
+        job = Job(number, arena, release_ns, due_ns, warmup=training)  # of a step it ends none
         self._adopt_release(job)
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
@@ -299,9 +300,9 @@ class Jobs:
             deadline_ns=job.due_ns,
             rank=self._rank(job),
             eligible_ns=job.eligible_ns,
-            # one in extents is counted with them
+            # one in extents is counted with them, that of a step as long as its program is there
             workspace_bytes=0
-            if self._workspace.lent
+            if self._workspace.lent or task.registration.training
             else max(task.plan.workspace_bytes, task.counters.workspace_peak_bytes),
             sources=sources,
             ring=[pooled.extent for pooled in arena.ring] if arena else [],
@@ -323,6 +324,8 @@ class Jobs:
         task = self._client.task
         registration = task.registration
         layer_ns = self._gateless_ns(job)
+        if registration.training:
+            return registration.rank  # also of what ends no step (`registry`)
         if job.warmup or (layer_ns is not None and not has_rank(task.gateless_ns, layer_ns)):
             return Rank.WARMUP
         if job.release_ns != self._release_ns:

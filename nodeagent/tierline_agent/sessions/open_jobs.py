@@ -42,9 +42,12 @@ class OpenJobs:
     # -- the file
 
     def prepare(self) -> bool:
-        """Make what a client that can take it is sent; returns whether there is that."""
+        """Make what a client that can take it is sent; returns whether there is that.
+
+        One that trains is sent it only to be told that others wait: it is never left open to it.
+        """
         client = self._client
-        if client.unit.device.kind == DEVICE_KIND:
+        if client.unit.device.kind == DEVICE_KIND or client.task.registration.training:
             folder = open_leases(Path(client.node.config.run_dir), client.unit.name)
             try:
                 self._lease = OpenLease(folder, client.token, client.process)
@@ -137,6 +140,7 @@ class OpenJobs:
             and not job.revoked
             and not execution.job.streams
             and registration.preemption is None
+            and not registration.training
             and registration.job_limit_ns is None
             and not client.node.stopping
         ):

@@ -329,6 +329,9 @@ class Session:
             or client.unit.pool.maps_any(client.process)  # it lost its connection, not its agent
         )
         limits, registration = node.config.limits, client.task.registration
+        if registration.training:  # whoever has the device, it stays
+            kept_bytes = registration.plan.workspace_bytes
+            client.unit.memory.add_unmanaged(client.task.name, client.token, kept_bytes)
         client.staging = device.create_staging(limits.staging_slots)
         if known is None:  # else what was written down stays until its arenas are back
             client.write_down()
@@ -336,7 +339,9 @@ class Session:
         if registration.preemption is not None:
             flags |= WelcomeFlags.PREEMPTIBLE
         if self._open_jobs.prepare():
-            flags |= WelcomeFlags.OPEN_LEASE | WelcomeFlags.WARMUPS_TAKE
+            flags |= WelcomeFlags.OPEN_LEASE
+            if not registration.training:
+                flags |= WelcomeFlags.WARMUPS_TAKE
         if message.reattach_token:
             flags |= WelcomeFlags.SAYS_HELD
         if client.task.reads_unseen:

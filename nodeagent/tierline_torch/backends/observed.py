@@ -162,7 +162,7 @@ class Observer:
 
     def __init__(self, process: Process, path: str, survey: Survey) -> None:
         """Raises TierlineError if the file or the number of releases cannot be used."""
-        self.releases: int | None = _releases()
+        self.releases: int | None = told_releases()
         self.survey = survey
         self._process = process
         self._path = Path(path)
@@ -453,7 +453,8 @@ def _jobs_told(path: Path) -> int:
         return 0
 
 
-def _releases() -> int:
+def told_releases() -> int:
+    """How many releases are to be measured. Raises TierlineError."""
     given = os.environ.get("TIERLINE_OBSERVE_JOBS", str(DEFAULT_RELEASES))
     try:
         releases = int(given)

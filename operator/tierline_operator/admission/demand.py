@@ -34,10 +34,16 @@ And as n_i(t) <= (t + max(0, T_i - D_i)) / T_i, every t past La(s) has a slack o
 The verdict needs the t up to the least of these (with s = 0), the tightest of *all* windows those
 up to the least with s = D_min and L + D_min: the shortest window never has more slack than D_min.
 
-Where these are many, most are stepped over. Between two distinct D_j B is constant and h does not
-fall with t: a t' < t that is late by more than x has x < h(t') + B - t' <= h(t) + B - t'. So after
-a t that is not, the next to look at is the last deadline before h(t) + B - x (QPA, Zhang and Burns,
-IEEE TC 58(9) 2009, within each such stretch by itself). Bisection finds the largest x.
+The first some thousands of these deadlines are looked at in one pass, in their order: each adds the
+cost of its task to h. A late one is the answer. Of the others, where these are many, most are
+stepped over. Between two distinct D_j B is constant and h does not fall with t: a t' < t that is
+late by more than x has x < h(t') + B - t' <= h(t) + B - t'. So after a t that is not, the next to
+look at is the last deadline before h(t) + B - x (QPA, Zhang and Burns, IEEE TC 58(9) 2009, within
+each such stretch by itself). Bisection finds the largest x.
+
+Both bounds of the horizon grow with 1 / (1 - U), and so does what an answer takes. It is counted
+(`work`), so that whoever asks often can stop; one answer takes no more than a pass over MAX_POINTS
+deadlines, or as many steps as there may be, and is "unproven" where that is not enough.
 
 Traps this avoids: B(t) left out (T1); h + B searched as if it were monotone, it drops at every D_j
 (T7: here every stretch is searched by itself); only first jobs looked at (T10: here every k); ties
@@ -56,6 +62,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
@@ -64,22 +71,28 @@ import numpy.typing as npt
 NS: Final = 1_000_000_000
 BEYOND_NS: Final = 1 << 52
 """Longer than any period or deadline, which are 1,000 h at most; 52 days."""
-MAX_POINTS: Final = 400_000
-"""Deadlines looked at before the test says that the utilisation is too close to 1 to prove."""
-MAX_CELLS: Final = 16_000_000
-"""So many job counts, one for each task and deadline, are kept: 128 MB."""
-_AT_ONCE: Final = 5_000
-"""So many deadlines are all looked at, by one product; of more, most are stepped over."""
+MAX_POINTS: Final = 1_000_000
+"""Deadlines looked at in one pass before the test says that the utilisation is too close to 1."""
+AT_ONCE: Final = 5_000
+"""So many deadlines are looked at before any is stepped over."""
 _MAX_STEPS: Final = 20_000
 """Steps before a busy period counts as endless, or stepping over deadlines as no gain."""
+_FIRST_STEPS: Final = 200
+"""Steps that take no longer than a pass over all deadlines would."""
+_KEPT: Final = 64
+"""Answers that took steps are kept, the last so many: each way of scheduling asks some again."""
+_STEP, _STEP_EACH, _SORTED = 600, 4, 10
+"""What a step takes, what it takes more for each task, and what keeping a deadline takes: so many
+deadlines could be looked at meanwhile."""
 _FAR: Final = 4 * 10**18
-_EXACT: Final = 2.0**53
 _SURELY: Final = 1 + 1e-6
 """More of the device's time than this is too much, however its sum was rounded."""
 
 Kind = Literal["holds", "late", "overload", "unproven"]
 Window = tuple[int, int, int | None]
 """Lateness (negative: slack), length, and the blocker."""
+Answer = tuple[Kind, int, int, int | None]
+"""The verdict, and such a window."""
 Stretch = tuple[int, int, int, int | None]
 """Windows at least so long and shorter than the second: B(t), the same in all, and the blocker."""
 
@@ -130,17 +143,33 @@ def instant_ns(seconds: float) -> int:
 class DemandTest:
     """The test for fixed periods and deadlines, asked again and again for other costs.
 
-    Everything is in nanoseconds. Deadlines up to the longest horizon asked for so far are kept
-    with their job counts, so that one answer is one product of a matrix and a vector. Only with
-    utilisations close to 1 are there many of them, however far the tasks' deadlines lie apart.
+    Everything is in nanoseconds. Deadlines up to the longest horizon asked for so far are kept in
+    their order, each with its task, so that one answer is one pass over them however many tasks
+    there are. Only with utilisations close to 1 are there many of them, however far the tasks'
+    deadlines lie apart.
     """
 
-    def __init__(self, periods: Sequence[int], deadlines: Sequence[int]) -> None:
-        """One entry per task that has a deadline; all positive, D may exceed T."""
+    def __init__(
+        self,
+        periods: Sequence[int],
+        deadlines: Sequence[int],
+        *,
+        most_points: int | None = None,
+        most_steps: int | None = None,
+    ) -> None:
+        """One entry per task that has a deadline; all positive, D may exceed T.
+
+        `most_points` and `most_steps` bound what one answer may take, MAX_POINTS and so on if not
+        given; with less of them more is "unproven".
+        """
         if any(period <= 0 for period in periods) or any(limit <= 0 for limit in deadlines):
             raise ValueError("cannot test tasks whose period or deadline is not positive")
         self.periods = tuple(periods)
         self.deadlines = tuple(deadlines)
+        self.work = 0
+        """Deadlines looked at so far in all answers, or what took as long as so many."""
+        self._most_points = MAX_POINTS if most_points is None else most_points
+        self._most_steps = _MAX_STEPS if most_steps is None else most_steps
         self._t = np.array(periods, dtype=np.int64)
         self._d = np.array(deadlines, dtype=np.int64)
         self._shortest = min(deadlines, default=0)
@@ -152,36 +181,85 @@ class DemandTest:
         self._ascending = np.argsort(self._d, kind="stable")
         self._reach = 0
         self._points: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self._counts: npt.NDArray[np.float64] = np.empty((len(periods), 0))
-        self._later: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        """For each point the tasks that are due by then: the others may block."""
+        self._whose: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        """The task that is due at each point."""
+        self._later: npt.NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        """For each point how many tasks are due by then: the others may block."""
+        self._answers: dict[tuple[tuple[int, ...], tuple[int, ...], int], Answer] = {}
 
-    def worst(
-        self, costs: Sequence[int], sections: Sequence[int], background: int = 0
-    ) -> tuple[Kind, int, int, int | None]:
+    def worst(self, costs: Sequence[int], sections: Sequence[int], background: int = 0) -> Answer:
         """(kind, shortfall ns, critical time ns, blocker); blocker -1 stands for the background.
 
         The shortfall is the largest over all windows, negative if every window has slack. Only
-        where the utilisation is so close to 1 that this takes too many steps, it is that of some
-        late window, or the largest over those in which a deadline could be missed at all.
+        where the utilisation is so close to 1 that not all are looked at, it is that of some late
+        window, or the largest over those in which a deadline could be missed at all.
         """
         if not self.periods:
             return "holds", -_FAR, 0, None
-        horizons = self._horizons(costs, sections, background)
-        if horizons is None:
+        asked = (tuple(costs), tuple(sections), background)
+        if asked in self._answers:
+            return self._answers[asked]
+        reach = self._long_run(costs, sections, background)
+        if reach is None:
             return "overload", _FAR, _FAR, None
-        for_all, for_verdict = horizons
-        if self._count(for_all) <= _AT_ONCE:
-            best = self._look(costs, sections, background, for_all)
-        else:
-            stretches = self._stretches(sections, background, for_all)
-            latest = sum(costs) + max(background, *sections)
-            walked = _Walk(self._t, self._d, costs, stretches).tightest(latest)
-            most = min(MAX_POINTS, MAX_CELLS // len(self.periods))
-            if walked is None and self._count(for_verdict) > most:
+        beyond, verdict = reach
+        near = beyond if self._count(beyond) <= AT_ONCE else self._near
+        best = self._look(costs, sections, background, near)
+        if near == beyond or best[0] > 0:
+            return ("late" if best[0] > 0 else "holds"), *best
+        answer = self._far(costs, sections, background, best, beyond, verdict)
+        while len(self._answers) >= _KEPT:
+            self._answers.pop(next(iter(self._answers)))
+        self._answers[asked] = answer
+        return answer
+
+    def _far(
+        self,
+        costs: Sequence[int],
+        sections: Sequence[int],
+        background: int,
+        best: Window,
+        beyond: int,
+        verdict: int,
+    ) -> Answer:
+        """The answer where the first deadlines, of which `best` is the tightest, do not tell."""
+        longer = (section - cost for section, cost in zip(sections, costs, strict=True))
+        busy = self._busy(costs, max(background, *longer), beyond)
+        for_all = min(beyond, busy + self._shortest)
+        # The shortest window is always looked at: its slack is an answer.
+        for_verdict = max(self._shortest, min(verdict, busy))
+        latest = sum(costs) + max(background, *sections)
+
+        def walk(horizon: int, steps: int) -> _Walk:
+            stretches = self._stretches(sections, background, horizon)
+            return _Walk(self._t, self._d, costs, stretches, self._near, steps)
+
+        first = walk(for_all, min(_FIRST_STEPS, self._most_steps))
+        tightest = first.tightest(best, latest)
+        self._stepped(first.steps)
+        if tightest is None and self._count(for_verdict) <= self._most_points:
+            tightest = self._look(costs, sections, background, for_verdict)
+        elif tightest is None:
+            second = walk(for_verdict, self._most_steps)
+            late, known = second.late()
+            self._stepped(second.steps)
+            if not known:
                 return "unproven", _FAR, _FAR, None
-            best = walked or self._look(costs, sections, background, for_verdict)
-        return ("late" if best[0] > 0 else "holds"), *best
+            tightest = late or best
+        return ("late" if tightest[0] > 0 else "holds"), *tightest
+
+    def _stepped(self, steps: int) -> None:
+        """That takes longer than as many deadlines in a pass."""
+        self.work += steps * (_STEP + _STEP_EACH * len(self.periods))
+
+    @cached_property
+    def _near(self) -> int:
+        """The longest horizon up to which all deadlines are looked at in any case."""
+        low, high = 0, self._repeat
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._count(middle) <= AT_ONCE else (low, middle)
+        return low
 
     def _look(
         self, costs: Sequence[int], sections: Sequence[int], background: int, horizon: int
@@ -190,14 +268,19 @@ class DemandTest:
         if horizon > self._reach:
             # Costs that come next reach a little further; twice as far is as good as found.
             far = max(horizon, 2 * self._reach)
-            self._extend(far if self._count(far) <= _AT_ONCE else horizon)
+            self._extend(far if self._count(far) <= AT_ONCE else horizon)
         end = int(np.searchsorted(self._points, horizon, side="right"))
+        self.work += end
         if not end:
             return -_FAR, 0, None
         points, later = self._points[:end], self._later[:end]
         blocking = np.append(np.array(sections, dtype=np.int64)[self._ascending], background)
         blocking = np.maximum.accumulate(blocking[::-1])[::-1]
-        late = self._demanded(costs, end) - points + blocking[later]
+        # Of deadlines at the same time the last one has all that is due by then. As the load is
+        # no more than 1, no sum is larger than the horizon and a job of each task.
+        late = np.cumsum(np.array(costs, dtype=np.int64)[self._whose[:end]])
+        late -= points
+        late += blocking[later]
         # Of windows as tight as each other the first one in the last stretch.
         tight = np.flatnonzero(late == late.max())
         at = int(tight[np.searchsorted(later[tight], later[tight[-1]])])
@@ -209,16 +292,6 @@ class DemandTest:
                 if sections[task] == most and self.deadlines[task] > points[at]
             )
         return int(late[at]), int(points[at]), blocker
-
-    def _demanded(self, costs: Sequence[int], end: int) -> npt.NDArray[np.int64]:
-        """h at the first points. Floats are exact there, and much faster, below 2 ** 53."""
-        exact = np.array(costs, dtype=np.float64)
-        if float(exact @ self._counts[:, end - 1]) < _EXACT:
-            return (exact @ self._counts[:, :end]).astype(np.int64)
-        whole = np.zeros(end, dtype=np.int64)
-        for cost, counts in zip(costs, self._counts, strict=True):
-            whole += cost * counts[:end].astype(np.int64)
-        return whole
 
     def _stretches(
         self, sections: Sequence[int], background: int, horizon: int
@@ -271,10 +344,10 @@ class DemandTest:
         """How many deadlines there are up to then, each task's counted by itself."""
         return int(np.maximum((horizon - self._d) // self._t + 1, 0).sum())
 
-    def _horizons(
+    def _long_run(
         self, costs: Sequence[int], sections: Sequence[int], background: int
     ) -> tuple[int, int] | None:
-        """How far to look for the tightest of all windows, or else for the verdict alone.
+        """How far the load says to look: for the tightest of all windows, for the verdict alone.
 
         None on overload. Nanoseconds; see the head of this file.
         """
@@ -301,41 +374,35 @@ class DemandTest:
                 return min(self._repeat, blocked, max(self._longest, alone))
 
             verdict, beyond = from_there(0), from_there(self._shortest)
-        if self._count(beyond) <= _AT_ONCE:
-            return beyond, verdict
-        longer = (section - cost for section, cost in zip(sections, costs, strict=True))
-        busy = self._busy(costs, max(background, *longer), beyond)
-        return (
-            min(beyond, busy + self._shortest),
-            # The shortest window is always looked at: its slack is an answer.
-            max(self._shortest, min(verdict, busy)),
-        )
+        return beyond, verdict
 
     def _busy(self, costs: Sequence[int], extra: int, limit: int) -> int:
         """The busy period, or `limit` where it is longer or takes too long to find."""
         charged = np.array(costs, dtype=np.int64)
         length = extra + int(charged.sum())
-        for _ in range(_MAX_STEPS):
+        for step in range(self._most_steps):
             grown = extra - int(-length // self._t @ charged)
-            if grown == length:
-                return min(length, limit)
-            if grown >= limit:
-                break
+            if grown == length or grown >= limit:
+                self._stepped(step)
+                return min(grown, limit)
             length = grown
+        self._stepped(self._most_steps)
         return limit
 
     def _extend(self, horizon: int) -> None:
         parts = [np.arange(d, horizon + 1, t, dtype=np.int64) for t, d in self._pairs()]
-        self._points = np.unique(np.concatenate(parts))
-        self._counts = np.empty((len(self.periods), len(self._points)))
-        for row, (period, limit) in zip(self._counts, self._pairs(), strict=True):
-            row[:] = np.maximum((self._points - limit) // period + 1, 0)
-        self._later = np.searchsorted(self._d[self._ascending], self._points, side="right")
+        points = np.concatenate(parts)
+        order = np.argsort(points, kind="stable")
+        whose = np.repeat(np.arange(len(parts), dtype=np.int32), [len(part) for part in parts])
+        self._points, self._whose = points[order], whose[order]
+        later = np.searchsorted(self._d[self._ascending], self._points, side="right")
+        self._later = later.astype(np.int32)
         self._reach = horizon
+        self.work += _SORTED * len(points)
 
 
 class _Walk:
-    """Looks for the tightest window where there are many, by steps over what cannot be it."""
+    """Looks for late windows where there are many, by steps over what cannot be one."""
 
     def __init__(
         self,
@@ -343,43 +410,51 @@ class _Walk:
         deadlines: npt.NDArray[np.int64],
         costs: Sequence[int],
         stretches: Iterable[Stretch],
+        known: int,
+        most_steps: int,
     ) -> None:
-        """`stretches` cover all windows that may be the tightest."""
+        """`stretches` cover all windows; those up to `known` have been looked at."""
         self._t, self._d = periods, deadlines
         self._costs = np.array(costs, dtype=np.int64)
-        self._stretches = list(stretches)
-        self._left = _MAX_STEPS
-
-    def tightest(self, most: int) -> Window | None:
-        """The window with the largest lateness, which is at most `most`.
-
-        It most often is the first one of a stretch, so those are looked at before anything else.
-        Where it takes too many steps, a late one that was met; None if there was none.
-        """
-        firsts = [
-            (self._demand(first) + blocking - first, first, blocker)
-            for first, _, blocking, blocker in self._stretches
+        self._stretches = [
+            (max(first, known + 1), ceiling, blocking, blocker)
+            for first, ceiling, blocking, blocker in stretches
+            if ceiling > known + 1
         ]
-        best = max(firsts, key=lambda window: window[0])
+        self._left = most_steps
+        self.steps = 0
+
+    def tightest(self, best: Window, most: int) -> Window | None:
+        """The window with the largest lateness, which is at most `most`; `best` of those known.
+
+        A late one that was met is enough. None where it takes too many steps.
+        """
         target = best[0]
         while best[0] < most:
             later = self._later_than(target)
-            if self._left < 0:
-                return best if best[0] > 0 else None
+            if self.steps >= self._left and later is None:
+                return None
             if later is None:
                 most = target
             else:
                 best = later
+            if best[0] > 0:
+                return best
             target = (best[0] + most) // 2
         return best
+
+    def late(self) -> tuple[Window | None, bool]:
+        """A window that is late, if one is, and whether that is known."""
+        found = self._later_than(0)
+        return found, found is not None or self.steps < self._left
 
     def _later_than(self, late: int) -> Window | None:
         for first, ceiling, blocking, blocker in self._stretches:
             instant = self._last_before(ceiling)
             while instant >= first:
-                self._left -= 1
-                if self._left < 0:
+                if self.steps >= self._left:
                     return None
+                self.steps += 1
                 needed = self._demand(instant) + blocking
                 if needed - instant > late:
                     return needed - instant, instant, blocker

@@ -120,6 +120,8 @@ class Seating:
     def matching(self, entry: Entry) -> Iterator[Ledger]:
         """Devices of the kind and model that the task wants, the least loaded first."""
         wants = entry.task.spec.device
+        if entry.task.spec.training is not None:
+            return  # no agent of a cluster runs a step
         for ledger in self._book.by_load():
             if ledger.device and wants.matches(ledger.device.kind, ledger.device.product):
                 yield ledger

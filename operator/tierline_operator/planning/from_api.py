@@ -60,6 +60,21 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     """
     spec, layers = task.spec, profile.spec.layers
     workspace_bytes = max(profile.spec.workspace_bytes, spec.memory.workspace_bytes or 0)
+    trains, state_bytes = spec.training is not None, profile.spec.state_bytes or 0
+    if trains is not (profile.spec.state_bytes is not None):
+        says, has = ("training", "a job") if trains else ("no training", "a step that trains")
+        raise QuestionError(
+            f"MemTask/{task.name}: spec has {says}, and MemProfile/{profile.name} is of {has}; "
+            "measure it again, or change the spec"
+        )
+    if trains and state_bytes + workspace_bytes > spec.memory.budget_bytes:
+        raise QuestionError(
+            f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} "
+            f"is less than a step needs: {format_quantity(state_bytes)} of parameters, gradients "
+            f"and optimizer state that stay, and {format_quantity(workspace_bytes)} that it "
+            f"allocates; write at least {format_quantity(state_bytes + workspace_bytes)}, or train "
+            "with a smaller batch"
+        )
     needed = profile.spec.weight_bytes + workspace_bytes
     spills = spec.swap.on_budget_exceeded == OverBudget.SPILL
     if needed > spec.memory.budget_bytes and not spills:
@@ -107,6 +122,8 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         jitter_s=profile.spec.jitter_s,
         first_section_s=profile.spec.first_section_s,
         first_extra_s=profile.spec.first_extra_s,
+        trains=trains,
+        state_bytes=state_bytes,
         wishes=wishes,
     )
 

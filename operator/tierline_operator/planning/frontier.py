@@ -45,7 +45,7 @@ def frontier(demand: TaskDemand, device: DeviceCapacity) -> list[TradePoint] | I
             points.append(
                 TradePoint(
                     fast_bytes=(option.extents + ring) * demand.layout.extent_bytes
-                    + demand.workspace_bytes,
+                    + demand.working_bytes,
                     resident_extents=option.extents,
                     ring_extents=ring,
                     streamed_bytes=sum(

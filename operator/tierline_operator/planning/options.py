@@ -381,7 +381,8 @@ class Task:
             if self.mean is not None:
                 worst_s = min(worst_s, self.mean.release_compute_s)
             spent_ns = max(0, cost_ns(worst_s + self.calls * self.dispatch_s + self.between_s) - 1)
-            whole_job = not may_yield and self.calls == 1 and self.mean is None
+            whole_job = not (may_yield or self.demand.trains)
+            whole_job = whole_job and self.calls == 1 and self.mean is None
             section_ns = spent_ns if whole_job else 0
             choices.append(Choice(resident, spent_ns if self.guaranteed else 0, section_ns))
         return choices
@@ -414,6 +415,8 @@ class Task:
         longest_s = worst_s
         if self.calls > 1 and self.demand.layout.layer_count:
             longest_s = self.worst.call_s(point.resident, ring) + self.dispatch_s
+        if self.demand.trains and self.demand.first_section_s is not None:
+            longest_s = self.demand.first_section_s * self._margin + self.dispatch_s
         return Option(
             point=point,
             extents=point.resident_extents,

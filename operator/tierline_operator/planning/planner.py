@@ -681,7 +681,7 @@ def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -
         extent_count=demand.layout.extent_count,
         resident_extents=tuple(sorted(held)),
         ring_extents=min(_slots(task, option, ring), option.point.streamed_extents),
-        workspace_bytes=demand.workspace_bytes,
+        workspace_bytes=demand.working_bytes,
         homes=runs(task.homes),
         job_time_s=option.job_time_s + task.calls * task.later_ns(option) / NS,
         calls=task.calls,

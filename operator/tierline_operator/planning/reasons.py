@@ -59,7 +59,7 @@ def memory_exceeded(
     missing = need_bytes - fast_bytes
     if any(task.held is not None for task in tasks):
         return _no_room_beside(tasks, missing, fast_bytes, held_workspace_bytes)
-    workspace = max(tasks, key=lambda task: task.demand.workspace_bytes)
+    workspace = max(tasks, key=lambda task: task.demand.working_bytes)
     kept = max(tasks, key=_least_extents)
     wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
     kept_bytes = sum(map(_least_extents, tasks)) * size
@@ -78,11 +78,16 @@ def memory_exceeded(
             task=wide.demand.name,
             missing_bytes=missing,
         )
-    own_bytes = workspace.demand.workspace_bytes
+    own_bytes = workspace.demand.working_bytes
     part_bytes = max(own_bytes, _least_extents(kept) * size)
     largest, part = kept, "weights that must stay resident"
     if own_bytes == part_bytes:
         largest, part = workspace, "workspace"
+    if largest.demand.trains:
+        part = (
+            f"a step ({mebibytes(largest.demand.state_bytes)} of it parameters, gradients and "
+            "optimizer state, which stay)"
+        )
     together = (
         f"{mebibytes(workspace_bytes)} are workspaces, which programs on this device keep between "
         "jobs; "
@@ -172,7 +177,7 @@ def deadline_missed(
     late = outcome.kind == "late"
     victims = [search.due[i] for i in search.test.victims(outcome.critical_ns)] if late else []
     blocker = None if outcome.blocker is None else tasks[outcome.blocker].demand.name
-    remedy = None
+    remedy, unsure = None, cut_short or memory_unsure
     # It knows nothing of jobs that run on without their rank.
     if missing_bytes is None and not search.contained(outcome.chosen, outcome.preemptible):
         implicit = [i for i, task in enumerate(tasks) if task.demand.implicit_deadline]
@@ -182,12 +187,13 @@ def deadline_missed(
             for index, ns in enumerate(firsts)
             if ns
         }
-        remedy = find_remedy(
+        advice = find_remedy(
             *([*sporadic, *starting.values()], victims, outcome.blocker),
             implicit=implicit,
             preemptible=outcome.preemptible,
             late_s={index: task.jitter_s for index, task in enumerate(tasks) if task.jitter_s},
         )
+        remedy, unsure = advice.remedy, unsure or not advice.all_tried
         if remedy is not None and remedy.index >= len(tasks):
             # Only a program's first jobs are in the way, and they go where it goes.
             whose = list(starting)[remedy.index - len(tasks)]
@@ -204,7 +210,7 @@ def deadline_missed(
         )
     if cut_short:
         what = f"{NOT_PROVEN}: with the nearest of the plans that were tried {what}"
-    help_ = _help(sporadic, remedy, missing_bytes, unsure=cut_short or memory_unsure)
+    help_ = _help(sporadic, remedy, missing_bytes, unsure=unsure)
     return Infeasible(
         kind="deadline",
         reason={"late": "DeadlineMissed", "overload": "Overload"}.get(

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -22,12 +22,15 @@ from tierline_operator.admission.demand import (
     SporadicTask,
     cost_ns,
     instant_ns,
-    np_edf,
 )
 
 LONGEST_FACTOR = 8
 MOST_TRIED = 24
 """Of how many tasks longer periods are tried."""
+EFFORT: Final = 40_000_000
+"""Deadlines that are looked at for one advice, or what takes as long: half a second or so."""
+_POINTS, _STEPS = 100_000, 1_000
+"""Of one test. Where that is not enough the set is too close to what it may be to be advised."""
 _WINDOWS = 1_000
 _ROUNDING = 1e-9
 LATEST = 1 << 62
@@ -43,6 +46,16 @@ class Remedy:
     value_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Advice:
+    """What was found."""
+
+    remedy: Remedy | None
+    """A change after which the test accepts; None if there was none among those tried."""
+    all_tried: bool
+    """Whether that took no longer than it may."""
+
+
 def find_remedy(
     tasks: Sequence[SporadicTask],
     victims: Sequence[int],
@@ -51,8 +64,8 @@ def find_remedy(
     implicit: Collection[int] = (),
     preemptible: Collection[int] = (),
     late_s: Mapping[int, float] = MappingProxyType({}),
-) -> Remedy | None:
-    """A change after which np_edf accepts, or None if no single one was found.
+) -> Advice:
+    """A change after which the demand test accepts, if a single one is found.
 
     Rows of one name are one task's, which leaves with all of them. Deadlines of `implicit` tasks
     are their periods, and move with these. A `preemptible` task with a longer deadline would charge
@@ -61,31 +74,88 @@ def find_remedy(
     the deadline as a user writes it, from the release.
     """
     able = _whose_absence_helps(tasks)
+    tests = _Tests(tasks)
     for index in victims:
         left_s, late = tasks[index].deadline_s, late_s.get(index, 0.0)
         if left_s is None or index in preemptible or index not in able:
             continue
         period_s = tasks[index].period_s
-        value = _least(tasks, index, left_s + late, period_s, _with_deadline(late))
+        value = _least(tests, tasks[index], index, left_s + late, period_s, _with_deadline(late))
         if value is not None:
-            return Remedy("deadline", index, value)
-    longer: list[tuple[float, Remedy]] = []
+            return Advice(Remedy("deadline", index, value), all_tried=True)
+    longer: Remedy | None = None
+    factor = float(LONGEST_FACTOR)
     for index in sorted(able[:MOST_TRIED]):
         task = tasks[index]
         if task.deadline_s is None or (index in implicit and index in preemptible):
             continue
         change = _with_both(late_s.get(index, 0.0)) if index in implicit else _with_period
-        value = _least(tasks, index, task.period_s, task.period_s * LONGEST_FACTOR, change)
-        if value is not None:
-            longer.append((value / task.period_s, Remedy("period", index, value)))
+        # Only one that asks less than the best so far is worth finding.
+        value = _least(tests, task, index, task.period_s, task.period_s * factor, change)
+        if value is not None and value < task.period_s * factor:
+            factor, longer = value / task.period_s, Remedy("period", index, value)
     if longer:
-        return min(longer, key=lambda pair: pair[0])[1]
+        return Advice(longer, all_tried=True)
     loads = [task.cost_s / task.period_s for task in tasks]
-    for index in sorted(able, key=lambda i: (i != blocker, -loads[i], i)):
-        rest = [task for task in tasks if task.name != tasks[index].name]
-        if rest and np_edf(rest).ok:
-            return Remedy("removal", index)
-    return None
+    for index in sorted(able, key=lambda i: (i != blocker, -loads[i], i))[:MOST_TRIED]:
+        if tests.hold_without(tasks[index].name):
+            return Advice(Remedy("removal", index), all_tried=True)
+    return Advice(None, all_tried=tests.left > 0 and len(able) <= MOST_TRIED)
+
+
+class _Tests:
+    """The demand test of a set with one change after another.
+
+    Most changes are not enough for a window that others were not enough for either, so windows that
+    were late are looked at first. All that is looked at is counted.
+    """
+
+    def __init__(self, tasks: Sequence[SporadicTask]) -> None:
+        self.left = EFFORT
+        self._names = [task.name for task in tasks]
+        self._rows = [_row(task) for task in tasks]
+        self._late: list[int] = []
+
+    def hold(self, index: int, changed: SporadicTask) -> bool:
+        """Whether all deadlines are proven with that task in place of its number."""
+        return self._test([*self._rows[:index], _row(changed), *self._rows[index + 1 :]])
+
+    def hold_without(self, name: str) -> bool:
+        """Whether all deadlines of the others are proven."""
+        rows = zip(self._names, self._rows, strict=True)
+        rest = [row for other, row in rows if other != name]
+        return bool(rest) and self._test(rest)
+
+    def _test(self, rows: Sequence[tuple[int, int, int, int]]) -> bool:
+        if self.left <= 0:
+            return False
+        background = max((section for *_, limit, section in rows if limit == LATEST), default=0)
+        due = np.array([row for row in rows if row[2] != LATEST], np.int64).reshape(-1, 4)
+        periods, costs, limits, sections = due.T
+        if float((costs / periods).sum()) > 1 + _ROUNDING:
+            return False
+        windows = np.array(self._late, np.int64)[:, None]
+        jobs = np.maximum((windows - limits) // periods + 1, 0)
+        blocked = np.where(limits > windows, sections, background).max(axis=1, initial=background)
+        if (jobs @ costs + blocked > windows[:, 0]).any():
+            return False
+        test = DemandTest(periods.tolist(), limits.tolist(), most_points=_POINTS, most_steps=_STEPS)
+        kind, _, critical, _ = test.worst(costs.tolist(), sections.tolist(), background)
+        self.left -= test.work
+        if kind == "late":
+            self._late.append(critical)
+        return kind == "holds"
+
+
+def _row(task: SporadicTask) -> tuple[int, int, int, int]:
+    """Period, cost, deadline and section, nanoseconds."""
+    limit_s, section_s = task.deadline_s, task.section_s
+    return (
+        instant_ns(task.period_s),
+        cost_ns(task.cost_s),
+        LATEST if limit_s is None else instant_ns(limit_s),
+        cost_ns(task.cost_s if section_s is None else section_s),
+    )
 
 
 def _whose_absence_helps(tasks: Sequence[SporadicTask]) -> list[int]:
@@ -159,7 +229,8 @@ def _with_both(late_s: float) -> Change:
 
 
 def _least(
-    tasks: Sequence[SporadicTask],
+    tests: _Tests,
+    task: SporadicTask,
     index: int,
     now_s: float,
     most_s: float,
@@ -169,9 +240,7 @@ def _least(
     step = 10.0 ** (math.floor(math.log10(now_s)) - 2)
 
     def holds(steps: int) -> bool:
-        value = min(steps * step, most_s)
-        changed = [change(t, value) if i == index else t for i, t in enumerate(tasks)]
-        return np_edf(changed).ok
+        return tests.hold(index, change(task, min(steps * step, most_s)))
 
     low, high = math.floor(now_s / step), math.ceil(most_s / step - 1e-9)
     if high <= low or not holds(high):

@@ -70,6 +70,11 @@ class TaskDemand:
     None: nothing is known, so nothing is charged."""
     first_extra_s: float = 0.0
     """How much longer than its worst a first job takes."""
+    trains: bool = False
+    """Its jobs are steps that give the device away where they stand at a gate and anybody waits: so
+    they keep others waiting for `first_section_s` at most, and only that. It has no deadline."""
+    state_bytes: int = 0
+    """What stays in fast memory from step to step, in addition to what one allocates."""
     longest_layer_s: float = 0.0
     """The longest time of a layer in any job: others may wait for that where a job yields. It may
     be more than in `compute_s`, which are parts of the longest job."""
@@ -82,6 +87,11 @@ class TaskDemand:
     def simple(self) -> bool:
         """Whether a release is one job, and counts by its worst."""
         return self.mean_compute_s is None and self.release_calls == 1
+
+    @property
+    def working_bytes(self) -> int:
+        """Fast memory that it takes besides weights in extents."""
+        return self.workspace_bytes + self.state_bytes
 
     @cached_property
     def release_calls(self) -> int:
@@ -117,6 +127,8 @@ class TaskDemand:
         misfit = self.held.misfit(self.layout) if self.held is not None else None
         if misfit:
             raise ValueError(f"cannot plan task {self.name} by what its pod holds: {misfit}")
+        if self.trains and self.criticality is not Criticality.BEST_EFFORT:
+            raise ValueError(f"cannot plan task {self.name}: one that trains has no deadline")
         layers = self.layout.layer_count
         for times in (self.compute_s, self.mean_compute_s):
             if times is None:

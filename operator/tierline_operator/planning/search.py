@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tierline_api.objects.realtime import Criticality
-from tierline_operator.admission.demand import DemandTest, Kind
+from tierline_operator.admission.demand import AT_ONCE, DemandTest, Kind
 from tierline_operator.admission.preemption import (
     FIGURES,
     Charges,
@@ -53,6 +53,8 @@ _SURELY_TOO_MUCH = 1 + 2e-6
 NOBODY: frozenset[int] = frozenset()
 EFFORT: Final = 400_000
 """For each way of scheduling: half a second or so."""
+_LOOKED_AT: Final = 100
+"""So many deadlines that the test looks at, after AT_ONCE, take as long as one of these."""
 FEW: Final = 24
 """So many tasks are searched from every start; of more every ring is tried from the first ones
 before any is from others, as long as there is effort left."""
@@ -67,7 +69,8 @@ Starts = Literal["all", "first", "more"]
 class Effort:
     """How much may be searched for one answer: counted, so that it is the same on any machine.
 
-    Sets of a few tasks are searched to the end.
+    Sets of a few tasks are searched to the end, unless their utilisation is so close to 1 that each
+    question takes long.
     """
 
     def __init__(self, tasks: int) -> None:
@@ -75,9 +78,9 @@ class Effort:
         self._each = tasks + _EACH if self.bounded else 0
         self._left = EFFORT
 
-    def judged(self) -> None:
-        """One choice more."""
-        self._left -= self._each
+    def judged(self, looked_at: int = 0) -> None:
+        """One choice more, for which the test looked at so many deadlines."""
+        self._left -= self._each + max(0, looked_at - AT_ONCE) // _LOOKED_AT
 
     def unjudged(self) -> None:
         """The last one was counted before it is."""
@@ -87,6 +90,11 @@ class Effort:
     def spent(self) -> bool:
         """Whether no further start is to be tried."""
         return self._left <= 0
+
+    @property
+    def overdrawn(self) -> bool:
+        """Whether what was begun is not to be ended either: single questions take too long."""
+        return self._left <= -EFFORT
 
 
 @dataclass
@@ -230,7 +238,6 @@ class Search:
         """What the test says of these choices; without `preemptible` only running pods yield."""
         if preemptible is None:
             preemptible = self.yield_already
-        self.effort.judged()
         costs, sections = self._charged(chosen, preemptible)
         without_rank = [*self.idle, *self.contained(chosen, preemptible)]
         lower = max(without_rank, key=lambda index: int(sections[index]), default=None)
@@ -238,9 +245,11 @@ class Search:
         first_ns, starting = self.first(chosen, preemptible)
         if first_ns > background:
             background, lower = first_ns, starting
+        before = self.test.work
         kind, late, critical, blocker = self.test.worst(
             costs[self._due].tolist(), sections[self._due].tolist(), background
         )
+        self.effort.judged(self.test.work - before)
         if blocker is not None:
             blocker = lower if blocker < 0 else self.due[blocker]
         used = self._used(chosen) + self._parked(preemptible)
@@ -357,7 +366,7 @@ class Search:
         """
         for index, task in enumerate(self.tasks):
             low, high = 0, outcome.chosen[index]
-            while gives(task) and low < high:
+            while gives(task) and low < high and not self.effort.overdrawn:
                 middle = (low + high) // 2
                 chosen = list(outcome.chosen)
                 chosen[index] = middle
@@ -398,7 +407,8 @@ class Search:
             outcome, left = self._out_of_overload(outcome, limit)
         for _ in range(left):
             # What preemptible jobs cost others takes longest to weigh.
-            if outcome.ok or (outcome.preemptible and self.effort.spent):
+            spent = self.effort.spent if outcome.preemptible else self.effort.overdrawn
+            if outcome.ok or spent:
                 break
             yielding = self._let_yield(outcome, limit)
             if yielding is not None:

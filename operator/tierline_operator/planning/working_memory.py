@@ -4,7 +4,9 @@ Theorem (memory). Let every program hold no more than its workspace in addition 
 gives it. Where programs give theirs back between jobs, at most one job's is in use: the largest is
 enough. Where they keep it, the sum is held as soon as each has run once, whichever runs: so the sum
 is charged. What a preempted job has computed so far lies in its own workspace there and costs
-nothing more. Extents that tasks have in turns are charged once a domain.
+nothing more. Extents that tasks have in turns are charged once a domain. A task that trains is
+charged for itself, whatever others take: it gives the device away in the middle of a step, and what
+it keeps from one step to the next is nobody else's.
 
 The rule itself is tierline_api/devices/fast_memory.py, by which the agent refuses registrations,
 too.
@@ -25,7 +27,7 @@ def workspace_bytes(demands: Sequence[TaskDemand], *, overlay: bool) -> int:
     if not demands:
         return 0
     size = demands[0].layout.extent_bytes
-    rows = (Workspace(d.domain, d.workspace_bytes, d.in_extents) for d in demands)
+    rows = (Workspace(d.domain, d.working_bytes, d.in_extents, d.trains) for d in demands)
     return charge(rows, size, overlay=overlay).total_bytes
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import select
 import signal
 import threading
 import time
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +193,7 @@ class Done:
 def end_of(child: int) -> str:
     """Wait for it; what was wrong with it. That it is killed is part of many behaviours."""
     process = os.pidfd_open(child)
-    in_time = select.select([process], [], [], LONGEST_S)[0]
+    in_time = wait([process], LONGEST_S)
     os.close(process)
     if not in_time:
         os.kill(child, signal.SIGKILL)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
@@ -129,8 +129,8 @@ def give_way(long: TaskProcess, short: TaskProcess, mortal: Mortal) -> None:
     while done != str(EXTENTS):
         wait_until(lambda: mortal.waiting_jobs() == 1, "the short job waits")
         long.tell("step 1")
-        readable, _, _ = select.select([stream(long), stream(short)], [], [], TIMEOUT_S)
-        if stream(short) in readable:
+        readable = wait([stream(long).fileno(), stream(short).fileno()], TIMEOUT_S)
+        if stream(short).fileno() in readable:
             assert short.answer() == "begun"
             return
         done = long.answer()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import select
 import time
 import urllib.request
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +298,7 @@ def test_a_job_without_gates_has_its_rank_only_while_it_is_no_longer_than_a_laye
         later = third.begin(p.NO_ARENA, deadline_s=LATE_S, wait=False)
         wait_until(lambda: waiting(agent) == 2, "both wait")
         other.end(held)
-        heard = select.select([blind.socket, third.socket], [], [], 60)[0]
+        heard = wait([blind.socket, third.socket], 60)
         order = [(blind, job), (third, later)]
         for client, number in order if blind.socket in heard else reversed(order):
             assert client.expect(p.Grant).job == number

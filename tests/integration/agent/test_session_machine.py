@@ -83,6 +83,7 @@ class Deaths(ProcessWatch):
         self.newest = Process(0, 0)
         self.connects_again: Process | None = None
         """The one that connects next; None: a new one."""
+        self.sockets: dict[Process, list[socket.socket]] = {}
         self.traced: set[Process] = set()
         """Their tracers stop them at their exit: they do not die when they are killed."""
 
@@ -110,6 +111,8 @@ class Deaths(ProcessWatch):
         known = process in self._living
         if process not in self.traced:
             self.die(process)
+            for one in self.sockets.pop(process, ()):  # as the kernel does
+                one.close()
         return known
 
     def die(self, process: Process) -> None:
@@ -231,11 +234,14 @@ class Client:
         self.socket.connect(str(agent.paths[task]))
         agent.turn()
         self.process = agent.watch.newest
+        agent.watch.sockets.setdefault(self.process, []).append(self.socket)
         self.socket.setblocking(False)
         self.waiting = b""
         self.sequences = itertools.count(1)
         self._decoder = p.Decoder()
         self.read: list[p.Message] = []
+        self.ended = False
+        """The agent has closed this connection."""
         self.loaded = False
         """It has arena 0, sealed, unless it has given that back."""
         self._open = [self.socket]
@@ -254,13 +260,17 @@ class Client:
         self.listen()
 
     def listen(self) -> None:
-        with suppress(OSError):
-            while True:
-                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 253)
+        with suppress(BlockingIOError):
+            while not self.ended:
+                try:
+                    data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 253)
+                except BlockingIOError:
+                    raise
+                except OSError:  # the agent had not read all, or it is closed here
+                    data, descriptors = b"", []
                 for descriptor in descriptors:
                     os.close(descriptor)
-                if not data:
-                    return
+                self.ended = not data
                 self._decoder.feed(data)
                 self.read += [message for _, message in self._decoder]
 
@@ -273,7 +283,7 @@ class Client:
             self.listen()
             found = sum(isinstance(message, kind) for message in self.read)
             failed = any(isinstance(message, p.Error) for message in self.read)
-            return found >= count or failed or self.left()
+            return found >= count or failed or self.ended
 
         self.flush()
         self.agent.until(over, f"an answer to {self}")
@@ -285,7 +295,7 @@ class Client:
         return any(isinstance(message, p.Grant) for message in self.read)
 
     def left(self) -> bool:
-        """Whether the agent has closed the connection."""
+        """Whether the agent has closed all connections of its process."""
         return all(
             session.client.process != self.process for session in self.agent.server.sessions()
         )

@@ -589,3 +589,111 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     assert json.loads(kept.read_text()) == report
     assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
     assert not runs.left_behind()
+
+
+_TRAINS = """---
+apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: finetune, namespace: tiny}}
+spec:
+  training: {training}
+  memory: {{budget: {budget}}}
+  device: {{kind: cpu}}
+  template:
+    spec:
+      containers:
+        - name: task
+          command: {command}
+          workingDir: {root}
+"""
+_ONLY_FORWARDS = """
+import torch
+model = torch.nn.Linear(8, 8)
+for _ in range(12):
+    model(torch.ones(1, 8))
+"""
+_LOOP = ["python", "-m", "tests.integration.agent.training_program", "/dev/null", "1000000"]
+
+
+def training(folder: Path, name: str = "finetune.yaml", **said: object) -> Path:
+    """A task that trains, on its own."""
+    values = {"training": "{}", "budget": "64Mi", "command": json.dumps(_LOOP), "root": _ROOT}
+    path = folder / name
+    path.write_text(_TRAINS.format(**{**values, **said}))
+    return path
+
+
+def test_a_loop_trains_in_what_two_tasks_leave(runs: Runs) -> None:
+    tasks = manifest(runs.folder, "2s")
+    finetune = training(runs.folder)
+    kept = runs.folder / "profiles.yaml"
+    # Its section is far below what these have to spare, however the machine hiccups.
+    options = ("--duration", "6", "--margin", "1.5", "--profiles-file", str(kept))
+    process = runs.start(tasks, str(finetune), *options)
+    output, errors = process.communicate()
+    assert output, errors
+    report = json.loads(output)
+    assert report.get("admitted") is not False, errors
+    assert [task["name"] for task in report["tasks"]] == ["left", "right"]
+    assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
+    (result,) = report["trainings"]
+    assert result["steps"] > 0
+    assert result["weights"]["verdict"] == "identical"
+    assert result["weights"]["compared"] > 0
+    assert 0 < result["idle_used"] <= 1
+    assert result["yield_planned_s"] > 0
+    # A section that took longer than planned is told, and counted for no more than it was.
+    assert (result["yield_worst_s"] > result["yield_planned_s"]) == (result["late_yields"] > 0)
+    assert "finetune trains in the rest, and yields within" in " ".join(errors.split())
+    assert "in the gaps" in errors
+    profile = next(one for one in load_manifests([kept]).profiles if one.name == "finetune")
+    assert profile.spec.state_bytes
+    assert profile.spec.first_section_s
+    assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"]
+    assert not runs.left_behind()
+
+
+def test_a_loop_ends_after_the_steps_of_its_task(runs: Runs) -> None:
+    process = runs.start(training(runs.folder, training="{steps: 7}"))
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    (result,) = json.loads(output)["trainings"]
+    assert (result["steps"], result["weights"]["verdict"]) == (7, "identical")
+    assert not runs.left_behind()
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "sentence"),
+    [
+        pytest.param({"budget": "64Ki"}, 2, "is less than a step needs: ", id="a small budget"),
+        pytest.param(
+            {"command": json.dumps(["python", "-c", _ONLY_FORWARDS])},
+            1,
+            "the program ran 12 forwards with gradients and made no step",
+            id="no step",
+        ),
+    ],
+)
+def test_one_sentence_says_why_a_loop_cannot_train(
+    runs: Runs, said: dict[str, str], status: int, sentence: str
+) -> None:
+    process = runs.start(training(runs.folder, **said))
+    _, errors = process.communicate()
+    assert process.returncode == status, errors
+    assert sentence in " ".join(errors.split())
+    assert "Traceback" not in errors
+    for kept in runs.folder.glob("tierline-log-*"):
+        assert str(kept) in errors
+    assert not runs.left_behind()
+
+
+@pytest.mark.parametrize("command", ["verify", "simulate"])
+def test_what_plays_releases_refuses_steps(runs: Runs, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tierline_cli", command, str(training(runs.folder))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "MemTask/finetune: spec.training: it has steps and no releases" in done.stderr

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
+from multiprocessing.connection import wait
 from pathlib import Path
 
 RUN = """
@@ -30,6 +30,6 @@ def test_what_a_killed_run_started_ends_with_it() -> None:
         program = os.pidfd_open(int(run.stdout.readline()))
         run.stdin.write("\n")
     try:
-        assert select.select([program], [], [], 60)[0], "it goes on"
+        assert wait([program], 60), "it goes on"
     finally:
         os.close(program)

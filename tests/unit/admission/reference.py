@@ -70,3 +70,23 @@ def random_tasks(rng: np.random.Generator, *, load: float) -> list[SporadicTask]
     if rng.random() < 0.2:
         tasks.append(SporadicTask("idle", 1.0, None, float(rng.integers(1, 8)) / 1000))
     return tasks
+
+
+def fine_tasks(rng: np.random.Generator, *, load: float) -> list[SporadicTask]:
+    """3..7 tasks with that load but for a microsecond, deadlines mostly at the periods' end."""
+    count = int(rng.integers(3, 8))
+    shares = rng.dirichlet(np.ones(count) * 3) * load
+    periods = rng.choice([10, 12, 15, 20, 24, 30, 40, 60, 120], count)
+    costs = [max(1, round(s * p * 1000)) for s, p in zip(shares, periods, strict=True)]
+    # The last task takes what is left, so that the load may be all there is.
+    rest = load * 120_000 - sum(c * 120 // p for c, p in zip(costs, periods[:-1], strict=False))
+    costs[-1] = max(1, int(rest * int(periods[-1]) / 120))
+    tight = float(rng.choice([0, 0, 0.1, 0.3]))
+    tasks = []
+    for index, (period, cost) in enumerate(zip(periods.tolist(), costs, strict=True)):
+        deadline = period - int(rng.uniform(0, tight) * period)
+        section = float(rng.integers(1, cost + 1)) / 10**6 if rng.random() < 0.8 else None
+        tasks.append(
+            SporadicTask(f"t{index}", period / 1000, deadline / 1000, cost / 10**6, section)
+        )
+    return tasks

@@ -404,6 +404,27 @@ WRONG: Final = (
         CLUSTER,
     ),
     Wrong(
+        "training with a deadline",
+        task(spec__training={}),
+        "spec",
+        "the criticality of a task with training is BestEffort",
+        CLUSTER,
+    ),
+    Wrong(
+        "training on a gpu",
+        task(spec__training={}, spec__realtime=REMOVED, spec__device__kind="cuda"),
+        "spec",
+        "a task with training runs on a cpu device",
+        CLUSTER,
+    ),
+    Wrong(
+        "training for no step",
+        task(spec__training={"steps": 0}, spec__realtime=REMOVED),
+        "spec.training.steps",
+        "it must be greater than or equal to 1",
+        CLUSTER,
+    ),
+    Wrong(
         "a captured graph on the cpu",
         task(spec__device__execution="CapturedGraph"),
         "spec.device",

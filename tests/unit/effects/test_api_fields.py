@@ -257,6 +257,8 @@ _SOFT = {
     "MemNode.status.devices.0.fastBytes": 256 * MIB,
     **{f"MemProfile.spec.layers.{n}.meanComputeTime": "1ms" for n in (1, 2, 3)},
 }
+_NO_DEADLINE = {"MemTask.spec.realtime.criticality": "BestEffort"}
+_TRAINS = {**_NO_DEADLINE, "MemTask.spec.training": {}}
 _STARTS = {"MemProfile.spec.firstSection": "1ms"}
 _YIELDS = {"MemNode.status.devices.0.preemption": ["RingKeeping"]}
 _SMALL_TIER = {"MemNode.status.tiers.0.capacityBytes": 160 * MIB}
@@ -277,6 +279,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
         ("realtime.criticality", admitted, ("Hard", "BestEffort"), {}),
         ("realtime.executionTime", admitted, (None, "80ms"), {}),
         ("realtime.measuringLimit", measured, (None, "50ms"), {}),
+        ("training.steps", run_here, (5, 6), _NO_DEADLINE),
         ("memory.budget", admitted, ("8Gi", "1Mi"), {}),
         ("memory.reserved", admitted, (None, "4Gi"), {}),
         ("memory.weights", admitted, (None, "16Gi"), {}),
@@ -325,6 +328,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
             (None, "6ms"),
             _YIELDS,
         ),
+        ("MemProfile.spec.state", admitted, ("1Mi", "2Mi"), _TRAINS),
         ("MemProfile.spec.digest", with_a_twin, (None, "0" * 64), _SMALL_TIER),
         ("MemProfile.spec.layers.0.pinned", admitted, (False, True), {}),
         ("MemProfile.spec.layers.3.arena", admitted, (0, 1), {}),

@@ -24,6 +24,7 @@ from tests.unit.placement.fleets import (
 from tierline_api.objects.conditions import Condition, ConditionStatus, ConditionType
 from tierline_api.objects.memnode import Health
 from tierline_api.objects.memquota import TierQuota
+from tierline_api.objects.memtask import Training
 from tierline_api.objects.memtask_status import Granted, MemTaskStatus, Phase
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
@@ -144,6 +145,16 @@ def test_no_device_of_the_kind() -> None:
     )
     feed(seen, node("b", product="NVIDIA H200"))
     assert said(seen, "m")[1] == "ProfileMissing"
+
+
+def test_a_task_that_trains_waits_and_says_where_it_runs() -> None:
+    asked = task("m", criticality=Criticality.BEST_EFFORT)
+    spec = asked.spec.model_copy(update={"training": Training()})
+    seen = fleet(node("a"), profile("m"), asked.model_copy(update={"spec": spec}))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "NoMatchingDevice"
+    assert message.startswith("no node of a cluster runs a task with spec.training")
 
 
 def test_a_profile_of_another_product_serves_only_with_a_stated_time() -> None:

@@ -189,6 +189,9 @@ TIERLINE_API int tierline_notice(tierline_client *client, uint32_t kind, uint64_
 TIERLINE_API int tierline_get_statistics(tierline_client *client, tierline_statistics *out);
 /* How many threads wait for the agent now: for the lease, at a gate, or where they faulted. */
 TIERLINE_API uint32_t tierline_waiting(const tierline_client *client);
+/* Whether others wait for what this client was granted, as far as its agent says so (a task that
+ * trains): it should end its job where it can, and begin another one for the rest. */
+TIERLINE_API uint32_t tierline_wanted(tierline_client *client);
 
 /* For code in Python: see afterwards.c. `function` gets a tuple, each item of the list `taken` no
  * arguments, the last first; with `if_raised` only if the function raised. The caller holds the

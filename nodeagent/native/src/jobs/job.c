@@ -267,6 +267,17 @@ int tierline_rewind(tierline_client *client) {
     return code == 0 ? client->backend->rewind(client) : code;
 }
 
+uint32_t tierline_wanted(tierline_client *client) {
+    if (tl_check_usable(client) != 0) {
+        return 0;
+    }
+    tl_lock_acquire(&client->lock); /* the file is exchanged when the connection is */
+    bool wanted = client->job.granted && tl_open_lease_is_ours(&client->lease) &&
+                  tl_open_lease_wanted(&client->lease);
+    tl_lock_release(&client->lock);
+    return wanted ? 1 : 0;
+}
+
 int tierline_get_job_stats(tierline_client *client, tierline_job_stats *out) {
     int code = tl_check_usable(client);
     if (code == 0) {

@@ -1,0 +1,156 @@
+"""A program that trains, measured alone: its steps, its sections, what it keeps.
+
+It writes lines of JSON as an observed program does (`backends.observed`): the number of its
+process, an `output` for each step (its input is the number of the step, its output the weights
+after it), and the profile. That has one layer without bytes, the worst step; `first_section_s`, the
+longest time from one moment at which a step can give the device away to the next one, of all steps,
+the first included; `state_bytes`, and as workspace the peak of what one step allocates in addition.
+
+That peak is taken from a step of its own, which counts for nothing else: the allocator is asked by
+PyTorch's profiler, which takes time.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+from tierline_client import GiveBack
+from tierline_torch.backends.record import Record
+from tierline_torch.errors import TierlineError
+from tierline_torch.telling import tell
+from tierline_torch.tensors.workspace import WorkspaceMeter
+from tierline_torch.training.leased import step_digest
+from tierline_torch.training.state import Keeps
+
+_METERED = 2
+"""The step, from 1, of which the memory is measured: by then the optimizer has its state."""
+_WARM = 2
+"""So many steps are not counted."""
+
+
+class Measured:
+    """See `steps.Turn`: nobody else is there."""
+
+    def __init__(self, path: str, steps: int) -> None:
+        """Write to `path`, a profile after so many steps that count. Raises TierlineError."""
+        self._asked = steps
+        try:
+            self._record = Record(Path(path), empty=True)
+        except OSError as error:
+            raise TierlineError(
+                f"could not write TIERLINE_OBSERVE={path}: {error.strerror}; "
+                "give a file that can be written"
+            ) from error
+        self._write({"began": os.getpid()})
+        self.held = False
+        self._since_s = 0.0
+        self._step_s = 0.0
+        """How long the step in progress had the device."""
+        self._number = 1
+        self._steps_s: list[float] = []
+        self._uncounted_s: list[float] = []
+        self._section_s = 0.0
+        self._state_bytes = self._workspace_bytes = 0
+        self._workspace_known = False
+        self._meter: WorkspaceMeter | None = None
+        self._taken: list[GiveBack] = []
+        self._gradients_bytes = 0
+        self._told = 0
+        atexit.register(self.finish, os.getpid())
+
+    def begins(self) -> None:
+        """A step begins."""
+        self._step_s = 0.0
+        if self._number == _METERED and self._meter is None:
+            self._meter = WorkspaceMeter()
+            self._meter.begin(self._taken)
+
+    def take(self) -> None:
+        """The device is there."""
+        self._since_s, self.held = time.perf_counter(), True
+
+    def give_back(self) -> None:
+        """It is not wanted for now."""
+        if self.held:
+            self._note()
+            self.held = False
+
+    def pass_gate(self) -> None:
+        """Others could have it here."""
+        self._note()
+        self._since_s = time.perf_counter()
+
+    def _note(self) -> None:
+        section_s = time.perf_counter() - self._since_s
+        self._step_s += section_s
+        if self._meter is None:
+            self._section_s = max(self._section_s, section_s)
+
+    def ends(self, number: int, keeps: Keeps, rest: Callable[[], None]) -> None:
+        """A step is over."""
+        digest = keeps.digest(number, rest)
+        self.give_back()
+        self._number = number + 1
+        if self._meter is not None:
+            self._take_in(self._meter, keeps)
+            self._meter = None
+        elif number <= _WARM:
+            self._uncounted_s.append(self._step_s)
+        else:
+            self._steps_s.append(self._step_s)
+        given = digest.hex() if digest is not None else ""
+        told = {"input": step_digest(number).hex(), "output": given, "compute_s": self._step_s}
+        self._write({"output": told})
+        if len(self._steps_s) == self._asked:
+            self._write_profile()
+
+    def _take_in(self, meter: WorkspaceMeter, keeps: Keeps) -> None:
+        meter.end()
+        self._state_bytes, gradients_bytes = keeps.bytes_now()
+        peak_bytes = meter.peak_bytes
+        self._workspace_known = peak_bytes is not None
+        # Gradients that the step made again are counted with what stays.
+        self._workspace_bytes = max(0, (peak_bytes or 0) - gradients_bytes)
+
+    def finish(self, process: int) -> None:
+        """The program is over: of a short one there is what it showed."""
+        known = len(self._steps_s or self._uncounted_s)
+        if os.getpid() == process and known > self._told:
+            self._write_profile()
+
+    def _write_profile(self) -> None:
+        self._told = len(self._steps_s)
+        steps_s = self._steps_s or self._uncounted_s
+        layer = {
+            "name": "a step",
+            "bytes": 0,
+            "compute_s": max(steps_s),
+            "mean_compute_s": fmean(steps_s),
+            "pinned": True,
+            "arena": 0,
+        }
+        self._write(
+            {
+                "profile": {
+                    "layers": [layer],
+                    "workspace_bytes": self._workspace_bytes,
+                    "workspace_known": self._workspace_known,
+                    "state_bytes": self._state_bytes,
+                    "weights_digest": "",
+                    "first_section_s": self._section_s,
+                    "compute_s": self._steps_s,
+                }
+            }
+        )
+
+    def _write(self, record: dict[str, object]) -> None:
+        try:
+            self._record.write(json.dumps(record))
+        except OSError as error:  # the program goes on; its profile is not complete
+            tell(f"could not write TIERLINE_OBSERVE: {error.strerror}")
