@@ -15,6 +15,7 @@
 #include "link/state.h"
 #include "loading/forks.h"
 #include "loading/load.h"
+#include "loading/origins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,7 @@ void tl_close(tierline_client *client) {
     forget_client(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state != TL_ARENA_NONE) {
+            tl_origins_forget(client, i);
             tl_addresses_forget(client, i);
             tl_arena_destroy(&client->arenas[i]);
         }
