@@ -79,6 +79,7 @@ static void drop_in_child(tierline_client *client) {
 static void after_fork_in_child(void) {
     holding_clients = false;
     clients_lock.word = 0;
+    tl_origins_in_child();
     for (size_t i = 0; i < MOST_CLIENTS; i++) {
         if (clients[i] != NULL && !clients[i]->dropped) {
             drop_in_child(clients[i]);

@@ -308,6 +308,10 @@ int tl_origins_touch_all(uintptr_t begin, uintptr_t end, bool writing) {
     return code;
 }
 
+void tl_origins_in_child(void) {
+    tables_lock.word = 0;
+}
+
 void tl_origins_forget(const tierline_client *client, uint32_t arena) {
     sigset_t kept;
     enter(&kept);

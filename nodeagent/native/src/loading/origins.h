@@ -25,6 +25,8 @@
 bool tl_origins_touch(uintptr_t address, bool writing, int *code);
 /* Before the kernel reads or writes [begin, end) for the program. 0 or a code. */
 int tl_origins_touch_all(uintptr_t begin, uintptr_t end, bool writing);
+/* In a fork's child: the lock may be held by a thread that is not here. */
+void tl_origins_in_child(void);
 /* Before an arena goes: its origins are memory of the program's, of no content. */
 void tl_origins_forget(const tierline_client *client, uint32_t arena);
 
