@@ -144,6 +144,14 @@ static void written_origins(const char *socket_path) {
         found |= 1U << index;
     }
     EXPECT((found & (1U << 5)) != 0);
+    write_arena(&all, SMALL);
+    cursor = 0;
+    found = 0;
+    while (tierline_give_back(all.model.client, &cursor, &arena, &index, &touched) == 0) {
+        expect_weight(&all, index);
+        found |= 1U << index;
+    }
+    EXPECT(found == 1U << SMALL);
     leave(&all);
 }
 

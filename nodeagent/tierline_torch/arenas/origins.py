@@ -33,8 +33,8 @@ class Origin:
     storage: torch.UntypedStorage
     start: int
     size_bytes: int
-    there: int
-    """The identity of its storage over the arena, which is unique while that lives."""
+    there: tuple[int, int]
+    """The identity of its storage over the arena, and its address."""
 
     def keep(self) -> None:
         """Do not free this memory, not even when the process exits: it may be unreadable."""
@@ -47,12 +47,13 @@ class Origin:
 
 def move_back(origins: Sequence[Origin]) -> None:
     """Let these weights' tensors view their own memory again."""
-    found = viewers([one.there for one in origins], "cpu")
+    found = viewers(dict(one.there for one in origins), "cpu")
     for one in origins:
-        let_view(found[one.there], one.storage, one.start)
+        let_view(found[one.there[0]], one.storage, one.start)
         one.let_go()
 
 
 def origin_of(weight: Weight, there: torch.UntypedStorage) -> Origin:
     """The memory of a weight that is in the storage `there` now."""
-    return Origin(weight.name, weight.storage, weight.start, weight.size_bytes, there._cdata)
+    place = there._cdata, there.data_ptr()
+    return Origin(weight.name, weight.storage, weight.start, weight.size_bytes, place)

@@ -109,7 +109,8 @@ def _given_back(
     An array's memory is kept by a tensor that is no parameter, nor `given`.
     """
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        there = viewers([storage._cdata], storage.device.type)[storage._cdata]
+        where = {storage._cdata: storage.data_ptr()}
+        there = viewers(where, storage.device.type)[storage._cdata]
         known = [one for one in there if one is given or issubclass(type(one), _Parameter)]
         if len(known) < len(there) or uses(storage) > len(there) + 1:
             raise TierlineError(_SENTENCE)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from tierline_torch.tensors.looking import byte_range
 
 
-def viewers(storages: Collection[int], kind: str) -> dict[int, list[torch.Tensor]]:
+def viewers(storages: Mapping[int, int], kind: str) -> dict[int, list[torch.Tensor]]:
     """All tensors of the program over storages of these identities, on a kind of device.
 
-    It looks at each object that Python's collector knows.
+    With the address of each: an identity is another storage's when the first one is gone. It looks
+    at each object that Python's collector knows.
     """
     found: dict[int, list[torch.Tensor]] = {storage: [] for storage in storages}
     for one in gc.get_objects():
         if issubclass(type(one), torch.Tensor):  # `isinstance` would ask the object
             where = byte_range(one, kind)
-            if where is not None and where[0] in found:
+            if where is None or where[0] not in found:
+                continue
+            if torch._C.TensorBase.untyped_storage(one).data_ptr() == storages[where[0]]:
                 found[where[0]].append(one)
     return found
 

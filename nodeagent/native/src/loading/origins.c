@@ -217,8 +217,7 @@ static int open_closed(tierline_client *client, uint32_t arena, const struct ori
     int code = copy_weight(client, arena, seen, memory + phase);
     sigset_t kept;
     enter(&kept);
-    struct table *table = NULL;
-    struct origin *origin = code == 0 ? find(first_page(seen), first_page(seen) + 1, &table) : NULL;
+    struct origin *origin = code == 0 ? find_again(client, arena, seen) : NULL;
     /* Another thread may have touched it meanwhile. */
     bool wanted = origin != NULL && origin->state == CLOSED;
     bool shown = wanted && show(origin, memory + phase, writing);
@@ -407,8 +406,7 @@ static bool is_written(tierline_client *client, uint32_t index, uint32_t extent)
     return written;
 }
 
-/* Calls `take` for each part of a weight in one extent that was written in the arena. Whether there
- * are any. */
+/* Whether a part of a weight was written in the arena; `copies`: the origin gets what was. */
 static bool each_written(tierline_client *client, uint32_t index, const struct origin *origin,
                          bool copies) {
     const struct tl_arena *arena = &client->arenas[index];
