@@ -18,7 +18,7 @@ LIBRARIES = ("nodeagent/native/interposer/src", "nodeagent/native/src")
 # From the ground up. The client library calls the interposer, which knows nothing of it.
 FLOORS = (
     *("driver", "launches", "budget", "memory", "plans", "graphs", "entry"),
-    *("wire", "arena", "cuda", "link", "loading", "jobs", "lease", "gates", "client"),
+    *("wire", "arena", "cuda", "link", "loading", "libc", "jobs", "lease", "gates", "client"),
 )
 PUBLIC = "tierline/"  # the interfaces for programs lie below all floors
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)', re.MULTILINE)

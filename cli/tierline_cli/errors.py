@@ -65,12 +65,19 @@ def run(
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:
-        click.echo(f"{name}: {error}", err=True)
+        click.echo(f"{name}: {_unusable(error)}", err=True)
         sys.exit(EXIT_FAILED)
     except Exception as error:  # the invariant above
         click.echo(f"{name}: {_unforeseen(error)}", err=True)
         sys.exit(EXIT_FAILED)
     sys.exit(EXIT_OK)
+
+
+def _unusable(error: OSError) -> str:
+    """What the system refused, in its words but without their number."""
+    reason = error.strerror or str(error)
+    places = [str(place) for place in (error.filename, error.filename2) if place is not None]
+    return f"cannot use {' and '.join(places)}: {reason}" if places else reason
 
 
 def _unforeseen(error: Exception) -> str:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from tierline_agent.errors import ConfigError
 from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.margins import MARGINS
+from tierline_api.manifests.mistakes import first_mistake
 
 MIN_EXTENT_BYTES = 64 << 10
 MAX_EXTENT_BYTES = 1 << 30
@@ -23,7 +24,9 @@ TierName = Literal["dram", "pmem", "nvme"]
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
 
 _EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
@@ -234,7 +237,9 @@ def parse_config(text: str, source: str) -> AgentConfig:
     try:
         return AgentConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"cannot use the settings in {source}: {describe(error)}") from error
+        raise ConfigError(
+            f"cannot use the settings in {source}: {describe(AgentConfig, error)}"
+        ) from error
 
 
 def load_config(path: Path) -> AgentConfig:
@@ -250,11 +255,7 @@ def load_config(path: Path) -> AgentConfig:
     return parse_config(text, str(path))
 
 
-def describe(error: ValidationError) -> str:
-    """All faults of a pydantic error in one line, each with the field it is about."""
-    faults = []
-    for fault in error.errors(include_url=False):
-        where = ".".join(str(part) for part in fault["loc"])
-        message = fault["msg"].removeprefix("Value error, ")
-        faults.append(f"{where}: {message}" if where else message)
-    return "; ".join(faults)
+def describe(model: type[BaseModel], error: ValidationError) -> str:
+    """What is wrong in `model`, and what to write instead, as for manifests."""
+    mistake = first_mistake(model, error)
+    return f"{mistake.field}: {mistake.problem}" if mistake.field else mistake.problem

@@ -117,11 +117,11 @@ def parse_registration(values: Mapping[str, Any]) -> Registration:
     try:
         plan = Plan.from_api(values.get("plan"))
     except ValidationError as error:
-        raise ConfigError(f"cannot register {name!r}: plan: {describe(error)}") from error
+        raise ConfigError(f"cannot register {name!r}: plan: {describe(Plan, error)}") from error
     try:
         return Registration.model_validate({**values, "plan": plan})
     except ValidationError as error:
-        raise ConfigError(f"cannot register {name!r}: {describe(error)}") from error
+        raise ConfigError(f"cannot register {name!r}: {describe(Registration, error)}") from error
 
 
 @dataclass

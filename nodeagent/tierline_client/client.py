@@ -113,6 +113,7 @@ class Client:
                 os.fsencode(socket_path), name, int(device), ctypes.byref(self._handle)
             )
         )
+        self._touched = ctypes.c_uint32.from_address(self._library.tierline_touched(self._handle))
 
     def __enter__(self) -> Client:
         return self
@@ -123,6 +124,7 @@ class Client:
     def close(self) -> None:
         """Disconnect; the arenas' addresses become invalid. May be called twice."""
         handle, self._handle = self._handle, ctypes.c_void_p()
+        self._touched = ctypes.c_uint32()
         self._library.tierline_close(handle)
 
     def _check(self, result: int) -> None:
@@ -225,6 +227,53 @@ class Client:
     def free(self, arena: int) -> None:
         """Unmap an arena and give it back."""
         self._check(self._library.tierline_free(self._handle, arena))
+
+    def origins(self, arena: int, weights: Sequence[tuple[int, int, int]]) -> int:
+        """Give up the memory that weights of a sealed arena on the CPU lay in before; once.
+
+        A weight is its old address, its bytes and its offset in the arena. That memory must not be
+        freed before the arena. Returns how many, the first ones, were given up: for the others the
+        process has no further mappings.
+        """
+        raw = (library.Origin * len(weights))(*(library.Origin(*one) for one in weights))
+        closed = ctypes.c_uint32()
+        self._check(
+            self._library.tierline_origins(
+                self._handle, arena, raw, len(weights), ctypes.byref(closed)
+            )
+        )
+        return closed.value
+
+    @property
+    def touched(self) -> bool:
+        """Whether there may be memory to give back."""
+        return bool(self._touched.value)
+
+    def give_back(self) -> list[tuple[int, int, bool]]:
+        """Return (arena, which of its `origins`, touched) of all that is to be given back.
+
+        Code touched it, or the weight was written in the arena. It is the program's memory again;
+        the weight's tensors should view it from now on.
+        """
+        cursor, arena, index, touched = (
+            ctypes.c_uint64(),
+            ctypes.c_uint32(),
+            ctypes.c_uint32(),
+            ctypes.c_uint32(),
+        )
+        found: list[tuple[int, int, bool]] = []
+        while True:
+            result = self._library.tierline_give_back(
+                self._handle,
+                ctypes.byref(cursor),
+                ctypes.byref(arena),
+                ctypes.byref(index),
+                ctypes.byref(touched),
+            )
+            if result == ErrorCode.STATE:
+                return found
+            self._check(result)
+            found.append((arena.value, index.value, bool(touched.value)))
 
     def job_begin(
         self, arena: int | None, release_ns: int, deadline_ns: int, *, warmup: bool = False

@@ -43,6 +43,12 @@ class WeightRange(ctypes.Structure):
     _fields_ = (("offset", _u64), ("bytes", _u64))
 
 
+class Origin(ctypes.Structure):
+    """`tierline_origin`."""
+
+    _fields_ = (("address", _pointer), ("bytes", _u64), ("offset", _u64))
+
+
 class Layer(ctypes.Structure):
     """`tierline_layer`."""
 
@@ -78,7 +84,7 @@ class Counters(ctypes.Structure):
     )
 
 
-_SIGNATURES: dict[str, tuple[type[ctypes._SimpleCData[int]] | None, tuple[type, ...]]] = {
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "connect_device": (
         ctypes.c_int,
         (ctypes.c_char_p, ctypes.c_char_p, _u32, ctypes.POINTER(_pointer)),
@@ -91,6 +97,15 @@ _SIGNATURES: dict[str, tuple[type[ctypes._SimpleCData[int]] | None, tuple[type, 
     "weights": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(WeightRange), _u32)),
     "seal": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(Layer), _u32, ctypes.c_char_p)),
     "free": (ctypes.c_int, (_pointer, _u32)),
+    "origins": (
+        ctypes.c_int,
+        (_pointer, _u32, ctypes.POINTER(Origin), _u32, ctypes.POINTER(_u32)),
+    ),
+    "touched": (_pointer, (_pointer,)),
+    "give_back": (
+        ctypes.c_int,
+        (_pointer, ctypes.POINTER(_u64), *[ctypes.POINTER(_u32)] * 3),
+    ),
     "job_begin": (ctypes.c_int, (_pointer, _u32, _u32, _u64, _u64, ctypes.POINTER(_u64))),
     "job_end": (ctypes.c_int, (_pointer, _u64, _u64)),
     "rewind": (ctypes.c_int, (_pointer,)),

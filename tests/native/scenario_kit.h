@@ -61,5 +61,6 @@ extern const struct named_scenario fault_scenarios[];
 extern const struct named_scenario fork_scenarios[];
 extern const struct named_scenario transfer_scenarios[];
 extern const struct named_scenario mask_scenarios[];
+extern const struct named_scenario origin_scenarios[];
 
 #endif

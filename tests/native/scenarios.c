@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-#define GROUPS 6
+#define GROUPS 7
 
 int main(int count, char **arguments) {
     EXPECT(count == 3);
-    const struct named_scenario *groups[GROUPS] = {loading_scenarios,  streaming_scenarios,
-                                                   fault_scenarios,    fork_scenarios,
-                                                   transfer_scenarios, mask_scenarios};
+    const struct named_scenario *groups[GROUPS] = {
+        loading_scenarios,  streaming_scenarios, fault_scenarios, fork_scenarios,
+        transfer_scenarios, mask_scenarios,      origin_scenarios};
     for (size_t g = 0; g < GROUPS; g++) {
         for (const struct named_scenario *s = groups[g]; s->name != NULL; s++) {
             if (strcmp(s->name, arguments[1]) == 0) {

@@ -150,7 +150,9 @@ STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order"
              "a_job_ended_elsewhere", "writing", "foreign_faults", "forking",
              "many_children", "writing_and_forking", "freeing_and_forking",
              "transfers", "transfers_into", "transfers_while_jobs_run", "other_calls",
-             "descriptors_taken_over"]  # fmt: skip
+             "descriptors_taken_over", "touched_origins", "written_origins",
+             "origins_and_forking",
+             "origins_of_transfers"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", STREAMING)
@@ -164,6 +166,12 @@ def test_scenario(build: Path, agent: Agent, name: str) -> None:
         assert [p["first"] for p in agent.events("profile")] == [0, 744, 0]
         assert agent.events("profile")[0]["names"] == ["x" * 63, "layer 1"]
         assert agent.events("output")[0]["output"] == "ab" * 32
+
+
+def test_a_write_to_an_origin_in_a_job_ends_the_process(build: Path, agent: Agent) -> None:
+    agent.start(*STREAMED)
+    said = Scenario(build, "origin_written_in_a_job", agent).died()
+    assert "code that keeps its address writes it, in the middle of a job" in said
 
 
 # ThreadSanitizer has no threads that a fork's child starts.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.programs.pieces import loops
+from tests.programs.pieces.addresses import ADDRESSES
 from tests.programs.pieces.aliases import ALIASES
 from tests.programs.pieces.bodies import BODIES, ORDERED
 from tests.programs.pieces.exchanges import EXCHANGES
@@ -36,8 +37,9 @@ _AXES: tuple[tuple[Sequence[Piece], float], ...] = (
 )
 """Pieces in the order in which they are added, and how many programs have one of each."""
 _MEANWHILE_FROM = 1000
-"""The first number of which every tenth program has a thread that saves weights or writes them, if
-it has nothing that may write or notice that. Lower numbers are as before there were any."""
+"""The first number of which every tenth program has a thread that saves weights or writes them, and
+another tenth code that keeps the address of one, if it has nothing that may write or notice that.
+Lower numbers are as before there were any."""
 _NOT_MEANWHILE = (STATES, ALIASES, EXCHANGES, TRANSFERS, THREADS, TRANSFORMS)
 _COUNT_FORWARDS = """
 FORWARDS = [0]
@@ -78,6 +80,8 @@ def generate(seed: int, wider: int = 1) -> Program:
     loop = loops.choose(text)
     if seed >= _MEANWHILE_FROM and seed % 10 == 0 and alone:
         _add(text, random.choice(MEANWHILE))
+    if seed >= _MEANWHILE_FROM and seed % 10 == 5 and alone:
+        _add(text, random.choice(ADDRESSES))
     return Program(seed, written(text, seed, loop), tuple(text.tags), text.unordered)
 
 

@@ -14,7 +14,9 @@ EXCHANGES = (168, 233, 236, 240, 385, 439, 505, 591, 662, 848, 851, 1480, 1570, 
 """They exchange or resize tensors, or save weights while jobs run."""
 THREADS = (181, 920, 1085, 1237)
 """Their jobs run in threads that have computed nothing before; one has a tensor without memory."""
-PROGRAMS = (*range(110), *EXCHANGES, *THREADS)
+ADDRESSES = (1025, 1105, 1225, 1255, 1305, 1335, 1515, 2335, 2415)
+"""Code that PyTorch does not know keeps the address of a weight of theirs."""
+PROGRAMS = (*range(110), *EXCHANGES, *THREADS, *ADDRESSES)
 """`python -m tests.programs --count 10000` runs as many as one likes."""
 FORKS = (36, 45, 51, 58, 137, 150, 207, 246, 255, 284, 305, 340, 396, 416)
 """Each way to fork, moment and use at least once; `forks.pairs()` has each two of them together."""

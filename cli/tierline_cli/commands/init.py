@@ -1,6 +1,7 @@
 """`tierline init`: a first manifest and a first program, which `tierline run` runs as they are."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Final
 
@@ -79,10 +80,16 @@ def command(folder: Path, name: str) -> None:
             raise CommandError(
                 f"{path} exists, and is not overwritten; name another folder", EXIT_BAD_INPUT
             )
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         with writing(path):
             path.write_text(text)
         click.echo(f"wrote {path}")
-    change = "" if folder == Path() else f"cd {folder} && "
+    change = "" if folder == Path() else f"cd {shlex.quote(_as_argument(folder))} && "
     click.echo(f"next: {change}tierline run tasks.yaml --fast-memory 64Mi --duration 20")
+
+
+def _as_argument(folder: Path) -> str:
+    """The folder as a shell's `cd` takes it, which reads a dash at the start as an option."""
+    return f"./{folder}" if str(folder).startswith("-") else str(folder)

@@ -140,6 +140,12 @@ def command(
         )
     with deciding(len(demands)):
         answer = planner.plan(demands, device, scheduling=scheduling)
+    if isinstance(answer, Admitted) and scheduling not in {None, answer.scheduling}:
+        raise CommandError(
+            f"--scheduling {scheduling}: no job of these plans yields, so it would be played as "
+            f"{answer.scheduling}; leave it out",
+            EXIT_BAD_INPUT,
+        )
     plans = answer.plans if isinstance(answer, Admitted) else answer.nearest
     if isinstance(answer, Infeasible):
         Console(stderr=True).print(f"[bold red]not admitted[/]: {answer.sentence}")
@@ -231,8 +237,11 @@ def _rows(
     ]
 
 
-def _use(seen: Seen) -> float:
-    return seen.busy_s / seen.end_s if seen.end_s else 0.0
+def _use(seen: Seen, demands: Sequence[TaskDemand]) -> tuple[float, float]:
+    """The shares of the time in which jobs of the tasks compute, and programs that start."""
+    whole_s = seen.end_s or 1.0
+    tasks_s, all_s = sum(seen.busy_s[: len(demands)]), sum(seen.busy_s)
+    return tasks_s / whole_s, (all_s - tasks_s) / whole_s
 
 
 def _link_use(seen: Seen, links: Sequence[str]) -> dict[str, float]:
@@ -254,7 +263,8 @@ def _as_json(
         "admitted": answer.ok,
         "scheduling": answer.scheduling.value,
         "simulated_s": seen.end_s,
-        "device_use": _use(seen),
+        "device_use": _use(seen, demands)[0],
+        "device_use_starting": _use(seen, demands)[1],
         "preemptions": seen.preemptions,
         "rings_lost": seen.rings_lost,
         "tasks": _rows(seen, demands, plans),
@@ -268,11 +278,13 @@ def _table(
     answer: Admitted | Infeasible,
     duration_s: float,
 ) -> Table:
+    used, starting = _use(seen, demands)
+    started = f", and {starting:.0%} for programs that start" if starting else ""
     table = Table(
         title=f"{seen.end_s:.1f} s simulated, that is releases for {duration_s:g} s and the rest "
         f"of their jobs, {answer.scheduling.value}: device computes "
-        f"{_use(seen):.0%} of the time, {seen.preemptions} preemptions, {seen.rings_lost} of them "
-        "cost the ring",
+        f"{used:.0%} of the time{started}, {seen.preemptions} preemptions, "
+        f"{seen.rings_lost} of them cost the ring",
         title_justify="left",
         header_style="bold",
     )

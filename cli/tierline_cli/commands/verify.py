@@ -1,6 +1,7 @@
 """`tierline verify`: the outputs of programs with all weights streamed, and without Tierline."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,7 +28,7 @@ from tierline_cli.errors import (
 from tierline_cli.local.run import LocalRun, RunOptions
 from tierline_cli.options import files_argument, gpu_for, json_option, machine_options, paths_of
 from tierline_cli.planning.inputs import check_none_trains, manifests_with_tasks
-from tierline_cli.reporting.live import console, outputs_text, shown_size
+from tierline_cli.reporting.live import console, outputs_text, shown_size, shown_time
 from tierline_cli.reporting.narrow import Fitted
 from tierline_cli.reporting.report import TaskReport
 from tierline_cli.reporting.verdicts import Verdict
@@ -41,7 +42,8 @@ from tierline_operator.planning.answer import Infeasible
     type=click.IntRange(min=3),
     default=12,
     show_default=True,
-    help="Jobs of each run of a program.",
+    help="Jobs of each run of a program; with Tierline a task has as many as fit in so many of the"
+    " longest period.",
 )
 @machine_options
 @json_option
@@ -80,6 +82,8 @@ def command(
         click.echo(json.dumps(said))
     else:
         Console().print(Fitted(_table(reports)))
+    for sentence in why_many(reports, jobs):
+        console().print(sentence, highlight=False)
     for one in reports:
         if one.outputs.why:
             console().print(f"{one.task.name}: {one.outputs.why}", style="yellow", highlight=False)
@@ -118,6 +122,23 @@ def _verify(run: LocalRun, jobs: int) -> list[TaskReport]:
     snapshot = run.finish()
     show_comparing(run, where)
     return run.reports(snapshot)
+
+
+def why_many(reports: list[TaskReport], jobs: int) -> Iterator[str]:
+    """Why tasks did far more jobs than were asked for."""
+    longest = max(reports, key=lambda one: one.task.spec.realtime.period_s)
+    span_s = jobs * longest.task.spec.realtime.period_s
+    for one in reports:
+        if one.result.jobs <= 2 * jobs:
+            continue
+        realtime = one.task.spec.realtime
+        why = f"its period is {shown_time(realtime.period_s)}"
+        if one.result.jobs > 2 * span_s / realtime.period_s:
+            why = "its program does not wait for its releases, or has several jobs for each"
+        yield (
+            f"{one.task.name}: {one.result.jobs} jobs in {shown_time(span_s)}, the time of {jobs} "
+            f"releases of {longest.task.name}: {why}"
+        )
 
 
 def _table(reports: list[TaskReport]) -> Table:

@@ -4,6 +4,8 @@ Each stage needs the one before it. Whatever happens, `close` ends every process
 file that the run made.
 """
 
+import os
+import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,6 +87,7 @@ class LocalRun:
                 EXIT_BAD_INPUT,
             )
         check_tiers(self.tasks, options.tier_paths)
+        _check_port(options.metrics_port)
         self._leftovers = Leftovers()
         self.work_dir = Path(tempfile.mkdtemp(prefix="tierline-run-"))
         self._leftovers.remove_afterwards(self.work_dir)
@@ -315,6 +318,20 @@ def _begun(stage: _T | None) -> _T:
     if stage is None:
         raise RuntimeError("a stage of the run was left out")
     return stage
+
+
+def _check_port(port: int | None) -> None:
+    """That the agent will be able to serve metrics there; it would find out after the profiles."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port or 0))
+        except OSError as error:
+            raise CommandError(
+                f"--metrics-port {port} cannot be used: {os.strerror(error.errno or 0).lower()}; "
+                "name another one, or 0 for any that is free",
+                EXIT_BAD_INPUT,
+            ) from error
 
 
 def _check(tasks: tuple[MemTask, ...]) -> None:

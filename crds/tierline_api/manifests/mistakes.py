@@ -10,12 +10,11 @@ from enum import Enum
 from inspect import isclass
 from typing import Any, Final, NamedTuple, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tierline_api.objects.swap import OBJECT_PATTERN
-from tierline_api.schema.base import ApiModel
 from tierline_api.schema.fields import DIGEST_PATTERN, LABEL_PATTERN, SUBDOMAIN_PATTERN
 from tierline_api.schema.quantities import shown
 
@@ -46,7 +45,7 @@ class Mistake(NamedTuple):
     problem: str
 
 
-def first_mistake(model: type[ApiModel], error: ValidationError) -> Mistake:
+def first_mistake(model: type[BaseModel], error: ValidationError) -> Mistake:
     """Return the mistake to tell first: an unknown name explains the missing one next to it."""
     order = {"extra_forbidden": 0, "missing": 2, "too_short": 3, "default_factory_not_called": 4}
     details = min(error.errors(include_url=False), key=lambda d: order.get(d["type"], 1))
@@ -74,7 +73,7 @@ def _path(loc: tuple[int | str, ...]) -> str:
     return path
 
 
-def _problem(model: type[ApiModel], details: ErrorDetails) -> str:
+def _problem(model: type[BaseModel], details: ErrorDetails) -> str:
     """Return what is wrong and the fix."""
     given, context = details["input"], details.get("ctx", {})
     match details["type"]:
@@ -98,7 +97,7 @@ def _problem(model: type[ApiModel], details: ErrorDetails) -> str:
     return f"{shown(given)} is not valid; {fix}"
 
 
-def _wrong_name(model: type[ApiModel], details: ErrorDetails) -> str:
+def _wrong_name(model: type[BaseModel], details: ErrorDetails) -> str:
     """Return what to say of a field that is unknown, or missing."""
     name, fields = str(details["loc"][-1]), _fields_at(model, details["loc"][:-1])
     if details["type"] == "extra_forbidden":
@@ -108,7 +107,7 @@ def _wrong_name(model: type[ApiModel], details: ErrorDetails) -> str:
     return f"is missing; write {name}" + (f" ({what[:1].lower()}{what[1:]})" if what else "")
 
 
-def _choices(model: type[ApiModel], details: ErrorDetails) -> list[str]:
+def _choices(model: type[BaseModel], details: ErrorDetails) -> list[str]:
     """Return the words that the field may have."""
     loc = details["loc"]
     while isinstance(loc[-1], int):
@@ -117,7 +116,7 @@ def _choices(model: type[ApiModel], details: ErrorDetails) -> list[str]:
     return [str(v.value) for enum in _enums(field.annotation if field else None) for v in enum]
 
 
-def _fields_at(model: type[ApiModel], loc: tuple[int | str, ...]) -> dict[str, FieldInfo]:
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> dict[str, FieldInfo]:
     """Return the fields, by their names in the API, of the model at `loc` inside `model`."""
     fields = _api_fields(model)
     for part in loc:
@@ -128,12 +127,12 @@ def _fields_at(model: type[ApiModel], loc: tuple[int | str, ...]) -> dict[str, F
     return fields
 
 
-def _api_fields(model: type[ApiModel]) -> dict[str, FieldInfo]:
+def _api_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {str(f.validation_alias or name): f for name, f in model.model_fields.items()}
 
 
-def _model_in(annotation: Any) -> type[ApiModel] | None:
-    if isclass(annotation) and issubclass(annotation, ApiModel):
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isclass(annotation) and issubclass(annotation, BaseModel):
         return annotation
     return next((m for arg in get_args(annotation) if (m := _model_in(arg))), None)
 

@@ -35,6 +35,7 @@ import torch
 
 from tierline_client import Client
 from tierline_torch.arenas.contents import Contents
+from tierline_torch.arenas.origins import NO_MAPPINGS, Origin, origin_of
 from tierline_torch.arenas.resizing import hold
 from tierline_torch.arenas.views import window
 from tierline_torch.tensors.aliases import uses
@@ -74,6 +75,8 @@ class Arena:
         self._kind = kind
         self._marks = [_mark(weight) for weight, _ in contents.placed]
         self.base = 0
+        self.origins: list[Origin] = []
+        """Of the weights that moved."""
 
     def load(self) -> None:
         """Reserve, store every extent, seal. Raises ClientError."""
@@ -118,10 +121,32 @@ class Arena:
             ]
             stays = self._changed()
             staying = {weight.storage._cdata for weight in stays}
-            for one, mark in zip(moved, self._marks, strict=True):
+            gone = []
+            for one, (_, offset), mark in zip(
+                moved, self.contents.placed, self._marks, strict=True
+            ):
                 if one.weight.storage._cdata in staying:
                     one.undo(mark)
+                elif one.exchanged and _is_on_host(one.weight):
+                    gone.append((one, offset, mark))
+            for one, mark in self._give_up(gone):
+                one.undo(mark)
+                stays[one.weight] = NO_MAPPINGS
         return stays
+
+    def _give_up(self, gone: list[tuple[_Moved, int, object]]) -> list[tuple[_Moved, object]]:
+        """Give the old memory of these up; returns those of which that is not possible."""
+        if not gone:
+            return []
+        places = [
+            (one.weight.storage.data_ptr() + one.weight.start, one.weight.size_bytes, offset)
+            for one, offset, _ in gone
+        ]
+        closed = self._client.origins(self.number, places)
+        self.origins = [origin_of(one.weight, one.storage) for one, _, _ in gone[:closed]]
+        for origin in self.origins:
+            origin.keep()
+        return [(one, mark) for one, _, mark in gone[closed:]]
 
     def _changed(self) -> dict[Weight, str]:
         """Weights that cannot stay in the arena, with the reason."""

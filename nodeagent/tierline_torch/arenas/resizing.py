@@ -13,7 +13,6 @@ tensor whose `resize_` or `resize_as_` raised has the sizes that it had.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from functools import partial, wraps
@@ -22,11 +21,12 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from tierline_torch.arenas.viewers import let_view, viewers
 from tierline_torch.errors import TierlineError
 from tierline_torch.ours import ours
 from tierline_torch.telling import tell
 from tierline_torch.tensors.aliases import uses
-from tierline_torch.tensors.looking import byte_range, unasked
+from tierline_torch.tensors.looking import unasked
 
 _SENTENCE = (
     "Tierline holds the memory of this weight, which cannot be resized there: give the weight "
@@ -109,26 +109,16 @@ def _given_back(
     An array's memory is kept by a tensor that is no parameter, nor `given`.
     """
     with torch._C.DisableTorchFunction(), torch.no_grad():
-        viewers = [one for one in gc.get_objects() if _views(one, storage)]
-        known = [one for one in viewers if one is given or issubclass(type(one), _Parameter)]
-        if len(known) < len(viewers) or uses(storage) > len(viewers) + 1:
+        where = {storage._cdata: storage.data_ptr()}
+        there = viewers(where, storage.device.type)[storage._cdata]
+        known = [one for one in there if one is given or issubclass(type(one), _Parameter)]
+        if len(known) < len(there) or uses(storage) > len(there) + 1:
             raise TierlineError(_SENTENCE)
         own = torch.UntypedStorage(storage.nbytes(), device=storage.device)
         own.copy_(storage)
-        for one in viewers:
-            with torch.inference_mode(one.is_inference()):
-                view = torch.empty(0, dtype=one.dtype, device=storage.device)
-                view.set_(own, one.storage_offset(), one.size(), one.stride())
-                one.data = view
+        let_view(there, own)
     tell(f"a weight of {storage.nbytes()} bytes was resized: it stays in memory of its own")
     return own
-
-
-def _views(one: object, storage: torch.UntypedStorage) -> bool:
-    if not issubclass(type(one), torch.Tensor):  # `isinstance` would ask the object
-        return False
-    where = byte_range(one, storage.device.type)  # type: ignore[arg-type]  # it is one
-    return where is not None and where[0] == storage._cdata
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, Any, Any] | None:

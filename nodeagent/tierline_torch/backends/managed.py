@@ -38,6 +38,7 @@ from tierline_client import (
 )
 from tierline_torch.arenas.arena import Arena, store_again
 from tierline_torch.arenas.gates import StreamGate
+from tierline_torch.arenas.origins import move_back
 from tierline_torch.backends.turns import NESTED
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import TierlineError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     import torch
 
     from tierline_torch.arenas.contents import Contents
+    from tierline_torch.arenas.origins import Origin
     from tierline_torch.process import Process
 
 _LOADS = 3
@@ -65,6 +67,8 @@ class _Settled(NamedTuple):
     """The one that it was made for."""
     base: int
     size_bytes: int
+    origins: list[Origin | None]
+    """In the order in which the client knows them; None: it moved back."""
 
 
 class Manager:
@@ -125,6 +129,8 @@ class Manager:
         """Take the lease; stream the site's arena if it has one."""
         if self._retired:
             ours(self._free_retired)
+        if self._client.touched:
+            ours(self._move_back)
         self._arena = arena = site.arena if stream else None
         in_parts = stream and arena is None and site.left_out and self._yields
         self._still_counts = in_parts and not warmup
@@ -232,6 +238,8 @@ class Manager:
                 client.layer_begin(arena, layer)
             except ClientError as error:
                 self._tolerate(site, error)
+            if client.touched:
+                ours(self._move_back)
 
         def end(layer: int) -> None:
             try:
@@ -240,6 +248,29 @@ class Manager:
                 self._tolerate(site, error)
 
         return StreamGate(site.gates, begin, end, lambda _: self._out_of_order(site))
+
+    def _move_back(self) -> None:
+        """Move weights back to their own memory that code uses there, or that were written."""
+        try:
+            given = self._client.give_back()
+        except ClientError as error:
+            self._process.say(f"could not move weights back to their own memory: {error}")
+            return
+        moved = []
+        for number, index, touched in given:
+            settled = self._settled[number]
+            origin, settled.origins[index] = settled.origins[index], None
+            if origin is None:
+                continue
+            moved.append(origin)
+            if touched:  # the library has told of those that were written
+                text = (
+                    f"{settled.site.name}: code that PyTorch does not know keeps the address of "
+                    f"{origin.name}, which stays in its own memory"
+                )
+                self._process.say(text)
+                self._notice(NoticeKind.LEFT_MANAGEMENT, origin.size_bytes, text)
+        move_back(moved)
 
     def _tolerate(self, site: Site, error: ClientError) -> None:
         """A job that lost its lease goes on: what it reads is right, and slow."""
@@ -310,8 +341,10 @@ class Manager:
         arena = self._load(site, contents)
         if arena is None:
             return
-        self._settled[arena.number] = _Settled(site, arena.base, contents.size_bytes)
         moved_back = arena.move(self._retired.append)
+        self._settled[arena.number] = _Settled(
+            site, arena.base, contents.size_bytes, list(arena.origins)
+        )
         for reason in dict.fromkeys(moved_back.values()):
             size_bytes = sum(one.size_bytes for one, why in moved_back.items() if why == reason)
             text = f"{site.name}: {reason}"
@@ -361,11 +394,12 @@ class Manager:
                 return arena
         return None
 
-    def _give_up(self, number: int) -> None:
+    def _give_up(self, number: int) -> bool:
         try:
             self._client.free(number)
         except ClientError:
-            return  # it was not reserved; the failure that led here is the one to report
+            return False  # it was not reserved; the failure that led here is the one to report
+        return True
 
     def _stay(self, site: Site, contents: Contents, reason: str) -> None:
         site.left_out = True
@@ -397,16 +431,19 @@ class Manager:
         """Give back arenas that no tensor views any more. Between jobs: none reads them."""
         while self._retired:
             number = self._retired.popleft()
-            self._leave(number)
-            self._give_up(number)
+            origins = self._leave(number)
+            if self._give_up(number):
+                for origin in filter(None, origins):
+                    origin.let_go()
             self._numbers.add(number)
 
-    def _leave(self, number: int) -> None:
+    def _leave(self, number: int) -> list[Origin | None]:
         """Let the site of a retired arena run without it: the number may soon be another's.
 
         If its model lives, the program gave it other weights, as `half()` or a new state do.
         """
-        site, _, size_bytes = self._settled.pop(number)
+        settled = self._settled.pop(number)
+        site, size_bytes = settled.site, settled.size_bytes
         for one in (site, *self._guests):
             if one.arena == number:
                 one.arena, one.left_out = None, True
@@ -415,6 +452,7 @@ class Manager:
             text = f"{site.name} is no longer streamed: its weights were replaced"
             self._process.say(text)
             self._notice(NoticeKind.LEFT_MANAGEMENT, size_bytes, text)
+        return settled.origins
 
     def watched(self) -> None:
         """Nothing follows: a site that is not settled stays resident."""

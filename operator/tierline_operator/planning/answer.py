@@ -132,7 +132,10 @@ class Infeasible:
     shortfall_s: float | None = None
     """Missing time in the critical window (infinite on overload)."""
     missing_bytes: int | None = None
-    """Memory that would be enough; None if no memory helps."""
+    """Memory that would be enough; None if no memory helps. Where not even the smallest plans fit,
+    it may be no more than what these lack: the sentence says "at least" then."""
+    instead: str = ""
+    """What may be done instead of giving the device more memory, for the sentence."""
     nearest: tuple[TaskPlan, ...] = ()
     """The plans that came nearest, with the memory that there is; empty if none fits."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE

@@ -93,8 +93,12 @@ class LinkRate:
     """What it brings is copied once more, by the engine that copies from all tiers in turn."""
 
     def slowed(self, margin: float) -> LinkRate:
-        """The same at a rate that is so many times lower."""
-        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / margin)
+        """The same with everything taking so many times as long, overheads included."""
+        return replace(
+            self,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / margin,
+            overhead_s=self.overhead_s * margin,
+        )
 
     def copy_s(self, size_bytes: int) -> float:
         """Seconds that the link is busy with one extent of `size_bytes`, others' turns included."""

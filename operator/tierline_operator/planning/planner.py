@@ -52,7 +52,7 @@ from tierline_operator.admission.demand import NS, DemandTest
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.blame import blamed, with_later_deadline
+from tierline_operator.planning.blame import blamed, with_enough_memory, with_more_time
 from tierline_operator.planning.bound import Bound
 from tierline_operator.planning.homes.placing import Placement, placements, runs
 from tierline_operator.planning.options import (
@@ -185,7 +185,19 @@ def refused(
         return any(one.fits(fast_bytes, way) for one in prepared for way in ways)
 
     refusal = blamed(refusal, tasks, helps)
-    return with_later_deadline(refusal, tasks, helps) if len(tasks) <= FEW else refusal
+    if len(tasks) > FEW:
+        return refusal
+    prepared = prepare(tasks, device)
+    if refusal.kind == "deadline" or isinstance(prepared, Infeasible):
+        return with_more_time(refusal, tasks, helps)
+    ways = _ways(tasks, device, scheduling)
+
+    def enough(more_bytes: int) -> bool:
+        fast_bytes = device.fast_bytes + more_bytes
+        return any(one.holds(fast_bytes, way) for one in prepared for way in ways)
+
+    plenty = max(one.plenty_bytes for one in prepared) - device.fast_bytes
+    return with_enough_memory(refusal, plenty, enough)
 
 
 def supported(device: DeviceCapacity) -> list[Scheduling]:
@@ -249,6 +261,13 @@ class Prepared:
         self._asked: dict[int, dict[tuple[Scheduling, bool], _Planner]] = {}
         due = [task for task in tasks if task.guaranteed]
         self.test = DemandTest([task.period_ns for task in due], [task.deadline_ns for task in due])
+
+    @property
+    def plenty_bytes(self) -> int:
+        """Fast memory of which no plan uses more."""
+        size = self.tasks[0].demand.layout.extent_bytes
+        each = (2 * t.demand.layout.extent_count + t.parked_extents + 10 for t in self.tasks)
+        return sum(each) * size + self.workspace_bytes
 
     def holds(self, fast_bytes: int, scheduling: Scheduling, *, tight: bool = True) -> bool:
         """Whether the set is admitted: the verdict of `answer`, without plans or reasons."""

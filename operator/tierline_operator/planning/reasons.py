@@ -19,6 +19,10 @@ NOTHING_HELPS: Final = (
     "no more memory, and no single deadline or period that was tried, up to "
     f"{LONGEST_FACTOR} times as long, would be enough"
 )
+UNSURE: Final = "take a task away, or ask for fewer of them at a time"
+NOTHINGS: Final = (NOTHING_HELPS, UNSURE)
+"""How a sentence ends that has no remedy."""
+_AT_LEAST: Final = "; give the device at least "
 
 
 def mebibytes(size: int) -> str:
@@ -65,22 +69,23 @@ def memory_exceeded(
     kept_bytes = sum(map(_least_extents, tasks)) * size
     # What is left of the need: rings, or what layers wider than the ring must keep.
     if workspace_bytes + kept_bytes <= fast_bytes:
-        span_bytes = wide.span * size
+        span_bytes, instead = wide.span * size, "split that layer"
         return Infeasible(
             kind="ring",
             reason="LayerTooLarge",
             sentence=(
                 f"layer {wide.wide_layer} of {wide.demand.name} needs {mebibytes(span_bytes)} of "
                 f"fast memory at once, which with the resident weights and workspaces is "
-                f"{mebibytes(missing)} more than the {mebibytes(fast_bytes)} there are; give the "
-                f"device {mebibytes(missing)} more fast memory or split that layer"
+                f"{mebibytes(missing)} more than the {mebibytes(fast_bytes)} there are"
+                f"{_at_least(missing, instead)}"
             ),
+            instead=instead,
             task=wide.demand.name,
             missing_bytes=missing,
         )
     own_bytes = workspace.demand.working_bytes
     part_bytes = max(own_bytes, _least_extents(kept) * size)
-    largest, part = kept, "weights that must stay resident"
+    largest, part, instead = kept, "weights that must stay resident", "make that part smaller"
     if own_bytes == part_bytes:
         largest, part = workspace, "workspace"
     if largest.demand.trains:
@@ -100,12 +105,30 @@ def memory_exceeded(
         sentence=(
             f"the tasks need at least {mebibytes(need_bytes)} of fast memory and "
             f"{_there(fast_bytes)}: {mebibytes(missing)} are missing; {together}the largest "
-            f"part is {mebibytes(part_bytes)} of {part} of {largest.demand.name}: give the device "
-            f"{mebibytes(missing)} more fast memory or make that part smaller"
+            f"part is {mebibytes(part_bytes)} of {part} of {largest.demand.name}"
+            f"{_at_least(missing, instead)}"
         ),
+        instead=instead,
         task=largest.demand.name,
         missing_bytes=missing,
     )
+
+
+def _at_least(missing: int, instead: str) -> str:
+    """With that much all of it fits; whether deadlines hold then nobody has asked."""
+    return f"{_AT_LEAST}{mebibytes(missing)} more fast memory, or {instead}, and ask again"
+
+
+def lacks_memory(refusal: Infeasible) -> bool:
+    """Whether its sentence says how much memory is needed at least."""
+    return _AT_LEAST in refusal.sentence
+
+
+def enough_memory(refusal: Infeasible, more_bytes: int) -> Infeasible:
+    """That refusal with what is enough in place of what is needed at least."""
+    what = refusal.sentence.rpartition(_AT_LEAST)[0]
+    help_ = f"{mebibytes(more_bytes)} more fast memory would be enough, or {refusal.instead}"
+    return replace(refusal, sentence=f"{what}; {help_}", missing_bytes=more_bytes)
 
 
 def _there(fast_bytes: int) -> str:
@@ -147,14 +170,15 @@ def _no_room_beside(
             rings[domain] = max(rings.get(domain, 0), task.held.ring_extents)
             resident += len(task.held.resident_extents)
     held = (resident + sum(rings.values())) * size + workspace_bytes + parked
+    instead = "end one of them"
     return Infeasible(
         kind="memory",
         reason="FastMemoryExceeded",
         sentence=(
             f"running pods hold {mebibytes(held)} of the {mebibytes(fast_bytes)} of fast memory: "
-            f"{mebibytes(missing)} are missing; give the device {mebibytes(missing)} more fast "
-            "memory or end one of them"
+            f"{mebibytes(missing)} are missing{_at_least(missing, instead)}"
         ),
+        instead=instead,
         missing_bytes=missing,
     )
 
@@ -312,7 +336,7 @@ def _help(
     if missing is not None:
         return f"{mebibytes(missing)} more fast memory would be enough"
     if remedy is None and unsure:
-        return "take a task away, or ask for fewer of them at a time"
+        return UNSURE
     if remedy is None:
         return NOTHING_HELPS
     name = tasks[remedy.index].name

@@ -69,9 +69,9 @@ def find_remedy(
 
     Rows of one name are one task's, which leaves with all of them. Deadlines of `implicit` tasks
     are their periods, and move with these. A `preemptible` task with a longer deadline would charge
-    others more than it does now: no deadline of one is moved. Jobs of some tasks ask for the device
-    `late_s` after their release: a row has what is left of its deadline then, and a remedy names
-    the deadline as a user writes it, from the release.
+    others more than it does now: no deadline of one is moved, and not all is tried then. Jobs of
+    some tasks ask for the device `late_s` after their release: a row has what is left of its
+    deadline then, and a remedy names the deadline as a user writes it, from the release.
     """
     able = _whose_absence_helps(tasks)
     tests = _Tests(tasks)
@@ -85,9 +85,13 @@ def find_remedy(
             return Advice(Remedy("deadline", index, value), all_tried=True)
     longer: Remedy | None = None
     factor = float(LONGEST_FACTOR)
+    passed_over = False
     for index in sorted(able[:MOST_TRIED]):
         task = tasks[index]
-        if task.deadline_s is None or (index in implicit and index in preemptible):
+        if task.deadline_s is not None and index in implicit and index in preemptible:
+            passed_over = True
+            continue
+        if task.deadline_s is None:
             continue
         change = _with_both(late_s.get(index, 0.0)) if index in implicit else _with_period
         # Only one that asks less than the best so far is worth finding.
@@ -100,7 +104,8 @@ def find_remedy(
     for index in sorted(able, key=lambda i: (i != blocker, -loads[i], i))[:MOST_TRIED]:
         if tests.hold_without(tasks[index].name):
             return Advice(Remedy("removal", index), all_tried=True)
-    return Advice(None, all_tried=tests.left > 0 and len(able) <= MOST_TRIED)
+    all_tried = tests.left > 0 and len(able) <= MOST_TRIED and not passed_over
+    return Advice(None, all_tried=all_tried)
 
 
 class _Tests:

@@ -151,7 +151,8 @@ class TierCapacity:
 
 @dataclass(frozen=True)
 class Margins:
-    """Safety factors, at least 1: compute times are multiplied, bandwidths divided by them."""
+    """Safety factors, at least 1: compute times and overheads of links are multiplied by them,
+    bandwidths divided."""
 
     compute: float = 1.0
     bandwidth: float = 1.0

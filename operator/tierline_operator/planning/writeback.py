@@ -68,7 +68,7 @@ def moves_s(task: TaskDemand, backup: Backup, slower: float) -> tuple[float, flo
     size = task.layout.extent_bytes
     extents = -(-task.preserved_bytes // size)
     save_s, restore_s = (
-        extents * (size * slower / link.bandwidth_bytes_per_s + link.overhead_s)
-        for link in (backup.save, backup.restore)
+        extents * (size / link.bandwidth_bytes_per_s + link.overhead_s)
+        for link in (backup.save.slowed(slower), backup.restore.slowed(slower))
     )
     return save_s, restore_s

@@ -134,13 +134,13 @@ class Seen:
     misses: list[int]
     contained: list[int]
     """Jobs that lost their rank, by task."""
+    busy_s: list[float]
+    """Time in which layers ran, by task."""
     jobs: int = 0
     latest_s: float = -math.inf
     """Largest lateness (negative: the least slack)."""
     preemptions: int = 0
     rings_lost: int = 0
-    busy_s: float = 0.0
-    """Time in which layers ran."""
     end_s: float = 0.0
     spans: list[Span] = field(default_factory=list)
 
@@ -178,7 +178,9 @@ class _Run:
     ) -> None:
         self.tasks, self.machine, self.releases = tasks, machine, releases
         self.policy, self.noise, self.record = policy, noise, record
-        self.seen = Seen([[] for _ in tasks], [0] * len(tasks), [0] * len(tasks))
+        self.seen = Seen(
+            [[] for _ in tasks], [0] * len(tasks), [0] * len(tasks), [0.0] * len(tasks)
+        )
         self.now = 0.0
         self.holder: Job | None = None
         self.limit_s = math.inf
@@ -352,7 +354,7 @@ class _Run:
         self.phase = "layer"
         planned = job.compute_s()
         spent = planned * self.noise.layer()
-        self.seen.busy_s += spent
+        self.seen.busy_s[job.task] += spent
         last = job.layer == len(job.model.parts[job.part].compute_s) - 1
         if last or planned >= self.longest[job.task][job.part]:
             self.releases.provoked(self.now, job.task)

@@ -65,13 +65,8 @@ def machine_of(
     plans: Sequence[TaskPlan], device: DeviceCapacity, scheduling: Scheduling
 ) -> Machine:
     """The device with its links as slow as plans take them to be."""
-    slower = device.margins.bandwidth
-    measured = [tier.link for tier in device.tiers.values()]
     return Machine(
-        links=[
-            replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / slower)
-            for link in measured
-        ],
+        links=[tier.link.slowed(device.margins.bandwidth) for tier in device.tiers.values()],
         extent_bytes=plans[0].extent_bytes if plans else 1,
         scheduling=scheduling,
         dispatch_s=device.dispatch_s,

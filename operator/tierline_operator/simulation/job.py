@@ -52,6 +52,8 @@ class TaskModel:
     """Jobs without an arena that go before the others: how long each has the device."""
     parts: list[Part] = field(init=False, repr=False, compare=False)
     """The jobs of a release, one after another; one without a stream for a task without layers."""
+    streams: bool = field(init=False, repr=False, compare=False)
+    """Whether any of them needs the ring: found once, for it is asked at each event."""
 
     def __post_init__(self) -> None:
         named = [*self.calls, *[1] * (self.layout.arena_count - len(self.calls))]
@@ -65,11 +67,7 @@ class TaskModel:
             parts = [Part.plain(self.compute_s)]
         learning = [Part.plain((seconds,)) for seconds in self.sections_s]
         object.__setattr__(self, "parts", learning + parts)
-
-    @property
-    def streams(self) -> bool:
-        """Whether any of its jobs needs the ring."""
-        return any(part.extents for part in self.parts)
+        object.__setattr__(self, "streams", any(part.extents for part in parts))
 
 
 @dataclass(frozen=True)

@@ -306,7 +306,29 @@ def test_a_remedy_that_is_offered_is_admitted_when_taken(
     elif told := re.search(r"; ([\d.]+) MiB more fast memory would be enough", words):
         more = math.ceil(float(told.group(1)) * 2**20)
         node = changed(node, "status.devices.0.fastBytes", (fast_mib << 20) + more)
+    elif "no single deadline or period" in words:
+        assert not a_coarse_search_finds_one(tasks, [*profiles, node], tmp_path, capsys), words
+        return
     else:
+        assert "enough" not in words
         return
     code, after = said(tmp_path, capsys, *tasks.values(), *profiles, node)
     assert code == 0, f"{words} -- {after}"
+
+
+def a_coarse_search_finds_one(
+    tasks: dict[str, Any],
+    others: list[Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> bool:
+    """Whether one period that is 2, 4 or 8 times as long, or one deadline as long as the period,
+    lets the tasks be admitted."""
+    for name, task in tasks.items():
+        period_ms = int(task["spec"]["realtime"]["period"].removesuffix("ms"))
+        ways = [("period", f"{period_ms * times}ms") for times in (2, 4, 8)]
+        for what, value in [*ways, ("deadline", f"{period_ms}ms")]:
+            longer = {**tasks, name: changed(task, f"spec.realtime.{what}", value)}
+            if said(tmp_path, capsys, *longer.values(), *others)[0] == 0:
+                return True
+    return False

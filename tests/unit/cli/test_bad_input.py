@@ -1,11 +1,14 @@
 """A user's mistake ends as one sentence on standard error and exit code 2."""
 
+import socket
+import subprocess
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from tierline_cli.errors import CommandError
+from tierline_cli.errors import CommandError, run
 from tierline_cli.main import cli
 
 _TASK = """
@@ -233,6 +236,50 @@ def test_one_sentence(tmp_path: Path, arguments: list[str], manifest: str, sente
     assert isinstance(result.exception, CommandError)
     assert result.exception.exit_code == 2
     assert sentence in str(result.exception)
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text(task())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(cli, ["run", str(path), "--metrics-port", port])
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert f"--metrics-port {port} cannot be used: address already in use" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["two words", "it's", '"quoted"', "-dash", "$HOME"])
+def test_what_init_says_next_is_a_command_line_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["init", "--", name])
+    assert result.exit_code == 0
+    change = result.output.partition("next: ")[2].partition(" && ")[0]
+    assert subprocess.check_output(["sh", "-c", f"{change} && ls"], text=True).split() == [
+        "program.py",
+        "tasks.yaml",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_a_plain_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(cli, ["init", str(tmp_path / "file" / "inside")])
+    assert isinstance(result.exception, CommandError)
+    assert "Errno" not in str(result.exception)
+    assert str(result.exception).startswith("cannot write to ")
+
+
+def test_no_number_of_an_error_reaches_a_user(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    def command() -> None:
+        raise FileNotFoundError(2, "No such file or directory", "some where")
+
+    with pytest.raises(SystemExit) as ended:
+        run(command, "tierline", [])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "tierline: cannot use some where: No such file or directory\n"
 
 
 def test_a_tier_that_has_failed_takes_nothing(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.realtime import Criticality
+from tierline_cli.commands.verify import why_many
 from tierline_cli.reporting.remeasured import JobTimes
 from tierline_cli.reporting.report import TaskReport, sentences
 from tierline_cli.reporting.results import TaskResult
@@ -28,6 +30,23 @@ def report(name: str, *, worst_s: float, overruns: int = 0) -> TaskReport:
     )
     outputs = Outputs(Verdict.IDENTICAL, 9, 9)
     return TaskReport(task, result, outputs, JobTimes(9, overruns, 0.1, 0.1), "")
+
+
+@pytest.mark.parametrize(
+    ("period", "done", "why"),
+    [("10ms", 601, "its period is 10 ms"), ("2s", 601, "does not wait for its releases")],
+)
+def test_verify_says_why_a_task_did_far_more_jobs(period: str, done: int, why: str) -> None:
+    slow, quick = report("slow", worst_s=0.1), report("quick", worst_s=0.1)
+    slow = replace(slow, result=replace(slow.result, jobs=3))
+    realtime = quick.task.spec.realtime.model_validate({"period": period})
+    spec = quick.task.spec.model_copy(update={"realtime": realtime})
+    task = quick.task.model_copy(update={"spec": spec})
+    quick = replace(quick, task=task, result=replace(quick.result, jobs=done))
+    (sentence,) = why_many([slow, quick], 3)
+    assert sentence.startswith(f"quick: {done} jobs in 6.00 s, the time of 3 releases of slow: ")
+    assert why in sentence
+    assert not list(why_many([slow], 3))
 
 
 def told(who: str, kind: str) -> dict[str, Any]:

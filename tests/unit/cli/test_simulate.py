@@ -134,6 +134,40 @@ def test_programs_that_start_are_played(manifest: Path) -> None:
     assert "programs that start again every 250 ms: long" in " ".join(said.split())
 
 
+def test_programs_that_start_are_no_use_of_the_device_by_tasks(manifest: Path) -> None:
+    """The plan says how long tasks have the device, and a program that starts is none."""
+
+    def used() -> tuple[float, float]:
+        way = ("--margin", "1", "--duration", "2", "--json")
+        played = json.loads(run("simulate", manifest, *way).stdout)
+        whole_s = played["simulated_s"]
+        return played["device_use"] * whole_s, played["device_use_starting"] * whole_s
+
+    alone, none = used()
+    assert none == 0
+    objects = list(yaml.safe_load_all(manifest.read_text()))
+    objects[3]["spec"]["firstSection"] = "15ms"
+    manifest.write_text(yaml.safe_dump_all(objects))
+    tasks, starting = used()
+    assert tasks == pytest.approx(alone)
+    assert starting > 0.1
+    words = run("simulate", manifest, "--margin", "1", "--duration", "1").output
+    assert "for programs that start" in " ".join(words.split())
+
+
+def test_a_way_of_scheduling_that_changes_nothing_is_refused(manifest: Path) -> None:
+    objects = list(yaml.safe_load_all(manifest.read_text()))
+    alone = manifest.with_name("alone.yaml")
+    alone.write_text(yaml.safe_dump_all([*objects[:2], objects[4]]))
+    result = run("simulate", alone, "--scheduling", "ring-keeping")
+    assert isinstance(result.exception, CommandError)
+    assert result.exception.exit_code == 2
+    assert "no job of these plans yields" in str(result.exception)
+    assert (
+        run("simulate", alone, "--scheduling", "non-preemptive", "--duration", "1").exit_code == 0
+    )
+
+
 def test_a_refused_set_is_played_with_the_plans_that_came_nearest(manifest: Path) -> None:
     way = ("--scheduling", "non-preemptive", "--duration", "2", "--margin", "1")
     result = run("simulate", manifest, *way, "--json")

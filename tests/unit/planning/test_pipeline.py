@@ -248,3 +248,12 @@ def test_all_pinned_weights_may_have_one_compute_time() -> None:
 def test_lengths_must_match(compute: list[float], link_of: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         job_time(layout_of([100]), compute, set(), 1, link_of_extent=link_of, links=[UNIT])
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_a_margin_makes_all_of_a_copy_slower(devices: int) -> None:
+    """What a transfer takes besides its bytes is measured, too."""
+    link = LinkRate(100.0, overhead_s=0.5, in_flight=2, devices=devices, turn_bytes=100)
+    for size in (0, 7, 100):
+        assert link.slowed(1.3).copy_s(size) == pytest.approx(1.3 * link.copy_s(size))
+    assert link.slowed(1.3).flight_s(100) == pytest.approx(1.3 * link.flight_s(100))

@@ -411,6 +411,21 @@ class TestRefusals:
         assert answer.sentence.endswith("the others would hold without model")
         assert plan(tasks[:1], device(100)).ok
 
+    def test_memory_for_the_smallest_plans_is_said_to_be_enough_only_if_it_is(self) -> None:
+        rng = np.random.default_rng(11)
+        told = {True: 0, False: 0}
+        while min(told.values()) < 3:
+            tasks = random_set(rng, 0.25, most=5)
+            on = device_for(tasks, float(rng.choice([20, 60])))
+            answer = plan(tasks, on)
+            if not isinstance(answer, Infeasible) or answer.kind not in {"memory", "ring"}:
+                continue
+            enough = "would be enough" in answer.sentence
+            assert enough or "at least" in answer.sentence
+            more = replace(on, fast_bytes=on.fast_bytes + (answer.missing_bytes or 0))
+            assert plan(tasks, more).ok == enough, answer.sentence
+            told[enough] += 1
+
     @pytest.mark.slow
     def test_missing_memory_is_always_enough(self) -> None:
         rng = np.random.default_rng(8)

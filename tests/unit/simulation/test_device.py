@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -259,3 +261,29 @@ def test_the_policy_decides() -> None:
     assert play(tasks, machine, pattern).responses_s[1] == pytest.approx([4.4])
     seen = play(tasks, machine, pattern, policy=NextWhoCame())
     assert seen.responses_s[1] == pytest.approx([5.4])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_twice_as_many_jobs_of_a_release_take_twice_as_long(resident: bool) -> None:
+    """Counted in calls of Python functions."""
+
+    def work(calls: int) -> int:
+        asked = model("a", 1e6, 1e6, [100] * 2, 1.0, resident=resident)
+        task = replace(asked, calls=(calls,), between_s=float(calls))
+        count = 0
+
+        def seen(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        before = sys.getprofile()
+        sys.setprofile(seen)
+        try:
+            played = run([task], [0.0])
+        finally:
+            sys.setprofile(before)
+        assert played.jobs == 1
+        return count
+
+    few = work(100)
+    assert work(800) < 8.5 * few

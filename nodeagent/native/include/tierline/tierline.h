@@ -85,6 +85,13 @@ typedef struct tierline_weight_range {
     uint64_t bytes;
 } tierline_weight_range;
 
+/* A weight of an arena on the CPU, and the memory of the program's that it lay in before. */
+typedef struct tierline_origin {
+    const void *address;
+    uint64_t bytes;
+    uint64_t offset;
+} tierline_origin;
+
 typedef struct tierline_layer_profile {
     uint64_t weight_bytes;
     uint64_t compute_ns; /* the worst measured */
@@ -154,6 +161,20 @@ TIERLINE_API int tierline_seal(tierline_client *client, uint32_t arena,
                                const tierline_layer *layers, uint32_t layer_count,
                                uint8_t digest[32]);
 TIERLINE_API int tierline_free(tierline_client *client, uint32_t arena);
+
+/* Origins. Once, after `seal`: nothing reads these weights there any more but code that keeps their
+ * addresses. Their memory is given up, and stays the program's: it must not be freed before
+ * `tierline_free`. Whatever touches it finds the weight's bytes there again. `closed`: the first so
+ * many were; further mappings are not to be had. */
+TIERLINE_API int tierline_origins(tierline_client *client, uint32_t arena,
+                                  const tierline_origin *origins, uint32_t count, uint32_t *closed);
+/* Not 0: there may be some to give back. It may be read at any time. */
+TIERLINE_API const uint32_t *tierline_touched(const tierline_client *client);
+/* Gives the next one back, by its place among its arena's, that was touched or whose weight was
+ * written in the arena: the program may write it, and should use it in place of the arena from now
+ * on. `cursor` is 0 at first. TIERLINE_E_STATE: there is none left. */
+TIERLINE_API int tierline_give_back(tierline_client *client, uint64_t *cursor, uint32_t *arena,
+                                    uint32_t *index, uint32_t *touched);
 
 /* Jobs. `job_begin` returns when the job holds the lease; one job at a time per client, a second
  * thread waits. `arena` is the arena to stream, or TIERLINE_NO_ARENA. */

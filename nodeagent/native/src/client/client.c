@@ -15,6 +15,7 @@
 #include "link/state.h"
 #include "loading/forks.h"
 #include "loading/load.h"
+#include "loading/origins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +79,7 @@ static void drop_in_child(tierline_client *client) {
 static void after_fork_in_child(void) {
     holding_clients = false;
     clients_lock.word = 0;
+    tl_origins_in_child();
     for (size_t i = 0; i < MOST_CLIENTS; i++) {
         if (clients[i] != NULL && !clients[i]->dropped) {
             drop_in_child(clients[i]);
@@ -217,6 +219,7 @@ void tl_close(tierline_client *client) {
     forget_client(client);
     for (uint32_t i = 0; i < TIERLINE_MAX_ARENAS; i++) {
         if (client->arenas[i].state != TL_ARENA_NONE) {
+            tl_origins_forget(client, i);
             tl_addresses_forget(client, i);
             tl_arena_destroy(&client->arenas[i]);
         }

@@ -188,6 +188,7 @@ struct tierline_client {
     uint32_t unawaited; /* the last request whose answer nobody waits for */
     uint64_t looked_ns; /* when a gate last looked at the socket */
     uint32_t waiting;   /* threads that wait for the agent; read without the lock */
+    uint32_t touched;   /* 1: there may be origins to give back; read without the lock */
     char reason[256];   /* why the link is down */
     struct tl_pending *pending;
     struct tl_offer offer;

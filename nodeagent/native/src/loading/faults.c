@@ -15,13 +15,13 @@
 #include "link/state.h"
 #include "loading/fetch.h"
 #include "loading/forks.h"
+#include "loading/kernel_mask.h"
+#include "loading/origins.h"
 
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 /* Preloaded, this library has the program's sigaction and signal (signals.c): what a program does
  * with SIGSEGV from then on changes which handler comes after ours, and what it reads back is its
@@ -50,23 +50,15 @@ static int act(int number, const struct sigaction *action, struct sigaction *bef
                                : sigaction(number, action, before);
 }
 
-/* By the kernel, whatever masks.c makes of it for programs: what a handler of SIGSEGV finds blocked
- * it must find blocked again. */
-static void set_mask(int how, const sigset_t *mask, sigset_t *before) {
-    (void)syscall(SYS_rt_sigprocmask, how, mask, before, (size_t)_NSIG / 8);
-}
-
 /* With all signals held back: a handler may ask for another one. */
 static void enter(sigset_t *kept) {
-    sigset_t all;
-    sigfillset(&all);
-    set_mask(SIG_SETMASK, &all, kept);
+    tl_kernel_mask_all(kept);
     tl_lock_acquire(&levels_lock);
 }
 
 static void leave(const sigset_t *kept) {
     tl_lock_release(&levels_lock);
-    set_mask(SIG_SETMASK, kept, NULL);
+    tl_kernel_mask(SIG_SETMASK, kept, NULL);
 }
 
 static bool is_write(const ucontext_t *context) {
@@ -151,27 +143,31 @@ static void chain(struct sigaction *slot, int number, siginfo_t *info, void *con
         sigset_t this_one;
         sigemptyset(&this_one);
         sigaddset(&this_one, number);
-        set_mask(SIG_UNBLOCK, &this_one, NULL);
+        tl_kernel_mask(SIG_UNBLOCK, &this_one, NULL);
     }
-    set_mask(SIG_BLOCK, &masked, NULL);
+    tl_kernel_mask(SIG_BLOCK, &masked, NULL);
     if ((before.sa_flags & SA_SIGINFO) != 0) {
         before.sa_sigaction(number, info, context);
     } else {
         before.sa_handler(number);
     }
-    set_mask(SIG_SETMASK, &kept, NULL);
+    tl_kernel_mask(SIG_SETMASK, &kept, NULL);
 }
 
 static void handle(struct level *level, int number, siginfo_t *info, void *context) {
     int kept = errno;
     if (info->si_code > 0) {
         uintptr_t address = (uintptr_t)info->si_addr;
+        bool writing = is_write(context);
         const struct tl_addresses *range = tl_addresses_find(address);
-        if (range != NULL) {
-            if (serve(range, address, is_write(context)) == 0) {
-                errno = kept;
-                return;
-            }
+        int code = 0;
+        bool ours = range != NULL || tl_origins_touch(address, writing, &code);
+        code = range != NULL ? serve(range, address, writing) : code;
+        if (ours && code == 0) {
+            errno = kept;
+            return;
+        }
+        if (ours) {
             tl_faults_say(tierline_last_error());
         }
     }

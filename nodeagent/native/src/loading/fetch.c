@@ -73,6 +73,7 @@ static void report_written(tierline_client *client, uint32_t index, uint32_t ext
     message.notice.size_bytes = tl_extent_length(&client->arenas[index], extent);
     memcpy(message.notice.text, "a sealed weight was written", 28);
     tl_send_one_way(client, &message);
+    client->touched = 1; /* it is to move back (origins.h) */
 }
 
 int tl_fetch_private(tierline_client *client, uint32_t index, uint32_t extent, bool writable) {

@@ -11,6 +11,7 @@
 #include "loading/faults.h"
 #include "loading/fetch.h"
 #include "loading/forks.h"
+#include "loading/origins.h"
 
 #include <errno.h>
 
@@ -93,6 +94,11 @@ static bool each_part(const struct iovec *parts, size_t count, enum what what) {
     int kept = errno;
     bool any = false;
     for (size_t i = 0; i < count; i++) {
+        uintptr_t begin = (uintptr_t)parts[i].iov_base;
+        if (what != RELEASE &&
+            tl_origins_touch_all(begin, begin + parts[i].iov_len, what == TAKE_TO_WRITE) != 0) {
+            tl_faults_say(tierline_last_error());
+        }
         if (tl_addresses_may_hold(parts[i].iov_base, parts[i].iov_len)) {
             any = each_range(&parts[i], what) || any;
         }

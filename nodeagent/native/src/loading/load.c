@@ -18,6 +18,7 @@
 #include "link/request.h"
 #include "loading/faults.h"
 #include "loading/forks.h"
+#include "loading/origins.h"
 #include "loading/staging.h"
 
 #include <stdio.h>
@@ -400,6 +401,7 @@ static int free_locked(tierline_client *client, uint32_t index) {
     struct tl_arena *arena = &client->arenas[index];
     bool known = arena->state != TL_ARENA_LOST;
     uint32_t generation = client->generation;
+    tl_origins_forget(client, index);
     tl_addresses_forget(client, index);
     arena->state = TL_ARENA_LEAVING;
     tl_lock_release(&client->lock);

@@ -15,8 +15,9 @@
  */
 #undef _FORTIFY_SOURCE /* its functions are defined here */
 #include "arena/addresses.h"
-#include "loading/around.h"
+#include "libc/around.h"
 #include "loading/holds.h"
+#include "loading/origins.h"
 #include "tierline/tierline.h"
 
 #include <errno.h>
@@ -71,7 +72,9 @@ static const struct iovec *parts(const struct buffers *buffers) {
 static bool hold(struct buffers buffers, bool writing) {
     for (size_t i = 0; i < buffers.count; i++) {
         const struct iovec *part = &parts(&buffers)[i];
-        if (tl_addresses_may_hold(part->iov_base, part->iov_len)) {
+        uintptr_t begin = (uintptr_t)part->iov_base;
+        if (tl_addresses_may_hold(part->iov_base, part->iov_len) ||
+            tl_origins_may_hold(begin, begin + part->iov_len)) {
             return tl_holds_take(parts(&buffers), buffers.count, writing);
         }
     }

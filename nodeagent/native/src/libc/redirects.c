@@ -2,7 +2,7 @@
  * what its standard error is from now on, and where our sentences go as well
  * (driver/standard_error.h). Sanitized builds leave this file out, as they do signals.c. */
 #include "driver/standard_error.h"
-#include "loading/around.h"
+#include "libc/around.h"
 
 #include <unistd.h>
 

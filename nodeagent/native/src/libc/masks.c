@@ -17,7 +17,7 @@
  * allocated: a signal handler may change its mask.
  */
 #undef _FORTIFY_SOURCE /* ppoll is defined here */
-#include "loading/around.h"
+#include "libc/around.h"
 
 #include <poll.h>
 #include <pthread.h>
