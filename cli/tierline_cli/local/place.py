@@ -14,6 +14,8 @@ from tierline_api.objects.plan import Plan
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
 
+_SPINS = "4000"
+"""Looks before a thread sleeps: about 0.2 ms."""
 _EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 
 
@@ -84,11 +86,12 @@ class Place:
 def _trains(task: MemTask) -> dict[str, str]:
     """What a program that trains needs to know.
 
-    Its threads sleep where it waits: those of OpenMP else look out for work for a while, on the
-    processors of the job that it has made room for.
+    Its threads sleep where it waits: those of OpenMP else look out for work for milliseconds, on
+    the processors of the job that it has made room for. To sleep at once (OMP_WAIT_POLICY=passive)
+    makes a step a tenth longer, or more: it is hundreds of pieces of work for them.
     """
     training = task.spec.training
     if training is None:
         return {}
     most = {} if training.steps is None else {"TIERLINE_TRAINING_STEPS": str(training.steps)}
-    return {"TIERLINE_TRAINING": "1", "OMP_WAIT_POLICY": "passive", **most}
+    return {"TIERLINE_TRAINING": "1", "GOMP_SPINCOUNT": _SPINS, **most}

@@ -5,7 +5,7 @@ PyTorch's hooks of a module's backward are none of these: they change bits, and 
 output is written in place. A node's prehook gets what the node gets, and changes nothing. A node
 that other steps meet again (a graph that is kept) has one hook: `_MARK` is in its metadata.
 
-An optimizer's step is one section.
+An optimizer's step is one section, or several (`slices`).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from tierline_torch.backends.observed import told_releases
 from tierline_torch.calls import invoking, is_forked, plain
@@ -26,6 +26,7 @@ from tierline_torch.tensors.looking import is_transformed
 from tierline_torch.training.gates import StepGate, gate_graph, gate_optimizers
 from tierline_torch.training.leased import Leased
 from tierline_torch.training.measured import Measured
+from tierline_torch.training.slices import slice_optimizers
 from tierline_torch.training.steps import Steps, Turn, in_backward, no_step, told_steps
 
 
@@ -35,7 +36,7 @@ class Loop:
     def __init__(self) -> None:
         self._gate: StepGate | None = None
         self._steps: Steps | None = None
-        self._hooks: list[RemovableHandle] = []
+        self._undo: list[Callable[[], None]] = []
         self._connected = False
         self._said: set[str] = set()
 
@@ -61,14 +62,15 @@ class Loop:
     def take_over(self, steps: Steps) -> None:
         """Run the program's calls as parts of these steps from now on."""
         self._connected, self._steps, self._gate = True, steps, StepGate(steps)
-        self._hooks = gate_optimizers(steps)
+        hooks = (one.remove for one in gate_optimizers(steps))
+        self._undo = [*hooks, *slice_optimizers(steps.gate)]
         atexit.register(self._end, steps)
 
     def leave(self) -> None:
         """Run the program's calls as PyTorch would from now on."""
         self._steps = self._gate = None
-        for hook in self._hooks:
-            hook.remove()
+        for one in self._undo:
+            one()
 
     def _end(self, steps: Steps) -> None:
         if steps.forwards and not steps.number and not is_forked():

@@ -75,12 +75,13 @@ class Keeps:
     def digest(self, number: int, rest: Callable[[], None]) -> bytes | None:
         """SHA-256 of the weights after step `number`; None after a step in which it is left out.
 
-        `rest` is called after every few MiB.
+        `rest` is called before, and after every few MiB.
         """
         weights = list(self.weights())
         small = sum(map(_bytes, weights)) <= _ALWAYS_BYTES
         if not (small or number & (number - 1) == 0):
             return None
+        rest()
         digest = hashlib.sha256()
         some: list[torch.Tensor] = []
         for one in weights:

@@ -34,7 +34,7 @@ def report(name: str, *, worst_s: float, overruns: int = 0) -> TaskReport:
 
 @pytest.mark.parametrize(
     ("period", "done", "why"),
-    [("10ms", 601, "its period is 10 ms"), ("2s", 601, "does not wait for its releases")],
+    [("10ms", 601, "its period is 10.0 ms"), ("2s", 601, "does not wait for its releases")],
 )
 def test_verify_says_why_a_task_did_far_more_jobs(period: str, done: int, why: str) -> None:
     slow, quick = report("slow", worst_s=0.1), report("quick", worst_s=0.1)

@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
+from tierline_api.objects.memtask import MemTask
+from tierline_cli.local.place import Place
 from tierline_cli.reporting.results import JobRecord
 from tierline_cli.reporting.training import (
     Promise,
@@ -127,6 +129,14 @@ def test_sections_that_were_longer_than_planned_are_told() -> None:
     (sentence,) = _told(late, _SAME)
     assert "3 times it kept jobs with deadlines waiting for longer than the 20.0 ms" in sentence
     assert "25.0 ms at worst" in sentence
+
+
+def test_a_program_that_trains_knows_it_and_its_threads_sleep_soon() -> None:
+    spec = {"training": {"steps": 9}, "memory": {"budget": "1Mi"}, "device": {"kind": "cpu"}}
+    api = {"apiVersion": "tierline.io/v1alpha1", "kind": "MemTask", "metadata": {"name": "a"}}
+    told = Place("cpu").environment(MemTask.from_api({**api, "spec": spec}))
+    assert (told["TIERLINE_TRAINING"], told["TIERLINE_TRAINING_STEPS"]) == ("1", "9")
+    assert int(told["GOMP_SPINCOUNT"]) < 10_000
 
 
 def test_the_table_has_a_row_for_each() -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tests.unit.torch.keeper import Keeper
 from torch import nn
 
 from tierline_client import Client
@@ -210,7 +211,7 @@ def test_a_weight_that_got_a_view_while_it_was_loaded_is_not_moved(packed: bool)
     contents = arrange(chosen, Selection((layer,), ()), {})
     memory = torch.zeros(contents.size_bytes, dtype=torch.uint8)
     view = model[1].get_parameter("weight").data
-    arena = Arena(cast("Client", None), 0, contents, 4096, "cpu")
+    arena = Arena(cast("Client", Keeper(1, 1)), 0, contents, 4096, "cpu")
     arena.base = memory.data_ptr()
     places = [weight.parameters[0].data_ptr() for weight in chosen]
     stays = {weight.name for weight in arena.move(lambda _: None)}
@@ -239,7 +240,7 @@ def test_a_weight_that_was_exchanged_while_it_was_loaded_keeps_its_new_memory() 
     assert not seen_by_others(weights)
     contents = arrange(weights, Selection((Layer(id(model), (0, 1)),), ()), {})
     memory = torch.zeros(contents.size_bytes, dtype=torch.uint8)
-    arena = Arena(cast("Client", None), 0, contents, 4096, "cpu")
+    arena = Arena(cast("Client", Keeper(1, 1)), 0, contents, 4096, "cpu")
     arena.base = memory.data_ptr()
     torch.utils.swap_tensors(model.weight, nn.Parameter(torch.ones(8, 8)))
     arena.move(lambda _: None)

@@ -1,72 +1,21 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
+from tests.unit.torch.keeper import EXTENT_BYTES, Keeper
 from torch import nn
 
-from tierline_client import Client, ClientError, ErrorCode
+from tierline_client import Client, ClientError
 from tierline_torch.arenas import arena as subject
 from tierline_torch.arenas.arena import SEEN_SINCE, WRITTEN_SINCE, Arena
 from tierline_torch.arenas.contents import Contents, arrange
+from tierline_torch.arenas.origins import NO_MAPPINGS
 from tierline_torch.arenas.selection import Layer, Selection
 from tierline_torch.tensors.aliases import seen_by_others, uses
 from tierline_torch.tensors.weights import collect
-
-EXTENT_BYTES = 4096
-TIMEOUT_S = 120.0
-
-
-class Keeper:
-    """An agent as an arena sees it: keeps what is stored, or refuses an extent.
-
-    No store returns before as many are under way as an arena can have, or the last one came.
-    """
-
-    def __init__(self, extents: int, at_once: int, refused: int | None = None) -> None:
-        self.stored: dict[int, bytes] = {}
-        self.under_way = 0
-        self.most = 0
-        self.sealed = False
-        self._extents = extents
-        self._at_once = at_once
-        self._refused = refused
-        self._begun = 0
-        self._changed = threading.Condition()
-        self.memory = torch.zeros(extents * EXTENT_BYTES, dtype=torch.uint8)
-        """The arena's."""
-        self.meanwhile: Callable[[], None] = lambda: None
-        """What another thread of the program does before the arena is sealed."""
-
-    def reserve(self, *_: Any) -> int:
-        return self.memory.data_ptr()
-
-    def store(self, _arena: int, extent: int, data: memoryview) -> None:
-        with self._changed:
-            self._begun += 1
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
-            self._changed.notify_all()
-            enough = self._changed.wait_for(
-                lambda: self.most == self._at_once or self._begun == self._extents, TIMEOUT_S
-            )
-            assert enough
-            self.under_way -= 1
-            if extent == self._refused:
-                raise ClientError(ErrorCode.RETRY, "the connection broke")
-            self.stored[extent] = bytes(data)
-
-    def seal(self, *_: Any) -> None:
-        self.meanwhile()
-        for extent, data in self.stored.items():
-            begin = extent * EXTENT_BYTES
-            self.memory[begin : begin + len(data)] = torch.frombuffer(
-                bytearray(data), dtype=torch.uint8
-            )
-        self.sealed = True
 
 
 @pytest.fixture
@@ -211,3 +160,18 @@ def test_what_another_thread_does_while_a_moved_weight_is_looked_at_is_not_lost(
     for one, value in zip(model.parameters(), before, strict=True):
         assert one.equal(value * 1.5 if one is changed else value)
     assert views[0].equal(before[2] * 1.5 if change in WRITES else before[2])
+
+
+def test_weights_whose_old_memory_cannot_be_given_up_stay_there(
+    model: nn.ModuleList, contents: Contents
+) -> None:
+    keeper = Keeper(extents=13, at_once=3)
+    keeper.mappings = 2
+    arena = Arena(cast("Client", keeper), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    places = [one.data_ptr() for one in model.parameters()]
+    stays = arena.move(lambda _: None)
+    assert set(stays.values()) == {NO_MAPPINGS}
+    stayed = [one.data_ptr() == at for one, at in zip(model.parameters(), places, strict=True)]
+    assert stayed.count(False) == len(arena.origins) == 2
+    assert len(stays) == stayed.count(True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from tierline_torch.training import slices
 from tierline_torch.training.gates import gate_graph
 from tierline_torch.training.loop import Loop
 from tierline_torch.training.state import Keeps
@@ -247,13 +249,46 @@ def test_after_so_many_steps_the_program_ends() -> None:
     assert training.ended == ["ends 1", "ends 2"]
 
 
-@pytest.mark.parametrize(
-    "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
-)
-def test_weights_are_those_of_a_loop_without_gates(kind: type[torch.optim.Optimizer]) -> None:
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": partial(torch.optim.SGD),
+    "SGD with momentum": partial(torch.optim.SGD, momentum=0.9, nesterov=True),
+    "Adam": partial(torch.optim.Adam),
+    "Adam, amsgrad": partial(torch.optim.Adam, amsgrad=True, weight_decay=0.1),
+    "AdamW": partial(torch.optim.AdamW),
+    "AdamW, foreach": partial(torch.optim.AdamW, foreach=True),
+    "AdamW, fused": partial(torch.optim.AdamW, fused=True),
+    "RMSprop": partial(torch.optim.RMSprop, momentum=0.5, centered=True),
+    "NAdam": partial(torch.optim.NAdam),
+    "Adagrad": partial(torch.optim.Adagrad),
+    "Adamax": partial(torch.optim.Adamax),
+}
+_WHOLE = {"AdamW, foreach", "AdamW, fused", "Adamax"}
+
+
+@pytest.mark.parametrize("name", _OPTIMIZERS)
+def test_an_optimizer_that_can_be_sliced_has_gates_inside(
+    training: Training, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_SLICE_BYTES", 1)
+    model = _model()
+    optimizer = _OPTIMIZERS[name](model.parameters(), lr=0.05)
+    model(_given()).sum().backward()
+    before = training.turn.gates()
+    optimizer.step()
+    inside = training.turn.gates() - before - 2  # before it, and before the digest
+    assert inside == (0 if name in _WHOLE else len(list(model.parameters())) - 1)
+
+
+@pytest.mark.parametrize("name", _OPTIMIZERS)
+def test_weights_are_those_of_a_loop_without_gates(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "_SLICE_BYTES", 100)
+    kind = _OPTIMIZERS[name]
+
     def trained(call: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         model = _model()
-        optimizer = kind(model.parameters(), lr=0.05)  # type: ignore[call-arg]  # each has it
+        optimizer = kind(model.parameters(), lr=0.05)
         for _ in range(4):
             call(model, _given()).square().sum().backward()
             optimizer.step()
