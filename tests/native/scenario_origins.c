@@ -28,7 +28,7 @@ static struct moved moved(const char *socket_path) {
         fill_extent(&all.model, e, all.right + e * extent, &length);
     }
     for (uint32_t w = 0; w < WEIGHTS; w++) {
-        uint64_t bytes = w == SMALL ? 100 : extent + 12 * w;
+        uint64_t bytes = w == SMALL ? 100 : extent + 12UL * w;
         uint64_t offset = 64 + w * (extent + 128);
         uint8_t *memory = malloc(bytes);
         EXPECT(memory != NULL);
