@@ -404,6 +404,13 @@ WRONG: Final = (
         CLUSTER,
     ),
     Wrong(
+        "neither releases nor training",
+        task(spec__realtime=REMOVED),
+        "spec",
+        "realtime is missing; write it, or training: {} for a task that trains",
+        CLUSTER,
+    ),
+    Wrong(
         "training with a deadline",
         task(spec__training={}),
         "spec",
