@@ -221,9 +221,9 @@ class DeviceCapacity:
         if missing:
             raise QuotaExceeded(
                 f"the contexts of {tasks} tasks and the agent take "
-                f"{(tasks + 1) * self.context_bytes} bytes beside {self.fast_bytes} of fast "
-                f"memory, and the device has {self.memory_bytes}; configure device.fast_bytes "
-                f"{missing} bytes smaller"
+                f"{(tasks + 1) * self.context_bytes} bytes, fast memory takes {self.fast_bytes}, "
+                f"and the device has {self.memory_bytes}; configure device.fast_bytes {missing} "
+                "bytes smaller"
             )
 
 
@@ -431,11 +431,11 @@ class TaskRegistry:
             capacity.check_contexts(sum(task.device == device for task in others) + 1)
         except QuotaExceeded as error:
             raise QuotaExceeded(f"cannot register {name!r}: {error}") from error
-        beside = [*(task.registration for task in others if task.device == device), registration]
-        _check_preemption(registration, beside)
-        needed = _fast_bytes(beside, capacity)
+        together = [*(task.registration for task in others if task.device == device), registration]
+        _check_preemption(registration, together)
+        needed = _fast_bytes(together, capacity)
         if needed > capacity.fast_bytes:
-            kept = 0 if capacity.overlay else _workspaces(beside, capacity).apart_bytes
+            kept = 0 if capacity.overlay else _workspaces(together, capacity).apart_bytes
             part = f" ({kept} of them for workspaces, which programs here keep)" if kept else ""
             raise QuotaExceeded(
                 f"cannot register {name!r}: the plans need {needed} bytes of fast memory "
@@ -508,12 +508,12 @@ def _parked_bytes(registration: Registration) -> int:
     return registration.preemption.parked_bytes if registration.preemption is not None else 0
 
 
-def _check_preemption(registration: Registration, beside: Iterable[Registration]) -> None:
+def _check_preemption(registration: Registration, together: Iterable[Registration]) -> None:
     """Check that the device's plans assume the same. Raises QuotaExceeded."""
     preemption = registration.preemption
     if preemption is None:
         return
-    others = {one.preemption.scheduling for one in beside if one.preemption is not None}
+    others = {one.preemption.scheduling for one in together if one.preemption is not None}
     if others - {preemption.scheduling}:
         raise QuotaExceeded(
             f"cannot register {registration.name!r}: its plan is for {preemption.scheduling}, the "

@@ -239,7 +239,7 @@ class Stream(Protocol):
 
     @property
     def follower(self) -> Stream | None:
-        """The stream ahead that it has begun itself, to follow it (`StreamOrder.behind`)."""
+        """The stream ahead that it has begun itself, to follow it (`StreamOrder.following`)."""
         ...
 
     def stay(self) -> None:
@@ -250,7 +250,7 @@ class Stream(Protocol):
 class Ahead(Enum):
     """When a stream that begins before its job may use a slot."""
 
-    BEHIND_A_JOB = auto()
+    AFTER_A_JOB = auto()
     """Where the job that runs has consumed the last extent that it will have there."""
     BETWEEN_JOBS = auto()
     """At once."""
@@ -272,7 +272,7 @@ class StreamOrder:
     """Told the bytes of each extent that is in place, and the seconds since it was asked for."""
     ahead: Ahead | None = None
     """None: its job was granted."""
-    behind: StreamOrder | None = None
+    following: StreamOrder | None = None
     """What may be copied ahead as soon as all of this has arrived, without asking the event loop:
     its link would stand still meanwhile. A device may leave that to `Device.open_stream`."""
     yields: bool = False

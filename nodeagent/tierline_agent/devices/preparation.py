@@ -62,9 +62,9 @@ def room_beside(snapshot: Mapping[str, Any]) -> Room:
     room = {}
     for device in snapshot.get("devices", ()):
         each, all_bytes = device.get("context_bytes", 0), device.get("memory_bytes") or 0
-        beside = Contexts(each, all_bytes - device.get("fast_limit_bytes", all_bytes))
+        contexts = Contexts(each, all_bytes - device.get("fast_limit_bytes", all_bytes))
         uuid, of = device.get("uuid"), tasks[device.get("name")]
-        if uuid and all_bytes and not beside.missing_bytes(of + 1):
+        if uuid and all_bytes and not contexts.missing_bytes(of + 1):
             room[str(uuid)] = int(each)
     return room
 

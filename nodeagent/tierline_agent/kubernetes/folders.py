@@ -63,7 +63,7 @@ class Library:
         bundle = self._bundles / version
         if not (bundle / _LIBRARY).is_file() or not (bundle / PYTHON).is_dir():
             raise ConfigError(
-                f"cannot serve pods: {bundle} holds no {_LIBRARY} beside a folder {PYTHON}; "
+                f"cannot serve pods: {bundle} holds no {_LIBRARY} next to a folder {PYTHON}; "
                 "the agent's image brings it, or set kubernetes.bundle_dir"
             )
         name = f"{version}-{_digest(bundle)[:_DIGEST_CHARACTERS]}"

@@ -196,7 +196,9 @@ class Placing:
         if not self._behind:
             return ""
         who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
-        return f"; pods of {who} have memory by an earlier plan until they start anew: restart them"
+        return (
+            f"; pods of {who} have memory by an earlier plan until they start again: restart them"
+        )
 
     async def _unregister(self, uid: str, registered: Registered) -> None:
         if uid in registered:

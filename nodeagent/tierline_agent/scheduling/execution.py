@@ -78,7 +78,7 @@ class Job:
         """Whether it needs the ring."""
         return self.words is not None and bool(self.sources)
 
-    def is_beside(self, other: Job) -> bool:
+    def is_outside_jobs_of(self, other: Job) -> bool:
         """Whether it is something that the other one's client does outside its jobs.
 
         It needs the lease alone: rings, and what is copied ahead, are left as they are.

@@ -172,7 +172,7 @@ class Executor:
         if published > len(job.sources) or not self._leases.resume(execution.ticket):
             return False
         self._occupy(execution)
-        self._take_ring(execution, anew=False)
+        self._take_ring(execution, from_start=False)
         self._stream(execution, published)
         return True
 
@@ -224,17 +224,17 @@ class Executor:
         elif job.yielding is not None:
             ticket.asked = job.yielding.words.ask
         execution.job = job
-        self._take_ring(execution, anew=True)
+        self._take_ring(execution, from_start=True)
         return job
 
     # -- jobs that take an open lease
 
-    def leave_open(self, lease: OpenLease, behind: Execution, job: int, arena: int) -> None:
+    def leave_open(self, lease: OpenLease, after: Execution, job: int, arena: int) -> None:
         """Leave the device to the client's jobs after this one, which streams nothing."""
-        quiet = self._leases.may_leave_open(behind.ticket) and not self._parked
+        quiet = self._leases.may_leave_open(after.ticket) and not self._parked
         quiet = quiet and not self._streams and self._ahead.wanted is None
         if quiet and lease.open(job, arena):
-            self._leases.leave_open(lease, behind.ticket)
+            self._leases.leave_open(lease, after.ticket)
 
     def took(self, execution: Execution, lease: OpenLease, since_ns: int) -> None:
         """A job began by the open lease at that time.
@@ -318,7 +318,7 @@ class Executor:
             execution.ways_back += 1
             execution.restarts += execution.halted
         self._occupy(execution)
-        self._take_ring(execution, anew=False)
+        self._take_ring(execution, from_start=False)
         stream = execution.stream
         if execution.halted and stream is not None and self._device.copies_itself:
             # what it was given to do still writes the flag words
@@ -355,15 +355,15 @@ class Executor:
         self._parked.pop(execution.ticket.claim.key, None)
         self._memory.unpark(execution.job.token)
 
-    def _take_ring(self, execution: Execution, *, anew: bool) -> None:
+    def _take_ring(self, execution: Execution, *, from_start: bool) -> None:
         """The job has the device: if it streams, others' streams stop, and one loses its ring.
 
-        `anew`: it streams from its start, so what lies there for its arena is of use.
+        `from_start`: it streams from its start, so what lies there for its arena is of use.
         """
         job = execution.job
         if not job.streams:
             return
-        self._ahead.ring_is_taken(job, anew=anew)
+        self._ahead.ring_is_taken(job, from_start=from_start)
         loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
         for key, other in self._parked.items():
             if key == loser or self._spoils_ring(other):
@@ -510,7 +510,7 @@ class Executor:
     def _start(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
         self._occupy(execution)
-        self._take_ring(execution, anew=True)
+        self._take_ring(execution, from_start=True)
         if job.prepare is None:
             self._grant(execution, now_ns, granted)
             return
@@ -599,7 +599,9 @@ class Executor:
             on_finished=self._stream_finished,
             on_failure=self._stream_failed,
             on_placed=self._on_placed,
-            behind=self._ahead.order(execution, words) if self._may_go_ahead(execution) else None,
+            following=self._ahead.order(execution, words)
+            if self._may_go_ahead(execution)
+            else None,
             yields=job.yielding is not None,
         )
         stream = self._ahead.becomes(execution, order)
@@ -644,13 +646,17 @@ class Executor:
     def _may_go_ahead(self, execution: Execution) -> bool:
         """Whether copies for the next job may begin, once this job's own are complete."""
         holder, last = self._leases.holder, self._last
-        beside = last is not None and holder is last.ticket and last.job.is_beside(execution.job)
+        accompanies = (
+            last is not None
+            and holder is last.ticket
+            and last.job.is_outside_jobs_of(execution.job)
+        )
         situation = Situation(
             waiting=self._leases.waiting,
             parked=len(self._parked),
             blocked=self._leases.blocked,
             others_hold=execution.rewinding
             or self._leases.opened is not None
-            or not (holder in (None, execution.ticket) or beside),
+            or not (holder in (None, execution.ticket) or accompanies),
         )
         return may_go_ahead(situation)

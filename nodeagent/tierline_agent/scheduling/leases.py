@@ -112,10 +112,10 @@ class LeaseManager:
         """The open lease of the client that it is left to, or that has taken it."""
         return self._opened
 
-    def may_leave_open(self, behind: Ticket) -> bool:
+    def may_leave_open(self, after: Ticket) -> bool:
         """Whether nobody but this job's client has it, or wants it."""
         busy = self._opened or self._waiting or self._blocked or self._kept
-        return not busy and self._holder in (None, behind)
+        return not busy and self._holder in (None, after)
 
     @property
     def idle_ns(self) -> int:
@@ -227,9 +227,9 @@ class LeaseManager:
 
     # -- left open
 
-    def leave_open(self, lease: Opened, behind: Ticket) -> None:
+    def leave_open(self, lease: Opened, after: Ticket) -> None:
         """Leave the lease to the client that `lease` is of, after a job of its own."""
-        if not self.may_leave_open(behind):
+        if not self.may_leave_open(after):
             raise ValueError("a lease that others have or want cannot be left open")
         self._opened, self._wanted = lease, False
 

@@ -7,8 +7,8 @@ next job that takes the ring is the same arena's, it begins with what has arrive
 is still under way becomes its own. Nothing of it is published before that job is granted, so to the
 client it is as if these extents had arrived at once.
 
-Where the job's stream is allowed to (`StreamOrder.behind`), it begins the one ahead by itself, in
-a thread of the device; here that is found out when something depends on it.
+Where the job's stream is allowed to (`StreamOrder.following`), it begins the one ahead by itself,
+in a thread of the device; here that is found out when something depends on it.
 
 Invariant: at most one stream goes ahead, and no job streams meanwhile, but for what the stream that
 began it has under way. Before it is stopped, that stream has been told to begin none.
@@ -30,7 +30,7 @@ from tierline_agent.scheduling.execution import Execution, Job
 class _Current:
     """A stream without a job."""
 
-    behind: Execution
+    last: Execution
     """The job that streamed the arena last."""
     stream: Stream
     before: Lying
@@ -77,7 +77,7 @@ class GoingAhead:
 
     def streams(self, execution: Execution, stream: Stream, order: StreamOrder) -> None:
         """A job's stream has begun with this order."""
-        self._leader = None if order.behind is None else (execution, stream)
+        self._leader = None if order.following is None else (execution, stream)
 
     def last(self, execution: Execution) -> None:
         """A job streams: copies ahead are for the task's next one."""
@@ -106,24 +106,24 @@ class GoingAhead:
         execution.earlier_bytes += lying.size_bytes
         return lying.extents
 
-    def ring_is_taken(self, job: Job, *, anew: bool) -> None:
-        """A job that streams has the device; `anew`: from its start, so what lies there is used."""
-        self._lying.overwritten(job.domain, by=job.words if anew else None)
+    def ring_is_taken(self, job: Job, *, from_start: bool) -> None:
+        """A job that streams has the device; `from_start`: what lies there for it is of use."""
+        self._lying.overwritten(job.domain, by=job.words if from_start else None)
         current = self._current
-        if current is not None and not (anew and current.stream.words is job.words):
-            current.lost = current.lost or current.behind.job.domain == job.domain
+        if current is not None and not (from_start and current.stream.words is job.words):
+            current.lost = current.lost or current.last.job.domain == job.domain
             self.stop()
 
     def job_ends(self, execution: Execution) -> None:
         """A job gives the device back, and begins no stream any more; see `job_is_over`."""
         current = self._current
-        if current is not None and current.behind is execution:
+        if current is not None and current.last is execution:
             current.stream.hold()
 
     def job_is_over(self, execution: Execution) -> None:
         """Its ring is free; nothing is left to do if the next job has taken what goes ahead."""
         current = self._current
-        if current is not None and current.behind is execution:
+        if current is not None and current.last is execution:
             current.stream.ring_is_free()
 
     def ended(self, stream: Stream) -> None:
@@ -137,7 +137,7 @@ class GoingAhead:
         if not current.lost:
             size_bytes = current.before.size_bytes + stream.streamed_bytes
             self._lying.lies(
-                current.behind.job.domain, Lying(stream.words, stream.in_place, size_bytes)
+                current.last.job.domain, Lying(stream.words, stream.in_place, size_bytes)
             )
 
     # -- the beginning
@@ -168,14 +168,14 @@ class GoingAhead:
             on_finished=self._on_finished,
             on_failure=self._stream_failed,
             on_placed=self._on_placed,
-            ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.BEHIND_A_JOB,
+            ahead=Ahead.BETWEEN_JOBS if execution.ended else Ahead.AFTER_A_JOB,
             yields=job.yielding is not None,
         )
 
     def _stream_failed(self, stream: Stream, _failure: StreamFailed) -> None:
         current = self._current
         if current is not None and current.stream is stream:
-            self.forget(current.behind)
+            self.forget(current.last)
 
     def begin(self, execution: Execution, words: Words) -> None:
         """Begin."""
@@ -198,13 +198,13 @@ class GoingAhead:
             current.stream.cancel()
 
     def stop_for_others(self, job: Job) -> None:
-        """A job asks for the device: stop, unless it, or one that it `is_beside`, is copied for."""
+        """A job asks for the device: stop, unless copies are for it, or for whose job it works."""
         current, leader = self._current, self._leader
         stream = current.stream if current is not None else leader[1] if leader else None
-        behind = current.behind if current is not None else leader[0] if leader else None
-        if stream is None or behind is None or stream.words is job.words:
+        last = current.last if current is not None else leader[0] if leader else None
+        if stream is None or last is None or stream.words is job.words:
             return
-        if not job.is_beside(behind.job):
+        if not job.is_outside_jobs_of(last.job):
             self.stop()
 
     def close(self) -> None:
@@ -229,7 +229,7 @@ class GoingAhead:
         if self._leader is not None and self._leader[0] is execution:
             self._leader[1].stay()
         current = self._current
-        if current is not None and current.behind is execution:
+        if current is not None and current.last is execution:
             current.lost = True
             self.stop()
 

@@ -116,8 +116,8 @@ class OpenJobs:
         Raises:
             ConnectionViolation: it was not open.
         """
-        beside = message.arena == NO_ARENA and JobFlags.WARMUP in message.flags
-        open_to_it = self._may_take and (beside or message.arena == self._arena)
+        warmup = message.arena == NO_ARENA and JobFlags.WARMUP in message.flags
+        open_to_it = self._may_take and (warmup or message.arena == self._arena)
         if self._lease is None or not open_to_it:
             raise ConnectionViolation(
                 f"job {message.job} began by a lease that was not open", out_of_order=True

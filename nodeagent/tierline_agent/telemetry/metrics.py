@@ -228,7 +228,7 @@ class Metrics:
         )
         self.context_bytes = self._gauge(
             "tierline_device_context_bytes",
-            "Device memory that each process on a device costs beside what it allocates.",
+            "Device memory that each process on a device costs in addition to what it allocates.",
             "device",
         )
         self.extents = self._gauge(

@@ -80,12 +80,12 @@ def fit(
             *(kind, path, size_bytes, extent_bytes), planned_extents=planned_extents, needed=needed
         )
     path = Path(os.path.realpath(path))  # a link to a store stays one
-    beside = path.with_name(path.name + _DRAFT)
+    draft = path.with_name(path.name + _DRAFT)
     here_bytes = path.stat().st_size if path.is_file() else 0
     if here_bytes < BLOCK_BYTES:
         return Fitted(size_bytes)
     with closing(Volume.open(open_medium(kind, path), extent_bytes)) as store:
-        taken = not _clear(beside)
+        taken = not _clear(draft)
         wanted = lay_out(extent_bytes, size_bytes)
         if not size_bytes or (store.geometry == wanted and here_bytes <= size_bytes):
             return Fitted(size_bytes)
@@ -96,16 +96,16 @@ def fit(
         remedy = _END_TASKS
         kept = content if kind == _IN_MEMORY else _with_newest(content, stored, slots)
         if kept and not objection and taken:
-            objection = f"it would be copied to {beside}, and what is there is none of Tierline's"
+            objection = f"it would be copied to {draft}, and what is there is none of Tierline's"
             remedy = "move that file away"
         if kept and not objection:
             lacking = _no_room_beside(kind, path, size_bytes)
             try:
                 if not lacking:
-                    _make(store, kind, beside, size_bytes, kept)
-                    _put_in_place(beside, path)
+                    _make(store, kind, draft, size_bytes, kept)
+                    _put_in_place(draft, path)
             except (TierError, OSError) as error:
-                beside.unlink(missing_ok=True)
+                draft.unlink(missing_ok=True)
                 lacking = str(error)
             if lacking:
                 objection, kept = (lacking if content else ""), []
@@ -227,27 +227,27 @@ def _make(
             new.write_record(to, record)
 
 
-def _clear(beside: Path) -> bool:
+def _clear(draft: Path) -> bool:
     """Remove the draft of an agent that died. Whether there is nothing any more.
 
     The store that it is a draft of is locked, so nobody is making one.
     """
-    if beside.is_symlink() or not beside.is_file():
-        return not os.path.lexists(beside)
+    if draft.is_symlink() or not draft.is_file():
+        return not os.path.lexists(draft)
     try:
-        with beside.open("rb") as file:
+        with draft.open("rb") as file:
             first = file.read(BLOCK_BYTES)
         if any(first) and not first.startswith(SUPERBLOCK_MAGIC):
             return False
-        beside.unlink()
+        draft.unlink()
     except OSError:  # another user's
         return False
     return True
 
 
-def _put_in_place(beside: Path, path: Path) -> None:
+def _put_in_place(draft: Path, path: Path) -> None:
     """Durably: after a loss of power there is the one or the other."""
-    beside.replace(path)
+    draft.replace(path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

@@ -1386,7 +1386,7 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Asks for the extents behind a workspace; once.
+    """Asks for the extents of a workspace; once.
 
     Others of its trust domain have the same extents in their jobs, so only a granted job may
     touch them. JOB_END's workspace_peak_bytes says how much, from the start, has content.
@@ -1594,7 +1594,7 @@ class Resumed:
     """The job has the device again.
 
     `consumed` is the position that it gave; `published` says what of the rest is in the ring,
-    which is nothing if others used it, and the stream goes on behind that.
+    which is nothing if others used it, and the stream goes on after that.
     """
 
     TYPE: ClassVar[int] = 38

@@ -64,7 +64,7 @@ class Turn(Protocol):
     def ends(self, number: int, keeps: Keeps, rest: Callable[[], None]) -> None:
         """Step `number` is over: give the device back, and count the step.
 
-        `keeps` is what the step leaves behind, and `rest` a gate for what takes a while.
+        `keeps` is what the step leaves in memory, and `rest` a gate for what takes a while.
         Raises TierlineError.
         """
 

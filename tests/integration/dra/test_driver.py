@@ -381,7 +381,7 @@ def test_memory_of_an_earlier_plan_is_waited_for_by_name(
             text: str = kubelet.prepare(newcomer).error
             return text
 
-        held_up = "default/camera have memory by an earlier plan until they start anew"
+        held_up = "default/camera have memory by an earlier plan until they start again"
         held_up = held_up.replace("default", claim["metadata"]["namespace"])
         until("the newcomer is told why it waits", lambda: held_up in said(), PATIENCE_S)
     until("it starts", lambda: said() == "", PATIENCE_S)

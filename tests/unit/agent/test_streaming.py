@@ -305,7 +305,7 @@ async def test_behind_a_job_a_slot_is_filled_when_it_was_consumed(bench: Bench) 
 
     sources = [Source(bench.links[0], watched(number), f"extent {number}") for number in range(5)]
     bench.words.reset(5)
-    stream = bench.start(sources, 2, ahead=Ahead.BEHIND_A_JOB)
+    stream = bench.start(sources, 2, ahead=Ahead.AFTER_A_JOB)
     for count in (4, 5):
         bench.publish_consumed(count)
     await arrived(stream, 2)
@@ -319,7 +319,7 @@ async def test_behind_a_job_a_slot_is_filled_when_it_was_consumed(bench: Bench) 
 @in_loop
 async def test_the_end_of_the_job_frees_the_ring(bench: Bench) -> None:
     sources = bench.sources(5)
-    stream = bench.start(sources, 2, ahead=Ahead.BEHIND_A_JOB)
+    stream = bench.start(sources, 2, ahead=Ahead.AFTER_A_JOB)
     stream.ring_is_free()
     await arrived(stream, 2)
     stream.cancel()

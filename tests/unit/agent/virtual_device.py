@@ -202,10 +202,10 @@ class VirtualStream:
             self.in_place += 1
         if not self.cancelled and self.ahead is None:
             self.words.published = self.in_place
-        behind = self.order.behind
-        if self._complete and behind is not None and not (self.cancelled or self._stays):
+        following = self.order.following
+        if self._complete and following is not None and not (self.cancelled or self._stays):
             self.follower = VirtualStream(
-                behind, self.links, self.finished.get_loop(), goes_ahead=self.goes_ahead
+                following, self.links, self.finished.get_loop(), goes_ahead=self.goes_ahead
             )
 
     @property

@@ -410,9 +410,9 @@ struct tlp_rewound {
     uint64_t job;
 };
 
-/* Asks for the extents behind a workspace; once. Others of its trust domain have the same
- * extents in their jobs, so only a granted job may touch them. JOB_END's workspace_peak_bytes
- * says how much, from the start, has content. */
+/* Asks for the extents of a workspace; once. Others of its trust domain have the same extents
+ * in their jobs, so only a granted job may touch them. JOB_END's workspace_peak_bytes says how
+ * much, from the start, has content. */
 struct tlp_workspace {
     uint64_t workspace_bytes;
     uint32_t flags;
@@ -456,7 +456,7 @@ struct tlp_yield {
 };
 
 /* The job has the device again. `consumed` is the position that it gave; `published` says what
- * of the rest is in the ring, which is nothing if others used it, and the stream goes on behind
+ * of the rest is in the ring, which is nothing if others used it, and the stream goes on after
  * that. */
 struct tlp_resumed {
     uint64_t job;

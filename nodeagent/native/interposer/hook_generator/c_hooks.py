@@ -1,7 +1,7 @@
 """The C of the hooks: their prototypes, their bodies, and the tables by which names find them.
 
 Every hook of the driver has the same shape: find the next function of this name (the driver's, or
-that of an interposer behind this one); outside an active process or inside another hook just call
+that of an interposer after this one); outside an active process or inside another hook just call
 it; otherwise do what hooks.toml says around the call. A hook of another library calls the next
 function and does what the table says after success. Nothing here decides what that is.
 """

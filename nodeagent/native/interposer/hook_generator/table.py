@@ -89,7 +89,7 @@ class Foreign:
 
 @dataclass(frozen=True)
 class Library:
-    """A library beside the CUDA driver of which functions are hooked."""
+    """A library other than the CUDA driver of which functions are hooked."""
 
     name: str
     soname: str

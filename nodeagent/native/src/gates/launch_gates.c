@@ -313,8 +313,8 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
         return ABI_SUCCESS; /* launch_graphs.c serves it */
     }
     /* A kernel that a program launches outside its jobs may be one that changes weights. */
-    bool beside_jobs = tl_gates.implicit && atomic_load(&tl_gates.says_jobs);
-    if (call->written || (beside_jobs && call->function != NULL)) {
+    bool outside_jobs = tl_gates.implicit && atomic_load(&tl_gates.says_jobs);
+    if (call->written || (outside_jobs && call->function != NULL)) {
         return tl_gates_let_write(client, call->generation, call->weights, call->weight_count);
     }
     if (call->addresses) {

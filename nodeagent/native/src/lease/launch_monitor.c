@@ -38,7 +38,7 @@
 
 #define PERIOD_NS 5000000U
 /* While others may begin to wait for something that is no job. */
-#define PERIOD_BESIDE_JOBS_NS 500000U
+#define PERIOD_OUTSIDE_JOBS_NS 500000U
 /* After a job: the next one need not wake it then, which would cost it as much as the rest. */
 #define STAYS_AWAKE_NS 20000000U
 /* What the agent had under way when it gave up may still arrive for so long. */
@@ -142,8 +142,8 @@ struct heard {
     uint64_t job; /* 0: none runs */
     uint32_t arena;
     bool revoked;
-    bool beside_jobs; /* it is counted as none */
-    bool wanted;      /* others wait for it then */
+    bool outside_jobs; /* it is counted as none */
+    bool wanted;       /* others wait for it then */
 };
 
 /* Listens to the agent. */
@@ -165,12 +165,12 @@ static struct heard listen(tierline_client *client) {
             }
         }
     }
-    bool beside = number != 0 && (job->flags & TIERLINE_JOB_WARMUP) != 0;
+    bool outside = number != 0 && (job->flags & TIERLINE_JOB_WARMUP) != 0;
     struct heard heard = {.job = number,
                           .arena = job->arena,
                           .revoked = number != 0 && job->revoked && !job->acknowledged,
-                          .beside_jobs = beside,
-                          .wanted = beside && tl_open_lease_wanted(&client->lease)};
+                          .outside_jobs = outside,
+                          .wanted = outside && tl_open_lease_wanted(&client->lease)};
     tl_lock_release(&client->lock);
     return heard;
 }
@@ -218,7 +218,7 @@ static void *watch(void *context) {
         bool dozes = job == 0 && now_ns >= awake_ns;
         if (!stopping && (job == 0 || !tl_yields_listen(client, PERIOD_NS))) {
             atomic_store(&tl_gates.dozing, dozes);
-            uint64_t period = heard.beside_jobs ? PERIOD_BESIDE_JOBS_NS : PERIOD_NS;
+            uint64_t period = heard.outside_jobs ? PERIOD_OUTSIDE_JOBS_NS : PERIOD_NS;
             tl_futex_wait(&tl_gates.wake, seen, dozes || idle < period ? idle : period, false);
             atomic_store(&tl_gates.dozing, false);
         }

@@ -301,13 +301,13 @@ class CudaStream:
             return _LOOK_TOWARDS_END_S if len(self._flight) == 1 else _LOOK_AHEAD_S
         if self._reading or self._next >= self._reach:
             return None
-        behind = self._ahead is Ahead.BEHIND_A_JOB
-        return _LOOK_AHEAD_S if behind else _LOOK_S  # then loads have the link
+        after = self._ahead is Ahead.AFTER_A_JOB
+        return _LOOK_AHEAD_S if after else _LOOK_S  # then loads have the link
 
     @property
     def _is_ending(self) -> bool:
         """Whether a stream may begin after it, and its last extents wait for nobody."""
-        if not (self._flight and self._is_all_enqueued) or self._order.behind is None:
+        if not (self._flight and self._is_all_enqueued) or self._order.following is None:
             return False
         return self._has_consumed(consumed_needed(self._flight[0].number, len(self._ring)))
 
@@ -605,11 +605,11 @@ class CudaStream:
 
     def _begin_follower(self) -> None:
         """Begin it, if it may be."""
-        behind = self._order.behind
-        if behind is None or self._stays or self.follower is not None:
+        following = self._order.following
+        if following is None or self._stays or self.follower is not None:
             return
         self.follower = CudaStream(
-            self._supplies, behind, self._ring, self.words, self._depth, self._loop
+            self._supplies, following, self._ring, self.words, self._depth, self._loop
         )
         self._supplies.begin(self.follower)
 

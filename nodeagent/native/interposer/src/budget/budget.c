@@ -43,7 +43,7 @@ bool budget_read_environment(void) {
     if (text != NULL && !budget_parse(text, &bytes)) {
         standard_error_say(
             "tierline: cannot read the memory budget TIERLINE_BUDGET='%s': it is a number of "
-            "bytes above 0 with Ki, Mi, Gi or nothing behind it; CUDA stays off\n",
+            "bytes above 0 with Ki, Mi, Gi or nothing after it; CUDA stays off\n",
             text);
         return false;
     }

@@ -68,7 +68,7 @@ static _Atomic(intercept_dlsym *) next_dlsym, last_dlsym;
 
 struct search {
     ElfW(Addr) self; /* the base address of this library */
-    bool behind;
+    bool passed;
     void *found;
 };
 
@@ -111,10 +111,10 @@ static int search_object(struct dl_phdr_info *object, size_t size, void *context
         }
     }
     if (object->dlpi_addr == search->self) {
-        search->behind = true;
+        search->passed = true;
         return 0;
     }
-    if (!search->behind || dynamic == NULL) {
+    if (!search->passed || dynamic == NULL) {
         return 0;
     }
     const ElfW(Sym) *symbols = NULL;

@@ -47,7 +47,7 @@ bool swap_read_environment(void) {
     if (bytes != NULL && !budget_parse(bytes, &wanted_bytes)) {
         standard_error_say(
             "tierline: cannot read the size of the swapped memory TIERLINE_SWAP='%s': it is a "
-            "number of bytes above 0 with Ki, Mi, Gi or nothing behind it; CUDA stays off\n",
+            "number of bytes above 0 with Ki, Mi, Gi or nothing after it; CUDA stays off\n",
             bytes);
         return false;
     }

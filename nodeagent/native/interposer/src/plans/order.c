@@ -103,8 +103,8 @@ static void find_dues(const struct plan_question *q, const struct graph_order *o
             earliest = q->spans[s].first < earliest ? q->spans[s].first : earliest;
         }
         for (uint32_t o = order->out_begin[v]; o < order->out_begin[v + 1]; o++) {
-            uint32_t behind = due[order->out_to[o]];
-            earliest = behind < earliest ? behind : earliest;
+            uint32_t next_due = due[order->out_to[o]];
+            earliest = next_due < earliest ? next_due : earliest;
         }
         due[v] = earliest;
     }

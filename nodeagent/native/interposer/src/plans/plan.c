@@ -52,8 +52,8 @@ struct planner {
     uint32_t reader_count;
     struct write *writes;
     uint32_t write_count;
-    uint32_t *behind, *before; /* a node's gates in the chain, or NONE */
-    uint32_t *last_of_chain;   /* of the readers that a write must follow; else NONE */
+    uint32_t *after, *before; /* a node's gates in the chain, or NONE */
+    uint32_t *last_of_chain;  /* of the readers that a write must follow; else NONE */
     uint32_t added_room;
 };
 
@@ -198,7 +198,7 @@ static bool place_write(struct planner *p, uint32_t last, uint32_t value, uint32
     const struct write write = {value, gate, in_chain ? node : NONE};
     p->writes[p->write_count++] = write;
     if (in_chain) {
-        p->behind[node] = gate;
+        p->after[node] = gate;
     }
     return join_readers(p, begin, last, &write) &&
            (ordered || add_edge(p, gate_node(p, previous->gate), gate_node(p, gate)));
@@ -249,9 +249,9 @@ static bool place_wait(struct planner *p, const struct reader *reader) {
     bool joined = write == NULL || follows(p, node, write);
     uint32_t in = order->in_begin[node];
     uint32_t from = order->in_begin[node + 1] - in == 1 ? order->in_from[in] : NONE;
-    if (joined && from != NONE && p->behind[from] != NONE &&
+    if (joined && from != NONE && p->after[from] != NONE &&
         order->out_begin[from + 1] - order->out_begin[from] == 1) {
-        p->before[node] = p->behind[from];
+        p->before[node] = p->after[from];
         p->plan->gates[p->before[node]].wait = reader->needs;
         return true;
     }
@@ -289,8 +289,8 @@ static uint32_t gate_before(struct planner *p, uint32_t node) {
     if (p->before[node] == NONE) {
         uint32_t in = order->in_begin[node];
         bool one = order->in_begin[node + 1] - in == 1;
-        uint32_t behind = one ? p->behind[order->in_from[in]] : NONE;
-        p->before[node] = behind != NONE ? behind : add_gate(p, (struct plan_gate){0});
+        uint32_t after = one ? p->after[order->in_from[in]] : NONE;
+        p->before[node] = after != NONE ? after : add_gate(p, (struct plan_gate){0});
     }
     return p->before[node];
 }
@@ -321,18 +321,18 @@ static bool replace_edges(struct planner *p) {
     const struct plan_question *q = p->question;
     bool whole = true;
     for (uint32_t e = 0; whole && e < q->edge_count; e++) {
-        uint32_t behind = p->behind[q->edges[e].from];
+        uint32_t after = p->after[q->edges[e].from];
         uint32_t before = p->before[q->edges[e].to];
-        if (behind == NONE && before == NONE) {
+        if (after == NONE && before == NONE) {
             continue;
         }
         p->plan->replaced[p->plan->replaced_count++] = e;
-        uint32_t from = behind == NONE ? q->edges[e].from : gate_node(p, behind);
+        uint32_t from = after == NONE ? q->edges[e].from : gate_node(p, after);
         uint32_t to = before == NONE ? q->edges[e].to : gate_node(p, before);
         whole = from == to || add_edge(p, from, to);
     }
     for (uint32_t v = 0; whole && v < q->node_count; v++) {
-        whole = (p->behind[v] == NONE || add_edge(p, v, gate_node(p, p->behind[v]))) &&
+        whole = (p->after[v] == NONE || add_edge(p, v, gate_node(p, p->after[v]))) &&
                 (p->before[v] == NONE || add_edge(p, gate_node(p, p->before[v]), v));
     }
     return whole;
@@ -358,16 +358,16 @@ static bool make_room(struct planner *p, uint32_t extents) {
     size_t nodes = (size_t)q->node_count + 1;
     p->is_private = calloc((size_t)extents + 1, sizeof *p->is_private);
     p->readers = calloc(nodes, sizeof *p->readers);
-    p->behind = malloc(nodes * sizeof *p->behind);
+    p->after = malloc(nodes * sizeof *p->after);
     p->before = malloc(nodes * sizeof *p->before);
     p->last_of_chain = malloc(nodes * sizeof *p->last_of_chain);
     p->plan->gates = calloc(2 * nodes, sizeof *p->plan->gates);
     p->plan->replaced = calloc((size_t)q->edge_count + 1, sizeof *p->plan->replaced);
-    if (p->is_private == NULL || p->readers == NULL || p->behind == NULL || p->before == NULL ||
+    if (p->is_private == NULL || p->readers == NULL || p->after == NULL || p->before == NULL ||
         p->last_of_chain == NULL || p->plan->gates == NULL || p->plan->replaced == NULL) {
         return false;
     }
-    memset(p->behind, 0xff, nodes * sizeof *p->behind);
+    memset(p->after, 0xff, nodes * sizeof *p->after);
     memset(p->before, 0xff, nodes * sizeof *p->before);
     memset(p->last_of_chain, 0xff, nodes * sizeof *p->last_of_chain);
     return true;
@@ -392,7 +392,7 @@ struct graph_plan *plan_graph(const struct plan_question *question) {
     free(p.is_private);
     free(p.readers);
     free(p.writes);
-    free(p.behind);
+    free(p.after);
     free(p.before);
     free(p.last_of_chain);
     if (!whole) {
