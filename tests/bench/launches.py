@@ -1,4 +1,4 @@
-"""What launches, copies, allocations and jobs cost a program on a GPU, beside the driver itself.
+"""What launches, copies, allocations and jobs cost a program more than the driver takes.
 
 A C program on a simulated GPU: without the library, with it preloaded and no agent, with a budget,
 and in jobs under an agent with all weights resident. Launches are such as the simulated driver

@@ -1019,15 +1019,15 @@ static void preempted(void) {
 
 static void unswappable(void) {
     CUdeviceptr before;
-    CUdeviceptr beside;
+    CUdeviceptr other;
     use_gpu();
     OK(cuMemAllocAsync(&before, 6 << 20, NULL));
     load_all();
     say("held");
-    OK(cuMemAllocAsync(&beside, 4 << 20, NULL));
+    OK(cuMemAllocAsync(&other, 4 << 20, NULL));
     say("held more");
     OK(cuMemFreeAsync(before, NULL));
-    OK(cuMemFreeAsync(beside, NULL));
+    OK(cuMemFreeAsync(other, NULL));
     say("freed");
 }
 

@@ -238,9 +238,9 @@ def test_a_task_without_a_profile_is_measured_and_then_streams(
     until("it does not stream", lambda: streams(wanted), PATIENCE_S)
 
     # The only device is in use now.
-    beside = memtask(namespace, "second")
-    beside["spec"]["realtime"]["measuringLimit"] = "500ms"
-    api.create(beside)
+    second = memtask(namespace, "second")
+    second["spec"]["realtime"]["measuringLimit"] = "500ms"
+    api.create(second)
     second = camera(namespace, "second")
     second["spec"]["restartPolicy"] = "Always"
     api.create(second)

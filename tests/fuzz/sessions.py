@@ -1,6 +1,6 @@
 """The state machine of sessions for as long as there is time: `python -m tests.fuzz.sessions`.
 
-Each round draws anew, from a seed that is said, and so finds what the examples of `make test`,
+Each round draws again, from a seed that is said, and so finds what the examples of `make test`,
 which are the same in every run, do not. It ends with the number of steps, or with what it found.
 """
 

@@ -130,15 +130,15 @@ def _in_batches(extents: Extents) -> None:
         ok(driver.cuStreamBatchMemOp(stream, 2, [write, wait], 0))
 
 
-def _in_two_lanes(extents: Extents, behind: int) -> None:
-    """Flags of one stream while the other copies, `behind` copies after the one that it awaits."""
+def _in_two_lanes(extents: Extents, later: int) -> None:
+    """Flags of one stream while the other copies, `later` copies after the one that it awaits."""
     copied: list[Any] = []
     published: list[Any] = []
     for number in range(extents.count):
         stream = extents.streams[number % 2]
         _wait(extents, stream)
-        if number >= behind:
-            ok(driver.cuStreamWaitEvent(stream, copied[number - behind], 0))
+        if number >= later:
+            ok(driver.cuStreamWaitEvent(stream, copied[number - later], 0))
         extents.copy(number, stream)
         copied.append(_plain.record(stream))
         if number:  # counts rise by one

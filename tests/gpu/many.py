@@ -174,7 +174,7 @@ def main() -> None:
                 f"{len(tasks)} tasks, {weights / _GIB:.1f} GiB of weights in"
                 f" {arguments.fast_gib:.1f} GiB of fast memory"
                 f" ({weights / (arguments.fast_gib * _GIB):.1f} times), workspaces of"
-                f" {workspaces / 2**20:.0f} MiB beside them;"
+                f" {workspaces / 2**20:.0f} MiB in addition to them;"
                 f" {decide.slack_sentence(answer)}",
                 flush=True,
             )

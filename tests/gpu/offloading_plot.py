@@ -2,7 +2,7 @@
 
     python -m tests.gpu.offloading_plot FILE.json FILE.png
 
-A panel a model, a bar a way: the median job, and beside it the device memory that its weights take.
+A panel a model, a bar a way: the median job, next to it the device memory that its weights take.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def run(case: str, jobs: int, folder: Path, fast: str) -> tuple[str, str]:
 
 
 @contextmanager
-def beside(count: int) -> Iterator[None]:
+def foreign_load(count: int) -> Iterator[None]:
     """With so many other processes that use the GPU."""
     others = [subprocess.Popen([sys.executable, "-c", FOREIGN]) for _ in range(count)]
     try:
@@ -144,7 +144,7 @@ def main() -> int:
         for case, process in running.items():
             if process.wait() != 0:
                 print(f"{case:12} fails without Tierline")
-        with beside(arguments.foreign):
+        with foreign_load(arguments.foreign):
             for case in arguments.cases:
                 found = rows(plain / case)
                 if found and len(found[0]) == arguments.jobs:

@@ -12,7 +12,7 @@ second process without Tierline (`again`) shows what two equal ones differ by, b
 says nothing. A round's figure is the median of its jobs, a row's the median of its rounds. The last
 column says how many jobs of the resident program took the lease where it was left open to them,
 without asking the agent. With --served each job's inputs come from host memory and its outputs go
-there, as in a server, `worked` behind a softmax on the GPU; else they stay on the GPU.
+there, as in a server, `worked` after a softmax on the GPU; else they stay on the GPU.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ device to its end, one with gates that nobody asks. Then a client without weight
 at random moments, holds it for some milliseconds and gives it back: how long it waits is the time
 to stop, what a preempted job has the device for beyond another one is what it lost. Every output
 of every job is compared with those of the undisturbed program. Last, a short model answers requests
-at random moments beside the long one, with and without preemption.
+at random moments during the long one, with and without preemption.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class _Waiting:
             for name in ("kept", "gated")
         }
         self.long = Program(model, mode, arguments.jobs, environment("long", model), "--digests")
-        self.beside = {
+        self.during = {
             way: (
                 Paced(short, mode, 1, environment("short", short), prepared=True),
                 Paced(model, mode, 10, environment("long", model), prepared=True),
@@ -253,7 +253,7 @@ def _measure(
             registered(local, admin, "other", short_plan, deadline_s=_OFTEN_S, period_s=_OFTEN_S),
         ):
             _preempted(local, admin, row, waiting.long, expected, arguments.hold_ms / 1e3)
-        for way, (asking, running) in waiting.beside.items():
+        for way, (asking, running) in waiting.during.items():
             asked = terms if way == "preempted" else None
             with (
                 registered(local, admin, "long", plan, preemption=asked),

@@ -7,7 +7,7 @@ It is an ordinary program: what it is to Tierline comes from its environment. Wi
 not even import the plugin, unless to capture a graph. A paced one says that it is ready, then runs
 so many jobs at each line of its standard input and prints their times. With --digests it looks at
 the output of each job, else at the last one's. A served one is given its inputs in host memory and
-has its outputs there, as a server does, and if they are worked with, by a softmax on the GPU behind
+has its outputs there, as a server does, and if they are worked with, by a softmax on the GPU after
 the model; else both stay on the GPU. A prepared one imports
 what takes long, says so, and waits for a line before it touches the GPU or the agent.
 """

@@ -4,7 +4,7 @@
 
 In this order: the cluster comes up and, meanwhile, each model runs without Tierline (the
 reference); `helm install`; each model is measured on the cluster, alone; the tasks run; under load
-operator and agent are upgraded, the next agent beside the one that serves (`agent.handOver`); and
+operator and agent are upgraded, the next agent next to the one that serves (`agent.handOver`); and
 the agent is killed. No job may be late but those that wait for the agent after the one that was
 killed. Each output of each job must be the reference's, and no pod of a task may start again.
 

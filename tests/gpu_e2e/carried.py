@@ -4,7 +4,7 @@
 
 writes two archives, each in pieces of at most PIECE. FOLDER/programs.tar.xz.00, … has Kubernetes
 and etcd, containerd, runc with the library that it needs, the CNI plugins, and Helm, and is made
-anew only when one of these has changed; FOLDER/images.tar.xz.00, … has the chart, and the images of
+again when one of these has changed; FOLDER/images.tar.xz.00, … has the chart, and the images of
 operator and agent as `make images` built them, their layers without compression, so that what they
 share is stored once. Unpacked into one folder they are a `Carried`.
 """

@@ -85,8 +85,8 @@ class Release:
         def replaced() -> bool:
             return not before & {pod["metadata"]["uid"] for pod in self.pods()} and self.ready()
 
-        with ThreadPoolExecutor(1) as beside:
-            said = beside.submit(self.log, agent, follow="true")  # it goes with the pod
+        with ThreadPoolExecutor(1) as meanwhile:
+            said = meanwhile.submit(self.log, agent, follow="true")  # it goes with the pod
             self._helm("upgrade", "tierline", self._carried.chart, given=self._given)
             wait_for("all pods are replaced", replaced, timeout_s)
             return said.result(timeout_s)

@@ -18,7 +18,7 @@ static allocate *found_allocate;
 int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 void *other_dlsym(void *handle, const char *name);
 
-static look_up *behind(void) {
+static look_up *next_look_up(void) {
     if (next_dlsym == NULL) {
         next_dlsym = (look_up *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     }
@@ -26,7 +26,7 @@ static look_up *behind(void) {
 }
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
-    allocate *next = (allocate *)behind()(RTLD_NEXT, "cuMemAlloc_v2");
+    allocate *next = (allocate *)next_look_up()(RTLD_NEXT, "cuMemAlloc_v2");
     if (next == NULL) {
         next = found_allocate; /* the driver was loaded out of sight */
     }
@@ -35,7 +35,7 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 }
 
 EXPORT void *other_dlsym(void *handle, const char *name) {
-    void *found = behind()(handle, name);
+    void *found = next_look_up()(handle, name);
     if (found != NULL && strcmp(name, "cuMemAlloc_v2") == 0 && handle != RTLD_NEXT) {
         if (found != (void *)cuMemAlloc_v2) {
             found_allocate = (allocate *)found;

@@ -41,7 +41,7 @@ def patched(mend: Mend) -> dict[Path, str]:
         if text.count(patch.text) != 1:
             raise DoesNotApplyError(
                 f"the patch of {mend.name} fits {text.count(patch.text)} times into {patch.file}; "
-                "look whether the mend is still there, and write the patch anew"
+                "look whether the mend is still there, and write the patch again"
             )
         texts[path] = text.replace(patch.text, patch.before)
     for path, text in texts.items():

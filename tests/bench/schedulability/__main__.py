@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     curves.add_argument("--resume", action="store_true", help="go on from what the JSON holds")
     curves.add_argument("--jobs", type=int, default=1, help="processes that examine sets")
     curves.add_argument("--shapes", choices=sorted(SOURCES), default="families")
-    more = parts.add_parser("growth", help="time for one more task beside a hundred")
+    more = parts.add_parser("growth", help="time for one more task than a hundred")
     more.add_argument("--times", type=int, default=200, help="tasks asked for")
     best = parts.add_parser("optimum", help="distance from the optimum of small sets")
     best.add_argument("--sets", type=int, default=210, help="over all utilisations")

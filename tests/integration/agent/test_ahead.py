@@ -68,9 +68,9 @@ def test_what_its_client_does_beside_its_jobs_leaves_them_alone(agent: AgentProc
     vision = StreamedTask(agent, "vision", 1, 9)
     vision.run_job()
     for _ in range(10):
-        beside = vision.client.begin(p.NO_ARENA, warmup=True)
+        warmup = vision.client.begin(p.NO_ARENA, warmup=True)
         vision.wait_ahead()
-        vision.client.end(beside)
+        vision.client.end(warmup)
         assert vision.run_job() >= SLOTS - 1
 
 

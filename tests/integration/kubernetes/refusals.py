@@ -2,7 +2,7 @@
 
     PYTHONPATH=cluster python -m tests.integration.kubernetes.refusals --write | --check
 
-refusals.yaml beside this file has the exact message of each, as a real API server gave it to
+refusals.yaml next to this file has the exact message of each, as a real API server gave it to
 kubectl; a test holds every message against a server, and tells the new one if it differs.
 docs/refusals.md is generated from cases and messages; `--check` needs no server.
 """

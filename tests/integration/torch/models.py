@@ -145,11 +145,11 @@ class Threaded(nn.Module):
         super().__init__()
         self.here = nn.Linear(64, 256)
         self.there = nn.Linear(256, 256)
-        self.beside = True
+        self.aside = True
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.here(x)
-        if not self.beside:
+        if not self.aside:
             return self._there(x)
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(self._there, x).result()

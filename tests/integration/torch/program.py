@@ -42,7 +42,7 @@ class Program:
         # A thread of a plain forward is not told to be plain; its part would become a job.
         threaded = self.plain["threaded"].model
         assert isinstance(threaded, Threaded)
-        threaded.beside = False
+        threaded.aside = False
 
     def report(self, check: str, fault: str | None) -> None:
         self._results.write(json.dumps({"check": check, "fault": fault}) + "\n")

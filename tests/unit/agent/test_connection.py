@@ -168,7 +168,7 @@ async def test_a_paused_connection_delivers_nothing_until_it_is_resumed() -> Non
     assert peer.messages == [p.Ended(1)]
     peer.connection.resume()
     await peer.until(lambda: len(peer.messages) == 2)
-    assert peer.quiet == [1, 2], "also behind what was delivered late"
+    assert peer.quiet == [1, 2], "also after what was delivered late"
     peer.end()
 
 

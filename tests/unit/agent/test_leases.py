@@ -187,7 +187,7 @@ def test_a_holder_that_is_no_job_is_told_once_that_others_wait() -> None:
     desk, told = Desk(), list[str]()
     ticket = desk.leases.ticket(1, Rank.WARMUP)
     ticket.wanted = lambda: told.append("wanted")
-    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("beside"))
+    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("meanwhile"))
     assert told == []
     desk.leases.block("restart")
     desk.ask("first", 2)
@@ -196,7 +196,7 @@ def test_a_holder_that_is_no_job_is_told_once_that_others_wait() -> None:
     desk.ask("second", 3)
     assert told == ["wanted"]
     desk.leases.release(ticket)
-    assert desk.granted == ["beside", "first"]
+    assert desk.granted == ["meanwhile", "first"]
     assert told == ["wanted"]
 
 
@@ -205,9 +205,9 @@ def test_one_that_is_granted_while_others_wait_is_told_at_once() -> None:
     holder = desk.ask("holder", 1)
     ticket = desk.leases.ticket(2, Rank.GUARANTEED)
     ticket.wanted = lambda: told.append("wanted")
-    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("beside"))
+    desk.leases.request(ticket, lambda _now_ns: desk.granted.append("meanwhile"))
     desk.ask("later", 3)
     assert told == []
     desk.leases.release(holder)
-    assert desk.granted == ["holder", "beside"]
+    assert desk.granted == ["holder", "meanwhile"]
     assert told == ["wanted"]

@@ -260,9 +260,9 @@ class Model:
 
     def leave_open(self, who: int) -> None:
         pair = self.pairs[who]
-        behind = self.own.get(who) or self.leases.ticket(0, Rank.GUARANTEED)
-        if self.leases.may_leave_open(behind) and pair.lease.open(self.jobs[who], ARENA):
-            self.leases.leave_open(pair.lease, behind)
+        after = self.own.get(who) or self.leases.ticket(0, Rank.GUARANTEED)
+        if self.leases.may_leave_open(after) and pair.lease.open(self.jobs[who], ARENA):
+            self.leases.leave_open(pair.lease, after)
 
     def step(self, who: int) -> None:
         """What a client does next."""

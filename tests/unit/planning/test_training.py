@@ -63,8 +63,8 @@ def test_its_longest_section_blocks_and_no_more_of_a_step() -> None:
 
 def test_a_task_with_a_deadline_holds_as_it_does_alone_but_for_that_section() -> None:
     hard = task("hard", 100, 60, 20)
-    alone, beside = admitted([hard], 30), admitted([hard, training(1)], 30)
-    assert alone.plans[0].resident_extents == beside.plans[0].resident_extents
+    alone, together = admitted([hard], 30), admitted([hard, training(1)], 30)
+    assert alone.plans[0].resident_extents == together.plans[0].resident_extents
 
 
 def test_without_a_measured_section_the_whole_step_blocks() -> None:

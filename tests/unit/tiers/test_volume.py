@@ -114,8 +114,8 @@ def test_another_extent_size_is_refused() -> None:
     Volume.open(medium, EXTENT_BYTES)
     with pytest.raises(OtherGeometry, match="extents of 65536 bytes, not 131072"):
         Volume.open(medium.reopened(), 2 * EXTENT_BYTES)
-    anew = Volume.make(medium.reopened(), 2 * EXTENT_BYTES)
-    assert anew.geometry.extent_bytes == 2 * EXTENT_BYTES
+    again = Volume.make(medium.reopened(), 2 * EXTENT_BYTES)
+    assert again.geometry.extent_bytes == 2 * EXTENT_BYTES
 
 
 def test_a_medium_that_has_shrunk_is_refused_and_one_that_has_grown_is_not() -> None:
@@ -144,9 +144,9 @@ def test_a_store_made_anew_forgets_every_record() -> None:
     volume.write_record(3, STORED)
     medium.content[0] ^= 1
     medium.content[volume.geometry.last_block] ^= 1
-    anew = Volume.make(medium.reopened(), EXTENT_BYTES)
-    assert {record.state for _, record in anew.scan()} == {SlotState.FREE}
-    assert anew.torn_records == 1
+    again = Volume.make(medium.reopened(), EXTENT_BYTES)
+    assert {record.state for _, record in again.scan()} == {SlotState.FREE}
+    assert again.torn_records == 1
 
 
 def test_a_slot_is_in_its_newest_state_and_in_the_one_before_if_that_is_torn() -> None:

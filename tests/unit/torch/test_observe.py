@@ -99,11 +99,11 @@ def test_weights_outside_of_arenas_are_pinned_layers_of_one_more(
 ) -> None:
     seen = nn.Linear(8, 16).eval()
     kept = seen.weight.detach()  # who knows what the program does to it
-    beside = nn.Linear(8, 16).eval()
+    other = nn.Linear(8, 16).eval()
     with torch.inference_mode():
         for _ in range(6):
             seen(torch.ones(2, 8))
-            beside(torch.ones(2, 8))
+            other(torch.ones(2, 8))
     backend = process.process().backend
     assert backend is not None
     backend.finish()

@@ -98,9 +98,9 @@ def _loading() -> Iterator[Behaviour]:
     yield _does("SEAL first", _says("Seal"))
     yield _does("SEAL of nothing", _reserve(4), _says("Seal"))
     yield _does("SEAL twice", _says("Seal"), load=4)
-    for behind in ("Seal", "Free"):
-        steps = _reserve(), _says("Store", length=EXTENT), _says(behind)
-        yield _does(f"STORE, {behind}", *steps, together=True)
+    for following in ("Seal", "Free"):
+        steps = _reserve(), _says("Store", length=EXTENT), _says(following)
+        yield _does(f"STORE, {following}", *steps, together=True)
     for count, first, end in ((1, 0, 4), (1, 0, _HUGE[1]), (1, 3, 0), (8000, 0, 3), (8000, 3, 0)):
         yield f"SEAL {count} layers {first}-{end}", _seals(count, first, end)
     yield _does("FREE, JOB_BEGIN", _says("Free"), _begin(arena=0), load=4, together=True)
@@ -151,10 +151,10 @@ def _jobs() -> Iterator[Behaviour]:
     give_away = _says("Yield", job=1, arena=0)
     yield _does("REWIND first", rewind)
     yield _does("REWIND without an arena", _begin(), rewind)
-    for behind in (rewind, _end(), free, give_away, _begin(2)):
-        name = behind[0]
-        yield _does(f"REWIND, {name}", _begin(arena=0), rewind, behind, load=16)
-        yield f"REWIND, {name} in a job at once", _in_a_job(rewind, behind)
+    for following in (rewind, _end(), free, give_away, _begin(2)):
+        name = following[0]
+        yield _does(f"REWIND, {name}", _begin(arena=0), rewind, following, load=16)
+        yield f"REWIND, {name} in a job at once", _in_a_job(rewind, following)
     yield _does("REWIND 20 times", _begin(arena=0), *[rewind] * 20, load=16)
     yield _does("YIELD first", give_away)
     yield _does("YIELD unasked", _begin(arena=0), give_away, load=8)
