@@ -514,7 +514,7 @@ static void read_by_distance(uint32_t slot) {
     OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
     OK(cuModuleGetFunction(&by_distance, module, "sim_gemm_offsets"));
     OK(cuMemAlloc(&table, sizeof distances));
-    OK(cuMemcpyHtoD(table, distances, sizeof distances));
+    upload(table, distances, sizeof distances);
     uint64_t count = TABLE;
     uint64_t bytes = TABLE_BYTES;
     uint64_t in = (uint64_t)(uintptr_t)(task.results + 256);

@@ -30,6 +30,8 @@ void kit_machine(const char *const *settings);
 CUcontext kit_device(int device);
 /* A function of a freshly loaded module of the current context. */
 CUfunction kit_function(const char *name);
+/* Copies from pageable memory: the bytes have arrived for every stream when it returns. */
+void kit_upload(CUdeviceptr to, const void *from, size_t bytes);
 void kit_launch(CUfunction function, CUstream stream, void **parameters);
 
 /* Free bytes of the current device. */
