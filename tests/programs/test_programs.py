@@ -14,7 +14,7 @@ EXCHANGES = (168, 233, 236, 240, 385, 439, 505, 591, 662, 848, 851, 1480, 1570, 
 """They exchange or resize tensors, or save weights while jobs run."""
 THREADS = (181, 920, 1085, 1237)
 """Their jobs run in threads that have computed nothing before; one has a tensor without memory."""
-ADDRESSES = (1025, 1105, 1225, 1255, 1305, 1335, 1515, 2335, 2415)
+ADDRESSES = (1025, 1105, 1225, 1525, 1305, 1335, 1515, 2335, 2415)
 """Code that PyTorch does not know keeps the address of a weight of theirs."""
 PROGRAMS = (*range(110), *EXCHANGES, *THREADS, *ADDRESSES)
 """`python -m tests.programs --count 10000` runs as many as one likes."""

@@ -30,6 +30,7 @@ from typing import Protocol
 import torch
 
 from tierline_torch.belonging import computed_s, sleeps
+from tierline_torch.training.running import optimizing, runs
 from tierline_torch.training.state import Keeps
 
 BETWEEN_S = 0.02
@@ -105,13 +106,13 @@ class Steps:
         """One of its backwards has ended."""
         self._graph = -1
         """The number of the backward that was seen last."""
-        self._optimizers: set[int] = set()
-        """Ids of those whose step is in progress; one that raised stays until its next step."""
+        self._optimizers: dict[int, int] = {}
+        """Ids of those whose step is in progress, with its thread; one that raised may be there."""
         self._between_s: float | None = None
         """Since when nothing of the step runs."""
         self._passed_s = 0.0
-        """When a gate was passed last, and by which thread."""
-        self._thread = 0
+        """When a gate was passed last, and by which thread (the kernel's number, and Python's)."""
+        self._thread = self._ident = 0
         self._optimizes = False
         """Whether an optimizer of PyTorch's has made a step."""
         self._watched = threading.Event()
@@ -131,7 +132,7 @@ class Steps:
     def forward_begins(self, module: torch.nn.Module, *, trains: bool) -> None:
         """An outermost forward is called. Raises TierlineError."""
         with self._lock:
-            inside = bool(self._optimizers) or in_backward()  # a closure, or computed once more
+            inside = self._is_optimizing() or in_backward()  # a closure, or computed once more
             if trains and not inside:
                 self.forwards += 1
                 if self.forwards == _MANY and not self.number:
@@ -149,7 +150,7 @@ class Steps:
     def forward_ends(self) -> None:
         """It is over, whatever came of it. Raises TierlineError."""
         with self._lock:
-            if in_backward() or self._optimizers:
+            if in_backward() or self._is_optimizing():
                 return
             if self._open:
                 self._between_s = time.monotonic()
@@ -166,6 +167,7 @@ class Steps:
                 self._turn.take()
                 self._watch()
             self._passed_s, self._thread = time.monotonic(), threading.get_native_id()
+            self._ident = threading.get_ident()
 
     def node(self, _gradients: object) -> None:
         """A node of autograd runs next. Raises TierlineError."""
@@ -182,29 +184,39 @@ class Steps:
     def _backward_ends(self) -> None:
         with self._lock:
             self._backward = True
-            if not self._optimizers:
+            if not self._is_optimizing():
                 self._between_s = time.monotonic()
 
     def optimizer_begins(self, optimizer: object) -> None:
         """An optimizer makes a step. Raises TierlineError."""
         with self._lock:
             self._begin()
-            self._optimizers.add(id(optimizer))
+            self._optimizers[id(optimizer)] = threading.get_ident()
             self.gate()
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has made it, which ends the step. Raises TierlineError, or SystemExit at the last."""
         with self._lock:
-            self._optimizers.discard(id(optimizer))
+            self._optimizers.pop(id(optimizer), None)
             self._optimizes = True
             self.keeps.see_optimizer(optimizer)
-            if self._optimizers:
+            if self._is_optimizing(besides=1):
                 return  # one that calls another
             if self._backward or not self.forwards:
                 self._end()
             else:  # another one for the same backward
                 self._turn.give_back()
                 self._open, self._between_s = False, None
+
+    def _is_optimizing(self, besides: int = 0) -> bool:
+        """Whether an optimizer makes a step, in addition to so many of this thread."""
+        here = threading.get_ident()
+        self._optimizers = {
+            key: thread
+            for key, thread in self._optimizers.items()
+            if optimizing(thread) > (besides if thread == here else 0)
+        }
+        return bool(self._optimizers)
 
     # -- begin and end
 
@@ -245,6 +257,8 @@ class Steps:
                     continue
                 now_s = time.monotonic()
                 between_s, passed_s = self._between_s, self._passed_s
+                if between_s is None and now_s - passed_s >= BETWEEN_S and not runs(self._ident):
+                    between_s = passed_s  # it was left by an exception
                 if between_s is not None:
                     if now_s - between_s >= BETWEEN_S:
                         self._turn.give_back()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -146,6 +147,45 @@ def test_two_optimizers_after_one_backward_are_one_step(training: Training) -> N
             one.step()
         assert not training.holds()
     assert training.ended == ["ends 1", "ends 2"]
+
+
+class _RaisingError(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        raise ArithmeticError(f"not a number: {closure}")
+
+
+def test_an_optimizer_that_raises_is_over_for_the_next_one(training: Training) -> None:
+    model = nn.Linear(4, 4)
+    failing = _RaisingError(model.parameters(), lr=0.1)
+    other = torch.optim.SGD(model.parameters(), lr=0.1)
+    training.call(model, torch.ones(2, 4)).sum().backward()
+    with pytest.raises(ArithmeticError):
+        failing.step()
+    assert training.turn.given_back.wait(_TIMEOUT_S)
+    for _ in range(2):
+        training.call(model, torch.ones(2, 4)).sum().backward()
+        other.step()
+    assert training.steps.number == 2
+    assert not training.turn.held
+
+
+def test_a_backward_that_raises_gives_the_device_back(training: Training) -> None:
+    model = nn.Linear(4, 4)
+    outputs = training.call(model, torch.ones(2, 4))
+
+    def fail(_gradient: torch.Tensor) -> None:
+        raise ArithmeticError("not a number")
+
+    outputs.register_hook(fail)
+    with pytest.raises(ArithmeticError):
+        outputs.sum().backward()
+    training.turn.given_back.clear()
+    held = training.turn.held
+    begun = time.monotonic()
+    while training.turn.held and time.monotonic() < begun + _TIMEOUT_S:
+        pass  # it computes, and nothing of it is the step's
+    assert held
+    assert not training.turn.held
 
 
 def test_a_closure_runs_inside_the_step(training: Training) -> None:
