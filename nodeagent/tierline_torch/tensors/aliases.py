@@ -5,6 +5,9 @@ tensors, arrays or capsules over the same bytes, through which the program may w
 does not count the owners of memory that it did not allocate: a loaded file has none that writes, an
 array may. Only for such storages Python's collector is asked what has that memory.
 
+On `cpu` a weight that is a part of its storage stays, too: by that storage a program reaches the
+rest (`untyped_storage`, `as_strided`, a flat buffer that it takes back).
+
 Invariant: `seen_by_others` may name a weight that nobody else sees, and leaves out none that a
 tensor, an array or a buffer of Python sees. Blind: owners that only C code holds.
 """
@@ -50,7 +53,8 @@ def seen_by_others(weights: Sequence[Weight]) -> set[int]:
         storage, known = one.storage, len(viewers[one.storage._cdata]) + 1
         one.uses = uses(storage)
         on_host = storage.device.type == "cpu"  # on a GPU all count as shared
-        if one.uses > known or (on_host and storage.is_shared()):
+        part = one.start > 0 or one.end < storage.nbytes()
+        if one.uses > known or (on_host and (storage.is_shared() or part)):
             seen.add(index)
         elif on_host and not storage.resizable():  # not of PyTorch's allocator
             foreign.append(index)
