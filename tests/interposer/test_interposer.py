@@ -30,7 +30,7 @@ from tests.native_builds import (
 
 HERE = Path(__file__).parent
 SOURCE = ROOT / "nodeagent" / "native" / "interposer"
-LOADING = ROOT / "nodeagent" / "native" / "src" / "loading"
+LIBC = ROOT / "nodeagent" / "native" / "src" / "libc"
 AROUND = re.compile(r"^(?:(?:TRANSFER|HELD|AROUND)\(\w+, |CHANGED\()(\w+)[,)]", re.MULTILINE)
 """Functions of the C library that ours stand around."""
 RUNTIMES = {"plain": [], "address": ["libasan.so", "libubsan.so"], "thread": ["libtsan.so"]}
@@ -275,7 +275,7 @@ def test_the_library_exports_hooks_and_its_api_only() -> None:
     names = {line.split()[-1].split("@")[0] for line in listing.splitlines()}
     table = (SOURCE / "src" / "driver" / "hooks.h").read_text(encoding="utf-8")
     hooks = set(re.findall(r"^(?:int|struct \w+) ((?:cu|nvml)\w+)\(", table, re.MULTILINE))
-    transfers = {name for file in LOADING.glob("*.c") for name in AROUND.findall(file.read_text())}
+    transfers = {name for file in LIBC.glob("*.c") for name in AROUND.findall(file.read_text())}
     other = names - hooks - transfers
     assert hooks | transfers <= names
     assert len(transfers) > 30
