@@ -1,8 +1,8 @@
 /* Bytes that the library itself brings to the GPU, on a stream of its own.
  *
  * Calls that copy from memory that is not page-locked return before the bytes have arrived, and
- * while other processes work each of their pieces waits for a turn. So the memory that bytes come from
- * is page-locked where that can be, and the call waits for its stream.
+ * while other processes work each of their pieces waits for a turn. So the memory that bytes come
+ * from is page-locked where that can be, and the call waits for its stream.
  *
  * Invariant: a copy has ended when its call returns, whatever memory it reads; a call does nothing
  * but copy on that stream and wait for it, which no capture of the program's forbids.
