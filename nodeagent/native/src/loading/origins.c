@@ -162,24 +162,36 @@ static void let_go(tierline_client *client, uint32_t index, uint32_t extent) {
     }
 }
 
+/* The part of a weight, from byte `done` of it on, that lies in one extent. */
+struct part {
+    uint32_t extent;
+    uint64_t offset; /* in the arena */
+    uint64_t length;
+};
+
+static struct part part_at(const struct tl_arena *arena, const struct origin *origin,
+                           uint64_t done) {
+    uint64_t offset = origin->offset + done;
+    uint32_t extent = (uint32_t)(offset / arena->extent_bytes);
+    uint64_t room = (extent + 1) * arena->extent_bytes - offset;
+    uint64_t left = origin->bytes - done;
+    return (struct part){extent, offset, room < left ? room : left};
+}
+
 static int copy_weight(tierline_client *client, uint32_t index, const struct origin *origin,
                        uint8_t *into) {
     const struct tl_arena *arena = &client->arenas[index];
-    uint64_t done = 0;
-    while (done < origin->bytes) {
-        uint64_t offset = origin->offset + done;
-        uint32_t extent = (uint32_t)(offset / arena->extent_bytes);
-        uint64_t length = (extent + 1) * arena->extent_bytes - offset;
-        length = length < origin->bytes - done ? length : origin->bytes - done;
-        int code = hold(client, index, extent);
-        if (code != 0) {
-            return code;
+    int code = 0;
+    for (uint64_t done = 0; done < origin->bytes && code == 0;) {
+        struct part part = part_at(arena, origin, done);
+        code = hold(client, index, part.extent);
+        if (code == 0) {
+            memcpy(into + done, arena->base + part.offset, part.length);
+            let_go(client, index, part.extent);
         }
-        memcpy(into + done, arena->base + offset, length);
-        let_go(client, index, extent);
-        done += length;
+        done += part.length;
     }
-    return 0;
+    return code;
 }
 
 /* With the lock. `copy` lies on its page as the origin does on its own. What code has written to
@@ -240,10 +252,6 @@ static int open_closed(tierline_client *client, uint32_t arena, const struct ori
     return code;
 }
 
-static bool needs_opening(const struct origin *origin, bool writing) {
-    return origin->state == CLOSED || (origin->state == READ && writing);
-}
-
 static int make_writable(const struct table *owner, const struct origin *seen) {
     sigset_t kept;
     enter(&kept);
@@ -251,7 +259,7 @@ static int make_writable(const struct table *owner, const struct origin *seen) {
     bool failed = false;
     if (origin != NULL && origin->state == READ) {
         failed = !protect_pages(origin, PROT_READ | PROT_WRITE);
-        origin->state = WRITTEN;
+        origin->state = failed ? READ : WRITTEN;
     }
     leave(&kept);
     return failed ? tl_fail_errno(TIERLINE_E_SYSTEM, "making a weight writable") : 0;
@@ -268,41 +276,38 @@ static int open_origin(const struct table *owner, const struct origin *seen, boo
                                  : make_writable(owner, seen);
 }
 
-bool tl_origins_touch(uintptr_t address, bool writing, int *code) {
+/* Opens the lowest origin in whose whole pages a byte of [begin, end) lies, if it needs that: 0 or
+ * a code. Returns the end of these pages; 0: there is none. */
+static uintptr_t open_first(uintptr_t begin, uintptr_t end, bool writing, int *code) {
     *code = 0;
-    if (!tl_origins_may_hold(address, address + 1)) {
-        return false;
+    if (!tl_origins_may_hold(begin, end)) {
+        return 0;
     }
     sigset_t kept;
     enter(&kept);
     struct table *table = NULL;
-    const struct origin *origin = find(address, address + 1, &table);
+    const struct origin *origin = find(begin, end, &table);
     struct table owner = origin != NULL ? *table : (struct table){0};
     struct origin seen = origin != NULL ? *origin : (struct origin){0};
     leave(&kept);
-    if (origin != NULL && needs_opening(&seen, writing)) {
+    if (origin == NULL) {
+        return 0;
+    }
+    if (seen.state == CLOSED || (seen.state == READ && writing)) {
         *code = open_origin(&owner, &seen, writing);
     }
-    return origin != NULL;
+    return end_page(&seen);
+}
+
+bool tl_origins_touch(uintptr_t address, bool writing, int *code) {
+    return open_first(address, address + 1, writing, code) != 0;
 }
 
 int tl_origins_touch_all(uintptr_t begin, uintptr_t end, bool writing) {
     int code = 0;
-    while (code == 0 && begin < end && tl_origins_may_hold(begin, end)) {
-        sigset_t kept;
-        enter(&kept);
-        struct table *table = NULL;
-        const struct origin *origin = find(begin, end, &table);
-        struct table owner = origin != NULL ? *table : (struct table){0};
-        struct origin seen = origin != NULL ? *origin : (struct origin){0};
-        leave(&kept);
-        if (origin == NULL) {
-            break;
-        }
-        if (needs_opening(&seen, writing)) {
-            code = open_origin(&owner, &seen, writing);
-        }
-        begin = end_page(&seen);
+    while (code == 0 && begin < end) {
+        uintptr_t past = open_first(begin, end, writing, &code);
+        begin = past != 0 ? past : end;
     }
     return code;
 }
@@ -411,17 +416,15 @@ static bool each_written(tierline_client *client, uint32_t index, const struct o
                          bool copies) {
     const struct tl_arena *arena = &client->arenas[index];
     bool any = false;
-    for (uint64_t done = 0, length; done < origin->bytes; done += length) {
-        uint64_t offset = origin->offset + done;
-        uint32_t extent = (uint32_t)(offset / arena->extent_bytes);
-        length = (extent + 1) * arena->extent_bytes - offset;
-        length = length < origin->bytes - done ? length : origin->bytes - done;
-        if (is_written(client, index, extent)) {
+    for (uint64_t done = 0; done < origin->bytes;) {
+        struct part part = part_at(arena, origin, done);
+        if (is_written(client, index, part.extent)) {
             any = true;
             if (copies) { /* a written extent stays readable */
-                memcpy(at(origin->address + done), arena->base + offset, length);
+                memcpy(at(origin->address + done), arena->base + part.offset, part.length);
             }
         }
+        done += part.length;
     }
     return any;
 }
