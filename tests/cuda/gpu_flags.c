@@ -9,6 +9,7 @@
 
 #include "gpu_kit.h"
 #include "simcuda.h"
+#include "simcuda_upload.h"
 
 enum { BYTES = 1 << 20, WORDS = BYTES / 8, WAYS = 20, LOOKS = 4, CROWD = 150 };
 
@@ -48,7 +49,7 @@ static void prepare(void) {
     for (uint64_t i = 0; i < WORDS; i++) {
         shadow[i] = i * 0x9e3779b97f4a7c15U;
     }
-    upload(object, shadow, BYTES);
+    OK(simcuda_upload(object, shadow, BYTES));
 }
 
 static void check_object(void) {

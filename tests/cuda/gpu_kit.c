@@ -146,11 +146,6 @@ uint64_t begin(struct task *task) {
     return job;
 }
 
-void upload(CUdeviceptr to, const void *from, size_t bytes) {
-    OK(cuMemcpyHtoD(to, from, bytes));
-    OK(cuStreamSynchronize(NULL));
-}
-
 tierline_job_stats end(struct task *task, uint64_t job) {
     tierline_job_stats stats;
     OK(tierline_job_end(task->client, job, 0));

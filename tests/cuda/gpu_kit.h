@@ -44,10 +44,6 @@ struct task {
 /* Initialises the driver and makes the primary context of device 0 current. */
 CUcontext use_gpu(void);
 
-/* Copies bytes from pageable memory, which have arrived for every stream when it returns: the
- * driver's call returns before that. */
-void upload(CUdeviceptr to, const void *from, size_t bytes);
-
 /* Connects, and seals an arena of `extents` whose weights are read in the order in which they lie.
  * The seed decides sizes and bytes. */
 void load(struct task *task, const char *socket, uint32_t arena, uint32_t extents, uint64_t seed);

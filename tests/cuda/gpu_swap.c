@@ -9,6 +9,7 @@
 
 #include "gpu_kit.h"
 #include "simcuda.h"
+#include "simcuda_upload.h"
 
 enum { OBJECTS = 7, STREAMS = 3, MIB = 1 << 20 };
 
@@ -95,7 +96,7 @@ static void write_object(struct object *object, uint32_t way) {
         OK(cuLaunchKernel(fill, 1, 1, 1, 1, 1, 1, 0, streams[2], parameters, NULL));
         OK(cuStreamSynchronize(streams[2]));
     } else if (way % 3 == 1) {
-        upload(object->address, object->shadow, object->bytes);
+        OK(simcuda_upload(object->address, object->shadow, object->bytes));
     } else {
         OK(cuMemcpyHtoDAsync(object->address, object->shadow, object->bytes, streams[1]));
         OK(cuStreamSynchronize(streams[1]));

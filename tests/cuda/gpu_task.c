@@ -9,6 +9,7 @@
 
 #include "gpu_kit.h"
 #include "simcuda.h"
+#include "simcuda_upload.h"
 
 static struct task task;
 static const char *socket_path;
@@ -514,7 +515,7 @@ static void read_by_distance(uint32_t slot) {
     OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
     OK(cuModuleGetFunction(&by_distance, module, "sim_gemm_offsets"));
     OK(cuMemAlloc(&table, sizeof distances));
-    upload(table, distances, sizeof distances);
+    OK(simcuda_upload(table, distances, sizeof distances));
     uint64_t count = TABLE;
     uint64_t bytes = TABLE_BYTES;
     uint64_t in = (uint64_t)(uintptr_t)(task.results + 256);
@@ -596,7 +597,7 @@ static void tables_of_the_host(void) {
         check(&task, 0, task.count, NULL);
         HOLDS(end(&task, job).fetched_bytes == 0);
     }
-    upload(made.table, addresses, sizeof addresses);
+    OK(simcuda_upload(made.table, addresses, sizeof addresses));
     for (int i = 0; i < 3; i++) {
         pass_with_table(&made);
     }
@@ -646,7 +647,7 @@ static void tables_in_graphs(void) {
         HOLDS(result == (i == 0 ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS));
         OK(cuStreamEndCapture(stream, &graph));
         OK(cuGraphDestroy(graph));
-        upload(made.table, addresses, sizeof addresses);
+        OK(simcuda_upload(made.table, addresses, sizeof addresses));
     }
     pass_with_table(&made);
 }

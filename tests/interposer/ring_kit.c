@@ -8,6 +8,7 @@
 #include "launches/gate.h"
 #include "launches/observer.h"
 #include "simcuda.h"
+#include "simcuda_upload.h"
 
 enum {
     RESIDENT = 3, /* extents 0, 4 and 8 */
@@ -62,12 +63,6 @@ static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle) {
     OK(cuMemSetAccess(address, EXTENT, &access, 1));
 }
 
-/* An extent's bytes, which have arrived for every stream when it returns. */
-static void upload(CUdeviceptr to, const unsigned char *from) {
-    OK(cuMemcpyHtoD(to, from, EXTENT));
-    OK(cuStreamSynchronize(NULL));
-}
-
 static void make_arena(void) {
     content = malloc((size_t)EXTENTS * EXTENT);
     CHECK(content != NULL);
@@ -87,7 +82,7 @@ static void make_arena(void) {
         CUdeviceptr address = base + (CUdeviceptr)x * EXTENT;
         if (is_resident(x)) {
             map(address, create());
-            upload(address, content + (size_t)x * EXTENT);
+            OK(simcuda_upload(address, content + (size_t)x * EXTENT, EXTENT));
         } else {
             map(address, slot_memory[streamed_below(x) % slots]);
         }
@@ -233,7 +228,7 @@ void fetch(uint32_t weight) {
         OK(cuMemUnmap(address, EXTENT));
         private_memory[x] = create();
         map(address, private_memory[x]);
-        upload(address, content + (size_t)x * EXTENT);
+        OK(simcuda_upload(address, content + (size_t)x * EXTENT, EXTENT));
         job.fetched++;
     }
 }

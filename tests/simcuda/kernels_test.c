@@ -60,7 +60,7 @@ static void axpy_by_three_ways_of_passing(void) {
     }
     OK(cuMemAlloc(&x, sizeof values));
     OK(cuMemAlloc(&y, sizeof values));
-    kit_upload(x, values, sizeof values);
+    OK(simcuda_upload(x, values, sizeof values));
     OK(cuMemsetD32(y, 0, COUNT));
     kit_launch(kit_function("sim_axpy"), NULL, (void *[]){&y, &x, &a, &count});
 
@@ -118,10 +118,10 @@ static void gemms_hash_what_they_read(void) {
     OK(cuMemAlloc(&in, 8));
     OK(cuMemAlloc(&out, 24));
     OK(cuMemAlloc(&arrays, 16));
-    kit_upload(weights, bytes, sizeof bytes);
-    kit_upload(in, &seed, 8);
+    OK(simcuda_upload(weights, bytes, sizeof bytes));
+    OK(simcuda_upload(in, &seed, 8));
     uint64_t addresses[2] = {weights, weights + BYTES};
-    kit_upload(arrays, addresses, sizeof addresses);
+    OK(simcuda_upload(arrays, addresses, sizeof addresses));
     uint64_t second = out + 8;
     uint64_t third = out + 16;
     kit_launch(kit_function("sim_gemm_like"), NULL,

@@ -96,11 +96,6 @@ CUfunction kit_function(const char *name) {
     return function;
 }
 
-void kit_upload(CUdeviceptr to, const void *from, size_t bytes) {
-    OK(cuMemcpyHtoD(to, from, bytes));
-    OK(cuStreamSynchronize(NULL));
-}
-
 void kit_launch(CUfunction function, CUstream stream, void **parameters) {
     OK(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "simcuda.h"
+#include "simcuda_upload.h"
 
 /* Ends the program with the place and the reason. */
 _Noreturn void kit_fail(const char *file, int line, const char *text, const char *reason);
@@ -30,8 +31,6 @@ void kit_machine(const char *const *settings);
 CUcontext kit_device(int device);
 /* A function of a freshly loaded module of the current context. */
 CUfunction kit_function(const char *name);
-/* Copies from pageable memory: the bytes have arrived for every stream when it returns. */
-void kit_upload(CUdeviceptr to, const void *from, size_t bytes);
 void kit_launch(CUfunction function, CUstream stream, void **parameters);
 
 /* Free bytes of the current device. */

@@ -77,7 +77,7 @@ static int role_client(int socket) {
         uint64_t seed = (uint64_t)round + 1;
         kit_receive(socket, &go, 1);
         OK(cuMemsetD8(chain, 0, 8ULL * (EXTENTS + 1)));
-        kit_upload(chain, &seed, 8);
+        OK(simcuda_upload(chain, &seed, 8));
         if (round == 0) {
             client_enqueue(stream, gemm, arena, chain, flags);
         } else {
