@@ -39,6 +39,9 @@ OTHERS = "other weights, or an error, in most of the jobs that were watched"
 _MOST_JOBS = 12
 """So many jobs from which nothing follows are enough to leave a site resident."""
 
+MOST_ENTRIES = 4096 - 64
+"""Of an arena; a profile holds 4,096 layers in all, some of which are what stays outside."""
+
 Claimed = Callable[[torch.nn.Parameter], bool]
 """Whether a parameter is in the arena of another site."""
 
@@ -123,6 +126,10 @@ class Course:
         if kept and self._runs:
             weights = [self._weights[index] for index in kept]
             contents = arrange(weights, self._judge(kept)[0], names)
+            if len(contents.entries) > MOST_ENTRIES:
+                many = f"more layers than a profile holds ({len(contents.entries):,})"
+                stays[many] = stays.get(many, 0) + contents.size_bytes
+                contents = None
         known = self._workspace_known or not self._runs
         return Lesson(contents, self._workspace(models), stays, names, workspace_known=known)
 
