@@ -9,6 +9,7 @@ from torch import nn
 from tierline_torch.arenas.selection import Run
 from tierline_torch.calls import Gate, _call, invoking
 from tierline_torch.learning.module_recorder import ModuleRecorder
+from tierline_torch.tensors.operators import cover
 from tierline_torch.tensors.weights import collect
 
 
@@ -19,6 +20,7 @@ class Recorded(Gate):
 
 def record(model: nn.Module, *args: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     """Weights by name, with the names of the modules that read them ("" is outside)."""
+    cover()
     recorder = ModuleRecorder()
     monkeypatch.setattr(nn.Module, "__call__", _call)
     names = {id(module): name or "root" for name, module in model.named_modules()}
