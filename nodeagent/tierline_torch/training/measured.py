@@ -115,8 +115,9 @@ class Measured:
     def pass_gate(self) -> None:
         """Others could have it here."""
         self._note()
-        if self._turn is not None:
-            self._turn.pass_gate()
+        if self._turn is not None:  # at each: what it may keep the device for is a section's limit
+            self._turn.give_back()
+            self._take_turn(self._turn)
         self._since_s = time.perf_counter()
 
     def _note(self) -> None:
