@@ -117,9 +117,10 @@ def _not_comparable(job: JobRecord, answers: frozenset[str], reference: Referenc
                 "without Tierline its weights differ from one start to the next; seed them, or "
                 "load them from a file"
             )
+        unseeded = "" if digests else "weights that are not seeded, "
         return (
             "without Tierline, too, it gave different outputs for one input: it has a state, "
-            "random numbers, or several models"
+            f"random numbers, {unseeded}or several models"
         )
     if reference.seen_in(job.input_digest) >= ENOUGH_RUNS:
         return ""

@@ -130,6 +130,13 @@ def test_a_job_that_raised_is_not_said_to_show_nothing() -> None:
     assert outputs.why.startswith("their models raised an exception")
 
 
+@pytest.mark.parametrize(("digest", "may"), [("", True), ("the same", False)])
+def test_what_is_not_known_of_weights_is_not_said(digest: str, *, may: bool) -> None:
+    runs = [PlainRun({"0": frozenset({str(n)})}, digest) for n in range(2)]
+    outputs = judge(records([("0", "2")]), Reference(runs))
+    assert ("weights that are not seeded" in outputs.why) is may
+
+
 def test_weights_that_differ_from_start_to_start_are_named() -> None:
     runs = [PlainRun({"0": frozenset({str(n)})}, f"weights {n}") for n in range(2)]
     outputs = judge(records([("0", "2")]), Reference(runs))
