@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from tierline_api.schema.quantities import format_quantity
+from tierline_api.schema.quantities import format_quantity, size_for_people
 from tierline_cli.cluster.access import Cluster
 from tierline_cli.cluster.options import (
     cluster_options,
@@ -79,7 +79,7 @@ def _plan(task: TaskView, plan: PlanView) -> Iterator[tuple[str, str]]:
     parts = [
         f"{format_quantity(resident)} resident",
         f"{format_quantity(ring)} ring",
-        f"{format_quantity(plan.workspace_bytes)} workspace",
+        f"{size_for_people(plan.workspace_bytes)} workspace",
     ]
     yield "fast memory", ", ".join(parts)
     streamed = (plan.extents - plan.resident_extents) * plan.extent_bytes

@@ -22,7 +22,7 @@ from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.plan import MAX_EXTENTS, Home, Plan, Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import OverBudget, SwapPolicy, WorkspacePolicy
-from tierline_api.schema.quantities import format_quantity
+from tierline_api.schema.quantities import format_quantity, size_for_people
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
@@ -70,9 +70,9 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     if trains and state_bytes + workspace_bytes > spec.memory.budget_bytes:
         raise QuestionError(
             f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} "
-            f"is less than a step needs: {format_quantity(state_bytes)} of parameters, gradients "
-            f"and optimizer state that stay, and {format_quantity(workspace_bytes)} that it "
-            f"allocates; write at least {format_quantity(state_bytes + workspace_bytes)}, or train "
+            f"is less than a step needs: {size_for_people(state_bytes)} of parameters, gradients "
+            f"and optimizer state that stay, and {size_for_people(workspace_bytes)} that it "
+            f"allocates; write at least {size_for_people(state_bytes + workspace_bytes)}, or train "
             "with a smaller batch"
         )
     needed = profile.spec.weight_bytes + workspace_bytes
@@ -81,7 +81,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         raise QuestionError(
             f"MemTask/{task.name}: spec.memory.budget {format_quantity(spec.memory.budget_bytes)} "
             "is less than its measured weights and workspace; "
-            f"write at least {format_quantity(needed)}"
+            f"write at least {size_for_people(needed)}"
         )
     shapes = [LayerShape(layer.bytes, layer.pinned, layer.arena) for layer in layers]
     layout = _laid_out(profile, shapes, extent_bytes)
@@ -147,8 +147,8 @@ def _wishes(
     if kept_bytes + workspace_bytes > budget_bytes:
         names = ", ".join(repr(wish.name) for wish in wishes if wish.kept)
         raise QuestionError(
-            f"{where}: {names} would keep {format_quantity(kept_bytes)} resident, which with a "
-            f"workspace of {format_quantity(workspace_bytes)} is more than the budget "
+            f"{where}: {names} would keep {size_for_people(kept_bytes)} resident, which with a "
+            f"workspace of {size_for_people(workspace_bytes)} is more than the budget "
             f"{format_quantity(budget_bytes)}; let fewer layers be Resident, or raise the budget"
         )
     return wishes

@@ -202,7 +202,7 @@ def test_what_no_plan_could_fulfil_is_no_question(objects: list[Object], said: s
 
 def test_resident_objects_beyond_the_budget_are_refused() -> None:
     asked = llama({"name": "layers.*", "policy": "Resident"}, spills=True, budget=1000)
-    with pytest.raises(QuestionError, match=r"'layers\.\*' would keep 1300 resident, which .* 1k"):
+    with pytest.raises(QuestionError, match=r"'layers\.\*' would keep 1Mi resident, which .* 1k"):
         asked.demand()
 
 
