@@ -24,6 +24,7 @@ def metadata() -> Path:
 FILES = {
     "job/main.py": REPOSITORY / "tests/devdax/inside/agent_streams.py",
     "job/tests/integration/agent": REPOSITORY / "tests/integration/agent",
+    "job/tests/nursery.py": REPOSITORY / "tests/nursery.py",
     "tierline/tierline_agent": REPOSITORY / "nodeagent/tierline_agent",
     "tierline/tierline_client": REPOSITORY / "nodeagent/tierline_client",
     "tierline/tierline_api": REPOSITORY / "crds/tierline_api",

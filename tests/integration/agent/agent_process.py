@@ -18,10 +18,14 @@ from random import Random
 from typing import Any
 from uuid import uuid4
 
+from tests import nursery
 from tests.integration.agent.raw_client import RawClient
+
+Process = nursery.Started | subprocess.Popen[bytes]
 
 EXTENT_BYTES = 64 << 10
 TIMEOUT_S = 120.0
+_ROOT = Path(__file__).parents[3]
 PATIENCE = {"TIERLINE_RECONNECT_S": "300"}
 """Of programs with an agent that starts again, on a busy machine; it has its own with them."""
 
@@ -39,7 +43,7 @@ class AgentProcess:
     """One agent's folders, its process now, and how to talk to it.
 
     `environment` is added to that of the agent and of the programs. `module` is the agent as it is
-    run, `errors` a descriptor for its log instead of the file.
+    run, `errors` a descriptor for its log instead of the file; a `fresh` one is no fork.
     """
 
     def __init__(
@@ -50,12 +54,14 @@ class AgentProcess:
         environment: Mapping[str, str] | None = None,
         module: str = "tierline_agent",
         errors: int | None = None,
+        fresh: bool = False,
         dram_bytes: int = 8 << 20,
         **settings: Any,
     ) -> None:
         self.folder = folder
         self.module = module
         self.errors = errors
+        self.fresh = fresh
         self.environment = {**os.environ, **PATIENCE, **(environment or {})}
         self.run_dir = folder / "run"
         self.config = folder / "agent.json"
@@ -78,7 +84,7 @@ class AgentProcess:
         }
         self._values = values
         self.config.write_text(json.dumps(values))
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self._clients: list[RawClient] = []
         self._programs: list[TaskProcess] = []
         self._following: list[NextAgent] = []
@@ -127,15 +133,14 @@ class AgentProcess:
         self.process = following.process
         following.await_words("ready in")
 
-    def _launch(self, config: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _launch(self, config: Path, environment: Mapping[str, str]) -> Process:
+        words = self.module, "--config", str(config)
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", self.module, "--config", str(config)],
-                stderr=log if self.errors is None else self.errors,
-                stdout=log,
-                env=environment,
-                cwd=Path(__file__).parents[3],
-            )
+            errors = log if self.errors is None else self.errors
+            if not self.fresh:
+                return nursery.start(*words, environment=environment, stderr=errors, stdout=log)
+            python = [sys.executable, "-m", *words]
+            return subprocess.Popen(python, cwd=_ROOT, env=environment, stderr=errors, stdout=log)
 
     def _answers(self) -> bool:
         assert self.process is not None
@@ -276,7 +281,7 @@ class AgentProcess:
 class NextAgent:
     """An agent that stands by; it writes to the log of the one that serves."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
     begin: int
     """Where in the log it begins."""
@@ -333,21 +338,10 @@ class TaskProcess:
         data = content(seed, extents, extent_bytes=kind.extent_bytes)
         self.expected = hashlib.sha256(data).hexdigest()
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    kind.module,
-                    str(socket_path),
-                    str(seed),
-                    str(extents),
-                ],
-                cwd=Path(__file__).parents[3],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+            self.process = nursery.start(
+                *(kind.module, str(socket_path), str(seed), str(extents)),
+                environment=environment,
                 stderr=errors,
-                text=True,
-                env=environment,
             )
 
     def tell(self, command: str) -> None:

@@ -25,6 +25,7 @@ def test_no_turn_grows_with_a_plan(tmp_path: Path) -> None:
     agent = AgentProcess(
         tmp_path,
         module=measured_agent.__name__,
+        fresh=True,
         fast_extents=EXTENTS,
         dram_bytes=256 << 20,
     )
