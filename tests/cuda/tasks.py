@@ -29,7 +29,7 @@ UNSEEN = {
 }
 """Those that end with a fault, and the kernel that reads where nobody can see it."""
 DIALOGUES = (
-    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable"),
+    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable", "reader"),
     *UNSEEN,
 )
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]

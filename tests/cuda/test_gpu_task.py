@@ -16,6 +16,8 @@ from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
 
+READERS = 30
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -56,6 +58,20 @@ def test_a_reader_that_nobody_can_see_ends_the_first_job_that_has_it(
     assert "found a weight's address by another way than its parameters" in said
     assert f"(the latest first): {UNSEEN[name]}" in said
     assert agent.task("vision")["reads_unseen"]
+
+
+def test_readers_from_numbers_are_right_or_loud(agent: AgentProcess) -> None:
+    """In the first job that launches them; `reader` checks the bytes."""
+    loud = 0
+    for number in range(READERS):
+        agent.register("vision", PLANS[list(PLANS)[number % len(PLANS)]])
+        late = {"SIMCUDA_LATE": str(number + 1), "SIMCUDA_CALLS_WAIT": str(number // 3 % 2)}
+        said = Task(agent, "plain", "gpu_task", "reader", READER=str(number), **late).held()
+        unseen = bool(agent.task("vision")["reads_unseen"])
+        assert ("found a weight's address by another way" in said) == unseen, (number, said)
+        loud += unseen
+        agent.forget_tasks()
+    assert 0 < loud < READERS, "each of both happens"
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

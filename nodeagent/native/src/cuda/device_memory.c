@@ -13,7 +13,6 @@
 #include "cuda/cuda.h"
 #include "cuda/upload.h"
 #include "entry/lifecycle.h"
-#include "launches/captures.h"
 #include "memory/ranges.h"
 #include "wire/error.h"
 
@@ -72,10 +71,11 @@ static int reserve(struct tl_arena *arena) {
     gpu->private = calloc(arena->extent_count, sizeof *gpu->private);
     gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
     gpu->hidden = calloc(arena->extent_count, sizeof *gpu->hidden);
+    gpu->unseen = calloc(arena->extent_count, sizeof *gpu->unseen);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
     if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->hidden == NULL ||
-                      gpu->resident == NULL || gpu->ring == NULL)) {
+                      gpu->unseen == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
@@ -99,6 +99,7 @@ static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->private);
     free(gpu->written);
     free(gpu->hidden);
+    free(gpu->unseen);
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);
@@ -372,27 +373,16 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     return 0;
 }
 
-int tl_device_hide(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    int code = 0;
-    for (uint32_t j = 0; j < arena->streamed_count && code == 0 && !captures_any(); j++) {
-        uint32_t extent = arena->stream_extent[j];
-        bool stays = j >= from && j < past;
-        if (!stays && !tl_extent_is_private(arena, extent) && !arena->on_device.hidden[extent]) {
-            code = change(arena, extent, 0, 0);
-        }
-    }
-    return code;
+int tl_device_hide(struct tl_arena *arena, uint32_t extent) {
+    const struct tl_device_arena *gpu = &arena->on_device;
+    bool stays = tl_extent_is_private(arena, extent) || gpu->unseen[extent] || gpu->hidden[extent];
+    return stays ? 0 : change(arena, extent, 0, 0);
 }
 
-int tl_device_show(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    int code = 0;
-    for (uint32_t j = from; j < past && j < arena->streamed_count && code == 0; j++) {
-        uint32_t extent = arena->stream_extent[j];
-        if (arena->on_device.hidden[extent]) {
-            code = change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
-        }
-    }
-    return code;
+int tl_device_show(struct tl_arena *arena, uint32_t extent) {
+    return arena->on_device.hidden[extent]
+               ? change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ)
+               : 0;
 }
 
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent) {

@@ -236,7 +236,6 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     if (code == 0 && tl_passing_copies(arena) >= arena->ring_slots) {
         code = drop_copies(arena);
     }
-    code = code == 0 ? tl_window_shut(client) : code;
     if (code != 0) {
         return code;
     }
@@ -333,6 +332,7 @@ int tl_gates_rewind(tierline_client *client) {
         code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
     }
     code = code == 0 ? tl_gates_go_to(client, tl_gates.arena) : code;
+    code = code == 0 ? tl_window_shut(client) : code;
     tl_lock_release(&tl_gates.lock);
     return code;
 }
