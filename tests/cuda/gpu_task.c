@@ -701,6 +701,49 @@ static void reader(void) {
     check(&task, 0, task.count, NULL);
 }
 
+/* Whether the driver gives these addresses to whoever wishes for them. */
+static bool is_given(uint64_t address, uint64_t bytes) {
+    CUdeviceptr given;
+    OK(cuMemAddressReserve(&given, bytes, 0, address, 0));
+    OK(cuMemAddressFree(given, bytes));
+    return given == address;
+}
+
+/* Where weights lay before they moved, nothing else comes to lie while they are in the arena; what
+ * the program still uses there is its own. Next to an arena lies nothing. */
+static void old_addresses(void) {
+    enum { MIB = 1 << 20 };
+    load_all();
+    CUdeviceptr moved;
+    CUdeviceptr used;
+    OK(cuMemAlloc(&moved, 8 * MIB));
+    OK(cuMemAlloc(&used, 4 * MIB));
+    OK(cuMemFree(moved));
+    HOLDS(is_given(moved, 8 * MIB));
+    tierline_place places[] = {{moved + 512, 3 * MIB}, {moved + 4 * MIB, 4 * MIB}, {used, MIB}};
+    OK(tierline_vacated(task.client, task.arena, places, 3));
+    for (uint64_t at = 0; at < 8 * MIB; at += 2 * MIB) {
+        HOLDS(!is_given(moved + at, 2 * MIB));
+    }
+    OK(cuMemsetD8(used, 1, 4 * MIB));
+    struct tables made = make_tables();
+    uint64_t old[TABLE];
+    for (uint32_t n = 0; n < TABLE; n++) {
+        old[n] = moved + n * 256 * 1024;
+    }
+    OK(simcuda_upload(made.table, old, sizeof old));
+    uint64_t size = extents * task.extent_bytes;
+    uint64_t base = task.weights[0].address - task.weights[0].offset;
+    HOLDS(!is_given(base - size, size));
+    HOLDS(!is_given(base + size, size));
+    uint64_t job = begin(&task);
+    pass(NULL);
+    read_by_table(&made, TABLE_SLOT);
+    faulted(tierline_job_end(task.client, job, 0));
+    HOLDS(tierline_vacated(task.client, 3, places, 1) == TIERLINE_E_STATE);
+    HOLDS(tierline_vacated(task.client, TIERLINE_MAX_ARENAS, places, 1) == TIERLINE_E_ARGUMENT);
+}
+
 /* Jobs that stream as they always did, until one makes a table, between jobs or within it. */
 static void tables_of_the_host(void) {
     load_all();
@@ -1173,6 +1216,7 @@ int main(int argc, char **argv) {
         {"unseen_later", unseen_later},
         {"unseen_between", unseen_between},
         {"reader", reader},
+        {"old_addresses", old_addresses},
         {"tables_of_the_host", tables_of_the_host},
         {"tables_within_a_job", tables_within_a_job},
         {"tables_word_by_word", tables_word_by_word},

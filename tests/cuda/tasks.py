@@ -26,6 +26,7 @@ UNSEEN = {
     "unseen_distance": "sim_gemm_offsets",
     "unseen_later": "sim_gemm_array",
     "unseen_between": "sim_gemm_array",
+    "old_addresses": "sim_gemm_array",
 }
 """Those that end with a fault, and the kernel that reads where nobody can see it."""
 DIALOGUES = (

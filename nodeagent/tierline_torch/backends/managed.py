@@ -95,6 +95,8 @@ class Manager:
         self._retired: deque[int] = deque()
         self._settled: dict[int, _Settled] = {}
         """By arena number."""
+        self._vacated: dict[int, list[tuple[int, int]]] = {}
+        """By arena number, where weights on a GPU lay before, until that memory is given back."""
         self._guests: list[Site] = []
         """Sites whose jobs begin with the arena of another one."""
         self._job = 0
@@ -347,6 +349,8 @@ class Manager:
         if arena is None:
             return
         moved_back = arena.move(self._retired.append)
+        if arena.vacated:
+            self._vacated[arena.number] = arena.vacated
         self._settled[arena.number] = _Settled(
             site, arena.base, contents.size_bytes, list(arena.origins)
         )
@@ -460,7 +464,13 @@ class Manager:
         return settled.origins
 
     def watched(self) -> None:
-        """Nothing follows: a site that is not settled stays resident."""
+        """Keep the addresses of weights that moved from all others. Their memory is given back."""
+        while self._vacated:
+            number, places = self._vacated.popitem()
+            try:
+                self._client.vacated(number, places)
+            except ClientError as error:
+                self._process.say(f"old addresses of weights may be used again: {error}")
 
     def ready(self) -> tuple[int, int]:
         """Wait for the administrator's START."""

@@ -100,6 +100,9 @@ struct tl_device_arena {
     bool registered; /* the control page */
     uint32_t weight_count;
     struct tl_weight *weights;
+    tierline_place around; /* its addresses, with what is kept free before and after them */
+    uint32_t old_count;
+    tierline_place *old; /* where its weights lay before (places.h) */
 };
 
 struct tl_arena {

@@ -11,6 +11,7 @@
 #include "cuda/device_memory.h"
 
 #include "cuda/cuda.h"
+#include "cuda/places.h"
 #include "cuda/upload.h"
 #include "entry/lifecycle.h"
 #include "memory/ranges.h"
@@ -22,13 +23,6 @@
 
 #define ALIGNMENT_BYTES (2UL << 20)
 
-/* Where weights are put. Left to itself the driver begins at 12 GiB, where two small numbers side
- * by side in a launch's parameters, {n, 3}, are an address, and would name whatever weight lies
- * there. Few programs keep the upper halves of these. */
-#define HIGH_PLACE 0x5e3700000000UL
-#define HIGH_STEP 0x010100000000UL
-#define HIGH_PLACES 16U
-#define LOWEST_HIGH (1UL << 40)
 #define UUID_BYTES ((size_t)16)
 
 static uint64_t address_of(const struct tl_arena *arena, uint32_t extent) {
@@ -41,19 +35,6 @@ static uint64_t slot_address(const struct tl_arena *arena, uint32_t slot) {
 
 static uint64_t slots_bytes(const struct tl_arena *arena) {
     return (uint64_t)arena->ring_slots * arena->extent_bytes;
-}
-
-static int reserve_high(uint64_t *address, uint64_t bytes) {
-    for (uint32_t place = 0;; place++) {
-        uint64_t wish = place < HIGH_PLACES ? HIGH_PLACE + place * HIGH_STEP : 0;
-        int code = tl_cuda_check(
-            TL_CUDA(HOOK, cuMemAddressReserve, address, bytes, ALIGNMENT_BYTES, wish, 0),
-            "reserving device addresses");
-        if (code != 0 || *address >= LOWEST_HIGH || wish == 0) {
-            return code;
-        }
-        TL_CUDA(HOOK, cuMemAddressFree, *address, bytes);
-    }
 }
 
 static int reserve(struct tl_arena *arena) {
@@ -79,7 +60,7 @@ static int reserve(struct tl_arena *arena) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
-    code = code == 0 ? reserve_high(&address, tl_arena_bytes(arena)) : code;
+    code = code == 0 ? tl_places_high(&gpu->around, &address, tl_arena_bytes(arena)) : code;
     if (code == 0) {
         arena->base = (uint8_t *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     }
@@ -103,6 +84,7 @@ static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);
+    free(gpu->old);
     *gpu = (struct tl_device_arena){0};
 }
 
@@ -119,7 +101,10 @@ static void give_back(struct tl_arena *arena) {
     release_handles(gpu->private, arena->extent_count);
     release_handles(gpu->resident, arena->extent_count);
     release_handles(gpu->ring, TL_MAX_RING_SLOTS);
-    TL_CUDA(HOOK, cuMemAddressFree, (uint64_t)(uintptr_t)arena->base, tl_arena_bytes(arena));
+    tl_places_free(&gpu->around);
+    for (uint32_t i = 0; i < gpu->old_count; i++) {
+        tl_places_free(&gpu->old[i]);
+    }
     if (gpu->slots != 0) {
         TL_CUDA(HOOK, cuMemAddressFree, gpu->slots, slots_bytes(arena));
     }
