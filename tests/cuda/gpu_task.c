@@ -525,7 +525,7 @@ static void read_by_distance(uint32_t slot) {
 }
 
 static void faulted(int code) {
-    HOLDS(code == TIERLINE_E_SYSTEM);
+    HOLDS(code == TIERLINE_E_GPU);
     HOLDS(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
     HOLDS(task.results[TABLE_SLOT] == 0);
 }

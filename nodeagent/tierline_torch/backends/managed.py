@@ -41,7 +41,7 @@ from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.arenas.origins import move_back
 from tierline_torch.backends.turns import NESTED
 from tierline_torch.calls import Invoke, plain
-from tierline_torch.errors import TierlineError
+from tierline_torch.errors import GpuError, TierlineError
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window
 from tierline_torch.learning.survey import Survey
 from tierline_torch.ours import ours
@@ -317,7 +317,8 @@ class Manager:
             self._client.job_end(self._job, site.workspace_bytes)
         except ClientError as error:
             if error.code != ErrorCode.REVOKED:
-                raise TierlineError(f"could not end a job of {site.name}: {error}") from error
+                kind = GpuError if error.code == ErrorCode.GPU else TierlineError
+                raise kind(f"could not end a job of {site.name}: {error}") from error
             self._process.say(f"a job of {site.name} lost its lease: {error}")
 
     def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:

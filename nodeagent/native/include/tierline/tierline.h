@@ -44,6 +44,7 @@ enum tierline_error {
     TIERLINE_E_SYSTEM = -26, /* a system call failed */
     TIERLINE_E_FORKED = -27,
     TIERLINE_E_WRITTEN = -28, /* on a GPU: weights may have been written; store these again */
+    TIERLINE_E_GPU = -29, /* the GPU has ended the work of this process: a kernel faulted, say */
 };
 
 #define TIERLINE_DEVICE_CPU 0U

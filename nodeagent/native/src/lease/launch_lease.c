@@ -118,7 +118,11 @@ static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_pea
     tl_lock_release(&client->lock);
     tl_gates.job = 0;
     tl_gates.implicit = false;
-    return code == 0 ? tl_cuda_check(result, "waiting for the GPU at the end of a job") : code;
+    if (code == 0 && result != ABI_SUCCESS) {
+        tl_cuda_check(result, "waiting for the GPU at the end of a job");
+        return TIERLINE_E_GPU;
+    }
+    return code;
 }
 
 static bool is_running(tierline_client *client, uint64_t job) {
