@@ -1,7 +1,8 @@
 """The client library in Python: a typed binding of libtierline.so.
 
 `Client` speaks with the node agent; `words` waits on flag words; `library_path` says which library
-is loaded. `afterwards` gives back what was taken, whatever interrupts a program.
+is loaded. `afterwards` gives back what was taken, whatever interrupts a program; `elsewhere` calls
+in a thread in which nothing of the program's runs.
 """
 
 from tierline_client.afterwards import GiveBack, afterwards, enter_of, exit_of
@@ -14,6 +15,7 @@ from tierline_client.client import (
     Statistics,
     Terms,
 )
+from tierline_client.elsewhere import elsewhere
 from tierline_client.errors import ClientError, ErrorCode
 from tierline_client.library import library_path
 
@@ -29,6 +31,7 @@ __all__ = [
     "Statistics",
     "Terms",
     "afterwards",
+    "elsewhere",
     "enter_of",
     "exit_of",
     "library_path",

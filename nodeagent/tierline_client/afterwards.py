@@ -12,34 +12,19 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, TypeVar
 
-from tierline_client.library import library_path
+from tierline_client.interpreter import KNOWN, interpreter
 
 _Result = TypeVar("_Result")
 GiveBack = Callable[[], object]
 """Written in C, so that nothing of the program's comes in between. It may raise."""
 
-_NAMES = (
-    "PyObject_CallObject",
-    "PyObject_CallFunctionObjArgs",
-    "PyList_Size",
-    "PyList_GetItem",
-    "Py_DecRef",
-    "PyErr_Fetch",
-    "PyErr_Restore",
-    "PyErr_Clear",
-)
-_Python = ctypes.c_void_p * len(_NAMES)
-
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    library = ctypes.PyDLL(str(library_path()))
+    library, python = interpreter()
     given = ctypes.py_object
-    addresses = (ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _NAMES)
-    python = ctypes.pointer(_Python(*(one.value for one in addresses)))
-    kept = ctypes.POINTER(_Python)
-    library.tierline_afterwards.argtypes = (kept, given, given, given, ctypes.c_int)
-    library.tierline_exit.argtypes = (kept, given, given, given, given, given)
+    library.tierline_afterwards.argtypes = (KNOWN, given, given, given, ctypes.c_int)
+    library.tierline_exit.argtypes = (KNOWN, given, given, given, given, given)
     library.tierline_afterwards.restype = library.tierline_exit.restype = given
     return partial(library.tierline_afterwards, python), partial(library.tierline_exit, python)
 

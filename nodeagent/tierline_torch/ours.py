@@ -3,7 +3,9 @@
 That is a thread of its own, for which the program's waits. A signal handler, an asynchronous
 exception, Ctrl-C end the program's wait at once, and what runs here runs to its end. Modes of
 PyTorch, profilers, tracers, gradients, and how deep the program's calls are belong to its thread:
-none is here, so none is asked, and what is raised here is raised by what runs here.
+none is here, so none is asked, and what is raised here is raised by what runs here. Python's
+collector is at rest meanwhile: it would run the program's finalizers here, which may wait for what
+the program's thread holds.
 
 On a GPU the current device, stream and capture belong to a thread, too; there it runs in the
 program's.
@@ -19,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from tierline_client import GiveBack, afterwards
+from tierline_client import GiveBack, afterwards, elsewhere
 
 _Result = TypeVar("_Result")
 
@@ -58,19 +60,14 @@ def ours(work: Callable[[], _Result]) -> _Result:
 
     def run() -> None:
         try:
-            with _Turn.lock:
-                given.append(work())
+            given.append(work())
         except BaseException as error:
             raised.append(error)
-        finally:
-            done.release()
 
-    try:
-        # Not `threading`, which would give it a name and the program's tracer.
-        _thread.start_new_thread(run, ())
-    except RuntimeError:  # the process has as many as it may
-        run()
-    done.acquire()
+    if elsewhere(_Turn.lock.acquire, run, _Turn.lock.release, done.release):
+        done.acquire()
+    else:  # the process has as many threads as it may
+        _here(run)
     if raised:
         try:
             raise raised[0]

@@ -14,8 +14,6 @@ from tierline_api.objects.plan import Plan
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
 
-_SPINS = "4000"
-"""Looks before a thread sleeps: about 0.2 ms."""
 _EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 
 
@@ -44,7 +42,8 @@ class Place:
         own = str(library_path())
         preloaded = {"LD_PRELOAD": f"{own}:{others}" if others else own}
         if self.kind == "cpu":
-            return preloaded | _trains(task)
+            training = task.spec.training
+            return preloaded if training is None else preloaded | training.environment()
         return preloaded | {
             "TIERLINE_DEVICE": "cuda",
             "TIERLINE_EXECUTION": task.spec.device.execution.value,
@@ -81,17 +80,3 @@ class Place:
                 "spec.device.kind to cpu",
                 EXIT_BAD_INPUT,
             ) from error
-
-
-def _trains(task: MemTask) -> dict[str, str]:
-    """What a program that trains needs to know.
-
-    Its threads sleep where it waits: those of OpenMP else look out for work for milliseconds, on
-    the processors of the job that it has made room for. To sleep at once (OMP_WAIT_POLICY=passive)
-    makes a step a tenth longer, or more: it is hundreds of pieces of work for them.
-    """
-    training = task.spec.training
-    if training is None:
-        return {}
-    most = {} if training.steps is None else {"TIERLINE_TRAINING_STEPS": str(training.steps)}
-    return {"TIERLINE_TRAINING": "1", "GOMP_SPINCOUNT": _SPINS, **most}

@@ -36,11 +36,11 @@ class Patience:
     """For a first job, until a person is told what is waited for."""
 
     def word(self, task: str) -> str:
-        """What a person is told of a program that has called no model for `word_s`."""
+        """What a person is told of a program of which no job ended for `word_s`."""
         return (
-            f"MemTask/{task}: its program has called no model for {self.word_s:.0f} s; the wait "
-            f"ends {self.first_s:.0f} s after its start, or with Ctrl-C. It may still load. Else "
-            f"{UNSEEN}"
+            f"MemTask/{task}: no job of its program has ended in {self.word_s:.0f} s; the wait "
+            f"ends {self.first_s:.0f} s after its start, or with Ctrl-C. It may still load, or "
+            f"compute. Else {UNSEEN}"
         )
 
 

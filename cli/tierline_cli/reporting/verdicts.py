@@ -106,8 +106,10 @@ def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = 
 
 def _not_comparable(job: JobRecord, answers: frozenset[str], reference: Reference) -> str:
     """Why another output than these `answers` cannot be called different; empty if it can."""
-    if not job.input_digest or not job.output_digest:
+    if not job.input_digest:
         return "the program showed no output of its jobs; only calls of PyTorch modules are seen"
+    if not job.output_digest:
+        return "their models raised an exception, were interrupted, or returned no tensor"
     if len(answers) > 1:
         digests = {run.weights_digest for run in reference.runs if run.weights_digest}
         if len(digests) > 1:

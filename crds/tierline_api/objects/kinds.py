@@ -65,6 +65,8 @@ KINDS: Final = (
             Column("Period", "string", ".spec.realtime.period", "Time between releases."),
             Column("Deadline", "string", ".spec.realtime.deadline", "Latest end of a job.", 1),
             Column("Misses", "integer", ".status.observed.misses", "Jobs that ended too late."),
+            Column("Steps", "integer", ".status.observed.steps", "Steps of one that trains.", 1),
+            Column("Step", "string", ".status.shown.step", "What half of them took at most.", 1),
             Column(
                 "Predicted",
                 "string",

@@ -71,6 +71,8 @@ class Device(ApiModel):
     fast memory holds all workspaces, else the largest; absent is yes on cpu and no on cuda."""
     preemption: Annotated[tuple[Scheduling, ...], Field(max_length=2)] = ()
     """How its jobs can give it away where a layer ends; none if they keep it to their end."""
+    training: bool = False
+    """Whether tasks with `training` run on it."""
     health: Health = Health.HEALTHY
     """Whether jobs can run on it."""
 

@@ -40,6 +40,8 @@ class Observed(ApiModel):
 
     jobs: Count = 0
     """Jobs that have ended."""
+    steps: Count = 0
+    """Steps that a task with `training` has made; their times stand for those of jobs."""
     misses: Count = 0
     """Jobs that ended after their deadline."""
     response_time_p50_s: Seconds | None = None
@@ -103,6 +105,8 @@ class Shown(ApiModel):
     """The worst response time that was proved."""
     worst: Text | None = None
     """The worst response time that was measured."""
+    step: Text | None = None
+    """What half of the steps took at most, from begin to end."""
 
 
 class MemTaskStatus(ApiModel):

@@ -8,7 +8,7 @@ all.
 from typing import Self
 
 from tierline_api.devices.device import DeviceSelector
-from tierline_api.objects.memtask import MemTaskSpec
+from tierline_api.objects.memtask import MemTaskSpec, Training
 from tierline_api.objects.realtime import Realtime
 from tierline_api.objects.swap import Memory, Swap
 from tierline_api.schema.base import ApiModel
@@ -20,6 +20,8 @@ class Terms(ApiModel):
 
     realtime: Realtime
     """When jobs are released and when they must end."""
+    training: Training | None = None
+    """The task trains."""
     memory: Memory
     """How much memory the task may use."""
     swap: Swap

@@ -129,6 +129,8 @@ def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
         variables["TIERLINE_SOCKET"] = f"{FOLDER}/{SOCKET_NAME}"
         # It was admitted by its plan; without the agent it would take what others were granted.
         variables["TIERLINE_REQUIRED"] = "1"
+    if terms.training is not None:
+        variables |= terms.training.environment()
     if terms.device.kind is DeviceKind.CUDA:
         variables["TIERLINE_DEVICE"] = "cuda"
         variables["TIERLINE_EXECUTION"] = terms.device.execution.value

@@ -81,6 +81,7 @@ class Grant:
             period_ns=round(realtime.period_s * 1e9),
             deadline_ns=round(realtime.deadline_s * 1e9),
             criticality=criticality.value,
+            training=self.terms.training is not None,
             device=self.device,
             preemption=_preemption(self.plan),
             job_limit_ns=self._job_limit_ns,

@@ -20,13 +20,14 @@ _WINDOW: Final = 1024
 
 
 class Observation:
-    """The jobs of one pod."""
+    """The jobs of one pod; if it trains its steps: a job that does nothing counts each."""
 
-    def __init__(self, before: Observed | None) -> None:
+    def __init__(self, before: Observed | None, *, trains: bool = False) -> None:
         before = before or Observed()
         self._before = before
+        self._trains = trains
         self._streamed_bytes = before.streamed_bytes_per_job * before.jobs
-        self.jobs = before.jobs
+        self.jobs = before.steps if trains else before.jobs
         self.misses = before.misses
         self.overruns = before.overruns
         self._worst_s = before.response_time_worst_s
@@ -51,7 +52,8 @@ class Observation:
         """The sum as the API writes it."""
         responses = sorted(self._responses_s)
         return Observed(
-            jobs=self.jobs,
+            jobs=0 if self._trains else self.jobs,
+            steps=self.jobs if self._trains else 0,
             misses=self.misses,
             response_time_p50_s=_rank(responses, 0.5) or self._before.response_time_p50_s,
             response_time_p99_s=_rank(responses, 0.99) or self._before.response_time_p99_s,

@@ -173,5 +173,6 @@ class ClaimReports:
             for record in answer["jobs"]:
                 grant = grants.get(record["task"])
                 if grant is not None:
-                    seen = self._seen.setdefault(grant.uid, Observation(grant.observed))
-                    seen.add(record)
+                    trains = grant.terms.training is not None
+                    first = Observation(grant.observed, trains=trains)
+                    self._seen.setdefault(grant.uid, first).add(record)

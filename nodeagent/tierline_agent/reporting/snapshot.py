@@ -83,6 +83,7 @@ def _device_status(node: Node, unit: Unit) -> Device:
         extent_bytes=device.extent_bytes,
         workspaces_overlay=OVERLAY[DeviceKind(device.kind)],
         preemption=tuple(Scheduling),
+        training=DeviceKind(device.kind) is DeviceKind.CPU,
         health=Health.FAILED if device.lost else Health.HEALTHY,
     )
 

@@ -450,7 +450,8 @@ class Manager:
     def _leave(self, number: int) -> list[Origin | None]:
         """Let the site of a retired arena run without it: the number may soon be another's.
 
-        If its model lives, the program gave it other weights, as `half()` or a new state do.
+        If its model lives, its weights moved back, or the program gave it others, as `half()` or a
+        new state do.
         """
         settled = self._settled.pop(number)
         site, size_bytes = settled.site, settled.size_bytes
@@ -459,7 +460,9 @@ class Manager:
                 one.arena, one.left_out = None, True
         site.gates = {}
         if any(root() is not None for root in site.roots):
-            text = f"{site.name} is no longer streamed: its weights were replaced"
+            back = None in settled.origins
+            why = "are back in their own memory" if back else "were replaced"
+            text = f"{site.name} is no longer streamed: its weights {why}"
             self._process.say(text)
             self._notice(NoticeKind.LEFT_MANAGEMENT, size_bytes, text)
         return settled.origins

@@ -55,6 +55,7 @@ from tierline_torch.backends import parking
 from tierline_torch.backends.record import Record
 from tierline_torch.calls import Invoke, is_forked, plain
 from tierline_torch.errors import TierlineError
+from tierline_torch.learning.course import MOST_ENTRIES
 from tierline_torch.learning.learned import as_record
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window, spread
 from tierline_torch.learning.survey import Stopwatch, Survey
@@ -365,6 +366,12 @@ class Observer:
                 f"{site.name} is not profiled: a task has at most {MAX_ARENAS - 1} job roots; "
                 "put modules that run together into one `with tierline.job():` block"
             )
+            return
+        if sum(len(one.entries) for one in self._arenas) + len(contents.entries) > MOST_ENTRIES:
+            many = f"{site.name}: more layers than a profile holds, with those of other models"
+            self._process.say(f"{many}: it stays resident")
+            stays = Entry(f"outside: {many}", contents.size_bytes, pinned=True)
+            self._outside.append(_Measured((stays,), recorded_s))
             return
         site.arena = len(self._arenas)
         contents.digest_into(self._digest)

@@ -39,6 +39,9 @@ OTHERS = "other weights, or an error, in most of the jobs that were watched"
 _MOST_JOBS = 12
 """So many jobs from which nothing follows are enough to leave a site resident."""
 
+MOST_ENTRIES = 4096 - 64
+"""Of an arena; a profile holds 4,096 layers in all, some of which are what stays outside."""
+
 Claimed = Callable[[torch.nn.Parameter], bool]
 """Whether a parameter is in the arena of another site."""
 
@@ -195,6 +198,10 @@ def _arranged(
         size_bytes = sum(weights[index].size_bytes for index in group.weights)
         stays[group.reason] = stays.get(group.reason, 0) + size_bytes
     contents = arrange(weights, selection, names)
+    if len(contents.entries) > MOST_ENTRIES:
+        many = f"more layers than a profile holds ({len(contents.entries):,})"
+        stays[many] = stays.get(many, 0) + contents.size_bytes
+        return None
     return contents if contents.placed else None
 
 

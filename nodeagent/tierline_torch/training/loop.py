@@ -103,14 +103,13 @@ class Loop:
 
 def _turn() -> Turn:
     """Of this process, as its environment says. Raises TierlineError."""
-    socket, observed = (os.environ.get(f"TIERLINE_{name}") for name in ("SOCKET", "OBSERVE"))
-    if observed and socket:
-        raise TierlineError(
-            "a program that trains is measured alone, and TIERLINE_SOCKET names an agent, too"
-        )
-    if observed:
-        return Measured(observed, told_releases())
-    return Leased(os.environ["TIERLINE_SOCKET"])
+    socket, observed, planned = (
+        os.environ.get(f"TIERLINE_{name}", "") for name in ("SOCKET", "OBSERVE", "PLANNED")
+    )
+    if not observed:
+        return Leased(socket)
+    leased = Leased(socket) if socket else None
+    return Measured(observed, told_releases(), leased, planned)
 
 
 outermost = Loop().outermost

@@ -1,10 +1,14 @@
-"""A program that trains, measured alone: its steps, its sections, what it keeps.
+"""A program that trains while it is measured: its steps, its sections, what it keeps.
 
 It writes lines of JSON as an observed program does (`backends.observed`): the number of its
 process, an `output` for each step (its input is the number of the step, its output the weights
 after it), and the profile. That has one layer without bytes, the worst step; `first_section_s`, the
 longest time from one moment at which a step can give the device away to the next one, of all steps,
 the first included; `state_bytes`, and as workspace the peak of what one step allocates in addition.
+
+On Kubernetes it may be measured while the tasks of others run: then it takes the lease as any that
+trains, so that its times are its own. Once it has its profile it makes no further step
+(`backends.parking`).
 
 That peak is taken from a step of its own, which counts for nothing else: the allocator is asked by
 PyTorch's profiler, which takes time.
@@ -21,11 +25,12 @@ from pathlib import Path
 from statistics import fmean
 
 from tierline_client import GiveBack
+from tierline_torch.backends import parking
 from tierline_torch.backends.record import Record
 from tierline_torch.errors import TierlineError
 from tierline_torch.telling import tell
 from tierline_torch.tensors.workspace import WorkspaceMeter
-from tierline_torch.training.leased import step_digest
+from tierline_torch.training.leased import Leased, step_digest
 from tierline_torch.training.state import Keeps
 
 _METERED = 2
@@ -35,11 +40,20 @@ _WARM = 2
 
 
 class Measured:
-    """See `steps.Turn`: nobody else is there."""
+    """See `steps.Turn`."""
 
-    def __init__(self, path: str, steps: int) -> None:
-        """Write to `path`, a profile after so many steps that count. Raises TierlineError."""
-        self._asked = steps
+    def __init__(
+        self, path: str, steps: int, turn: Leased | None = None, planned: str = ""
+    ) -> None:
+        """Write to `path`, a profile after so many steps that count. Raises TierlineError.
+
+        Args:
+            path: of the file.
+            steps: that count.
+            turn: takes the device; None where nobody else is there.
+            planned: the file that is there once the task is planned, where others wait for that.
+        """
+        self._asked, self._turn, self._planned = steps, turn, planned
         try:
             self._record = Record(Path(path), empty=True)
         except OSError as error:
@@ -66,24 +80,43 @@ class Measured:
 
     def begins(self) -> None:
         """A step begins."""
+        if self._planned:
+            parking.end_if_decided(self._planned)
+            if self._told:
+                parking.make_room(self._planned)
+        if self._turn is not None:
+            self._turn.begins()
         self._step_s = 0.0
         if self._number == _METERED and self._meter is None:
             self._meter = WorkspaceMeter()
             self._meter.begin(self._taken)
 
     def take(self) -> None:
-        """The device is there."""
+        """Wait for the device."""
+        if self._turn is not None:
+            self._take_turn(self._turn)
         self._since_s, self.held = time.perf_counter(), True
+
+    def _take_turn(self, turn: Leased) -> None:
+        try:
+            turn.take()
+        finally:
+            if self._planned:  # decided meanwhile: the agent may have refused it for that
+                parking.end_if_decided(self._planned)
 
     def give_back(self) -> None:
         """It is not wanted for now."""
         if self.held:
             self._note()
             self.held = False
+            if self._turn is not None:
+                self._turn.give_back()
 
     def pass_gate(self) -> None:
         """Others could have it here."""
         self._note()
+        if self._turn is not None:
+            self._turn.pass_gate()
         self._since_s = time.perf_counter()
 
     def _note(self) -> None:

@@ -25,7 +25,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol
 
 import torch
 
@@ -68,6 +69,27 @@ class Turn(Protocol):
         `keeps` is what the step leaves in memory, and `rest` a gate for what takes a while.
         Raises TierlineError.
         """
+
+
+_Given = ParamSpec("_Given")
+_Told = Callable[Concatenate["Steps", _Given], None]
+
+
+def _of_the_program(told: _Told[_Given]) -> _Told[_Given]:
+    """What the program does, with the steps' lock; nothing where its thread has that already.
+
+    Then a handler of a signal, say, interrupted what a step does here, and calls a model: it
+    computes as a part of what it interrupted.
+    """
+
+    @wraps(told)
+    def tell(self: Steps, /, *args: _Given.args, **kwargs: _Given.kwargs) -> None:
+        within: bool = self._lock._is_owned()  # type: ignore[attr-defined]  # the stub lacks it
+        if not within:
+            with self._lock:
+                told(self, *args, **kwargs)
+
+    return tell
 
 
 class _Nobodys:
@@ -129,84 +151,87 @@ class Steps:
 
     # -- what the program does
 
+    @_of_the_program
     def forward_begins(self, module: torch.nn.Module, *, trains: bool) -> None:
         """An outermost forward is called. Raises TierlineError."""
-        with self._lock:
-            inside = self._is_optimizing() or in_backward()  # a closure, or computed once more
-            if trains and not inside:
-                self.forwards += 1
-                if self.forwards == _MANY and not self.number:
-                    self._say(no_step(self.forwards))
-                if self._open and self._backward and not self._has_optimizer():
-                    self._say(
-                        "the program has no optimizer of PyTorch's: a step ends at the next "
-                        "forward after a backward"
-                    )
-                    self._end()
-                self._begin()
-            self.keeps.see(module)
-            self.gate()
+        inside = self._is_optimizing() or in_backward()  # a closure, or computed once more
+        if trains and not inside:
+            self.forwards += 1
+            if self.forwards == _MANY and not self.number:
+                self._say(no_step(self.forwards))
+            if self._open and self._backward and not self._has_optimizer():
+                self._say(
+                    "the program has no optimizer of PyTorch's: a step ends at the next "
+                    "forward after a backward"
+                )
+                self._end()
+            self._begin()
+        self.keeps.see(module)
+        self._gate()
 
+    @_of_the_program
     def forward_ends(self) -> None:
         """It is over, whatever came of it. Raises TierlineError."""
-        with self._lock:
-            if in_backward() or self._is_optimizing():
-                return
-            if self._open:
-                self._between_s = time.monotonic()
-            else:
-                self._turn.give_back()
+        if in_backward() or self._is_optimizing():
+            return
+        if self._open:
+            self._between_s = time.monotonic()
+        else:
+            self._turn.give_back()
 
+    @_of_the_program
     def gate(self) -> None:
         """Others may go first here. Takes the device if the step has it not. TierlineError."""
-        with self._lock:
-            self._between_s = None
-            if self._turn.held:
-                self._turn.pass_gate()
-            else:
-                self._turn.take()
-                self._watch()
-            self._passed_s, self._thread = time.monotonic(), threading.get_native_id()
-            self._ident = threading.get_ident()
+        self._gate()
 
+    def _gate(self) -> None:
+        self._between_s = None
+        if self._turn.held:
+            self._turn.pass_gate()
+        else:
+            self._turn.take()
+            self._watch()
+        self._passed_s, self._thread = time.monotonic(), threading.get_native_id()
+        self._ident = threading.get_ident()
+
+    @_of_the_program
     def node(self, _gradients: object) -> None:
         """A node of autograd runs next. Raises TierlineError."""
-        with self._lock:
-            self._begin()
-            graph = torch._C._current_graph_task_id()
-            if graph != self._graph:
-                self._graph = graph
-                torch.autograd.Variable._execution_engine.queue_callback(
-                    self._backward_ends
-                )  # as DDP does
-            self.gate()
+        self._begin()
+        graph = torch._C._current_graph_task_id()
+        if graph != self._graph:
+            self._graph = graph
+            torch.autograd.Variable._execution_engine.queue_callback(
+                self._backward_ends
+            )  # as DDP does
+        self._gate()
 
+    @_of_the_program
     def _backward_ends(self) -> None:
-        with self._lock:
-            self._backward = True
-            if not self._is_optimizing():
-                self._between_s = time.monotonic()
+        self._backward = True
+        if not self._is_optimizing():
+            self._between_s = time.monotonic()
 
+    @_of_the_program
     def optimizer_begins(self, optimizer: object) -> None:
         """An optimizer makes a step. Raises TierlineError."""
-        with self._lock:
-            self._begin()
-            self._optimizers[id(optimizer)] = threading.get_ident()
-            self.gate()
+        self._begin()
+        self._optimizers[id(optimizer)] = threading.get_ident()
+        self._gate()
 
+    @_of_the_program
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """It has made it, which ends the step. Raises TierlineError, or SystemExit at the last."""
-        with self._lock:
-            self._optimizers.pop(id(optimizer), None)
-            self._optimizes = True
-            self.keeps.see_optimizer(optimizer)
-            if self._is_optimizing(besides=1):
-                return  # one that calls another
-            if self._backward or not self.forwards:
-                self._end()
-            else:  # another one for the same backward
-                self._turn.give_back()
-                self._open, self._between_s = False, None
+        self._optimizers.pop(id(optimizer), None)
+        self._optimizes = True
+        self.keeps.see_optimizer(optimizer)
+        if self._is_optimizing(besides=1):
+            return  # one that calls another
+        if self._backward or not self.forwards:
+            self._end()
+        else:  # another one for the same backward
+            self._turn.give_back()
+            self._open, self._between_s = False, None
 
     def _is_optimizing(self, besides: int = 0) -> bool:
         """Whether an optimizer makes a step, in addition to so many of this thread."""
@@ -228,7 +253,7 @@ class Steps:
     def _end(self) -> None:
         self.number += 1
         self._open = self._backward = False
-        self._turn.ends(self.number, self.keeps, self.gate)
+        self._turn.ends(self.number, self.keeps, self._gate)
         self._between_s = None
         if self.number == self._most:
             self._say(f"the program ends, as its task is complete after {self.number} steps")

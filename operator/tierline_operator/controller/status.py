@@ -166,6 +166,8 @@ def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
             "are too short: give the tasks that over-ran more time or fewer neighbours, or a "
             "MemProfile that is measured again",
         )
+    if observed is not None and observed.steps:
+        return Said(_TRUE, Reason.NO_MISSES, "it trains, and has no deadline")
     if observed is None or not observed.jobs:
         return Said(_UNKNOWN, Reason.NO_JOBS, "no job has ended yet")
     longer = ", ".join(
@@ -189,6 +191,7 @@ def _together(observed: Sequence[Observed]) -> Observed | None:
     streamed = sum(one.streamed_bytes_per_job * one.jobs for one in observed)
     return Observed(
         jobs=jobs,
+        steps=sum(one.steps for one in observed),
         misses=sum(one.misses for one in observed),
         response_time_p50_s=slowest([one.response_time_p50_s for one in observed]),
         response_time_p99_s=slowest([one.response_time_p99_s for one in observed]),
@@ -213,12 +216,15 @@ def _granted(verdict: Verdict) -> Granted | None:
 
 def _shown(fast: int | None, plan: Plan | None, seen: Observed | None) -> Shown | None:
     bound_s = plan.predicted_response_time_s if plan else None
-    worst_s = seen.response_time_worst_s if seen else None
+    trains = seen is not None and seen.steps > 0
+    worst_s = seen.response_time_worst_s if seen and not trains else None
+    step_s = seen.response_time_p50_s if seen and trains else None
     shown = Shown(
         fast_memory=None if fast is None else size_for_people(fast),
         streamed=size_for_people(seen.streamed_bytes_per_job) if seen else None,
         predicted=None if bound_s is None else time_for_people(bound_s),
         worst=None if worst_s is None else time_for_people(worst_s),
+        step=None if step_s is None else time_for_people(step_s),
     )
     return None if shown == Shown() else shown
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tierline_api.objects.conditions import ConditionStatus, ConditionType, Reason, find
+from tierline_api.objects.memnode import Device
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_operator.placement.books.seats import (
     Barred,
@@ -65,6 +66,13 @@ class Entry:
     def spec(self) -> MemTaskSpec:
         """The spec by which it is planned."""
         return self.granted or self.task.spec
+
+    def runs_on(self, device: Device | None) -> bool:
+        """Whether a device is of the kind and model that the task wants, and does what it asks."""
+        spec = self.task.spec
+        if device is None or not spec.device.matches(device.kind, device.product):
+            return False
+        return device.training or spec.training is None
 
     @property
     def leaving(self) -> bool:

@@ -113,7 +113,7 @@ class Measuring:
         begun = [self._claims[seat.claim].allocated for seat in ledger.seats if seat.claim]
         first = min((one for one in begun if one), default="")
         waiting = (self._entries[key] for key in self._unmeasured)
-        return any(_wants(entry, ledger) and _in_time(entry, first) for entry in waiting)
+        return any(entry.runs_on(ledger.device) and _in_time(entry, first) for entry in waiting)
 
     def _goes_on(self, seat: Seat) -> bool:
         measured = seat.standing is not Standing.PROFILING
@@ -125,14 +125,10 @@ class Measuring:
             return True
         others = (self._entries[key] for key in self._missing if key != seat.task)
         return any(
-            _wants(entry, ledger) and (entry.key in self._unmeasured or self._profiled(entry))
+            entry.runs_on(ledger.device)
+            and (entry.key in self._unmeasured or self._profiled(entry))
             for entry in others
         )
-
-
-def _wants(entry: Entry, ledger: Ledger) -> bool:
-    device, wants = ledger.device, entry.task.spec.device
-    return device is not None and wants.matches(device.kind, device.product)
 
 
 def _in_time(entry: Entry, first: str) -> bool:

@@ -170,20 +170,15 @@ def _worse(seat: Seat, entry: Entry, profile: MemProfile | None, matching: Match
 
 def _waits(entry: Entry, matching: Sequence[tuple[Ledger, str]], devices: int) -> Said:
     so_far = f"{len(entry.seats)} of {entry.wanted} pods have a place; " if entry.seats else ""
-    if not matching and entry.task.spec.training is not None:
-        return Said(
-            _FALSE,
-            Reason.NO_MATCHING_DEVICE,
-            "no node of a cluster runs a task with spec.training; run it on one machine, by "
-            "`tierline run`",
-        )
     if not matching:
         wants = entry.task.spec.device
         model = f" whose product name holds {wants.model!r}" if wants.model else ""
+        spec = entry.task.spec
+        trains = "" if spec.training is None else " and runs tasks with spec.training"
         return Said(
             _FALSE,
             Reason.NO_MATCHING_DEVICE,
-            f"{so_far}none of {devices} devices is of kind {wants.kind.value}{model}; "
+            f"{so_far}none of {devices} devices is of kind {wants.kind.value}{model}{trains}; "
             "change spec.device or add such a node",
         )
     unfit = {ledger.key.node: why for ledger, why in matching if why}

@@ -119,12 +119,7 @@ class Seating:
 
     def matching(self, entry: Entry) -> Iterator[Ledger]:
         """Devices of the kind and model that the task wants, the least loaded first."""
-        wants = entry.task.spec.device
-        if entry.task.spec.training is not None:
-            return  # no agent of a cluster runs a step
-        for ledger in self._book.by_load():
-            if ledger.device and wants.matches(ledger.device.kind, ledger.device.product):
-                yield ledger
+        return (ledger for ledger in self._book.by_load() if entry.runs_on(ledger.device))
 
     # Nodes
 
@@ -193,9 +188,8 @@ class Seating:
         return touched
 
     def _suits(self, entry: Entry, seat: Seat) -> bool:
-        device = self._book.ledger(seat.place).device
-        matches = device and entry.task.spec.device.matches(device.kind, device.product)
-        return bool(matches) and not self._misfit(entry, None, seat.place.node)
+        suits = entry.runs_on(self._book.ledger(seat.place).device)
+        return suits and not self._misfit(entry, None, seat.place.node)
 
     def _sit_as_allocated(self, entry: Entry, claim: Claim) -> set[DeviceKey]:
         if claim.place is None:

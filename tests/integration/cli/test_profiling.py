@@ -109,7 +109,7 @@ def test_a_program_that_calls_no_model_is_told_of_and_given_up(tmp_path: Path, a
             again=again,
         )
     (word,) = told
-    assert "MemTask/odd: its program has called no model for 1 s; the wait ends 3 s after" in word
+    assert "MemTask/odd: no job of its program has ended in 1 s; the wait ends 3 s after" in word
     assert "env -i" in word
 
 

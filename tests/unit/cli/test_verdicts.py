@@ -123,6 +123,13 @@ def test_nothing_recorded_is_not_comparable() -> None:
     assert "only calls of PyTorch modules are seen" in outputs.why
 
 
+def test_a_job_that_raised_is_not_said_to_show_nothing() -> None:
+    seen = [job(0, 40, input_digest="0", output_digest=None), *records([("1", "1")])]
+    outputs = judge(seen, Reference([PlainRun({"1": frozenset({"1"})})] * 2))
+    assert (outputs.verdict, outputs.compared, outputs.jobs) == (Verdict.IDENTICAL, 1, 2)
+    assert outputs.why.startswith("their models raised an exception")
+
+
 def test_weights_that_differ_from_start_to_start_are_named() -> None:
     runs = [PlainRun({"0": frozenset({str(n)})}, f"weights {n}") for n in range(2)]
     outputs = judge(records([("0", "2")]), Reference(runs))

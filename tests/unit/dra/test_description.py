@@ -63,6 +63,16 @@ def test_a_pod_that_is_measured_beside_others_has_the_agent_for_its_leases() -> 
     assert "TIERLINE_OBSERVE" in made
 
 
+def test_a_pod_that_trains_knows_it() -> None:
+    realtime = {"period": "24h", "criticality": "BestEffort"}
+    terms = {"training": {"steps": 100}, "realtime": realtime}
+    made = environment(grant_of(claim(annotations=notes(terms=terms)), NODE))
+
+    assert (made["TIERLINE_TRAINING"], made["TIERLINE_TRAINING_STEPS"]) == ("1", "100")
+    assert "GOMP_SPINCOUNT" in made
+    assert "TIERLINE_TRAINING" not in environment(grant_of(claim(annotations=notes()), NODE))
+
+
 def test_a_pod_that_was_measured_lays_its_weights_out_as_it_did_then() -> None:
     learned = "/run/tierline/measured/profile.jsonl"
     planned = grant_of(claim(), NODE)

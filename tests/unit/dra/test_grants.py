@@ -69,6 +69,15 @@ def test_one_measured_beside_others_takes_bounded_leases_in_what_they_leave() ->
     assert planned.registration.job_limit_ns is None, "the limit is for the time of its measuring"
 
 
+def test_one_that_trains_is_registered_so() -> None:
+    terms = {"training": {}, "realtime": {"period": "24h", "criticality": "BestEffort"}}
+    registration = grant_of(claim(annotations=notes(terms=terms)), NODE).registration
+
+    assert registration is not None
+    assert (registration.training, registration.criticality) == (True, "BestEffort")
+    assert parse_registration(registration.as_json()) == registration
+
+
 @pytest.mark.parametrize("standing", ["Profiling", "Lost", "Unmeasured"])
 def test_who_has_no_plan_that_holds_is_not_registered(standing: str) -> None:
     grant = grant_of(claim(annotations=notes(standing)), NODE)

@@ -41,6 +41,16 @@ def test_jobs_are_summed_and_warm_up_is_not() -> None:
     )
 
 
+def test_steps_are_told_as_such_and_nobody_misses_one() -> None:
+    seen = Observation(Observed(steps=40), trains=True)
+    for step_ms in (80, 90, 100):
+        seen.add(record(10, warmup=True))  # a row of its sections
+        seen.add(record(step_ms))
+    told = seen.observed(NOW)
+    assert (told.steps, told.jobs, told.misses) == (43, 0, 0)
+    assert told.response_time_p50_s == 0.09
+
+
 def test_nothing_that_was_reported_is_lost() -> None:
     before = Observed(
         jobs=10,

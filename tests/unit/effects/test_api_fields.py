@@ -349,6 +349,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
         (f"{_DEVICE}.contextBytes", admitted, (None, MIB), {f"{_DEVICE}.memoryBytes": 64 * MIB}),
         (f"{_DEVICE}.workspacesOverlay", admitted, (True, False), {}),
         (f"{_DEVICE}.preemption", beside_a_long_job, (None, ["LayerPreemptive"]), {}),
+        (f"{_DEVICE}.training", decided, (False, True), _TRAINS),
         (f"{_DEVICE}.health", decided, ("Healthy", "Failed"), {}),
         ("MemNode.status.tiers.0.name", admitted, ("dram", "pmem"), {}),
         ("MemNode.status.tiers.0.capacityBytes", admitted, (1 << 34, MIB), {}),
@@ -516,6 +517,8 @@ def _situations() -> Iterator[tuple[str, dict[str, Any]]]:
         last_updated=NOW,
     )
     yield "MemTask", status_of(asked, more, [], [seen], LATER).to_api()
+    trained = Observed(steps=3, response_time_p50_s=0.2, last_updated=NOW)
+    yield "MemTask", status_of(asked, more, [], [trained], LATER).to_api()
     tiers = (TierQuota(tier=Tier.DRAM, capacity_bytes=1 << 30),)
     generation = {"metadata": ObjectMeta(name="q", generation=2)}
     limited = quota("q", tiers=tiers, fast_mib=512, link_percent=50).model_copy(update=generation)

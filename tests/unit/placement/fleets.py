@@ -53,6 +53,7 @@ def node(
     health: Health = Health.HEALTHY,
     yields: bool = False,
     extent_mib: int = 1,
+    training: bool = True,
 ) -> MemNode:
     """A node of equal devices, with DRAM below them."""
     names = [f"{kind.value}{number}" for number in range(devices)]
@@ -68,6 +69,7 @@ def node(
                     extent_bytes=extent_mib * MIB,
                     preemption=tuple(Scheduling) if yields else (),
                     health=health,
+                    training=training,
                 )
                 for device in names
             ),

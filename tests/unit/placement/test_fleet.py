@@ -23,8 +23,9 @@ from tests.unit.placement.fleets import (
 
 from tierline_api.objects.conditions import Condition, ConditionStatus, ConditionType
 from tierline_api.objects.memnode import Health
+from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memquota import TierQuota
-from tierline_api.objects.memtask import Training
+from tierline_api.objects.memtask import MemTask, Training
 from tierline_api.objects.memtask_status import Granted, MemTaskStatus, Phase
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
@@ -147,14 +148,45 @@ def test_no_device_of_the_kind() -> None:
     assert said(seen, "m")[1] == "ProfileMissing"
 
 
-def test_a_task_that_trains_waits_and_says_where_it_runs() -> None:
-    asked = task("m", criticality=Criticality.BEST_EFFORT)
+def _training(limit_ms: float | None = None) -> MemTask:
+    asked = task("trains", criticality=Criticality.BEST_EFFORT, limit_ms=limit_ms)
     spec = asked.spec.model_copy(update={"training": Training()})
-    seen = fleet(node("a"), profile("m"), asked.model_copy(update={"spec": spec}))
+    return asked.model_copy(update={"spec": spec})
 
-    _, reason, message = said(seen, "m")
-    assert reason == "NoMatchingDevice"
-    assert message.startswith("no node of a cluster runs a task with spec.training")
+
+def _step(compute_ms: float, state_mib: int) -> MemProfile:
+    measured = profile("trains", mib=0, layers=1, compute_ms=compute_ms)
+    update = {"state_bytes": state_mib * MIB, "first_section_s": 0.005}
+    return measured.model_copy(update={"spec": measured.spec.model_copy(update=update)})
+
+
+def test_a_task_that_trains_is_placed_where_the_agent_runs_steps() -> None:
+    seen = fleet(node("a", training=False), _step(400, 64), _training())
+    assert said(seen, "trains") == (
+        "False",
+        "NoMatchingDevice",
+        "none of 1 devices is of kind cpu and runs tasks with spec.training; "
+        "change spec.device or add such a node",
+    )
+    feed(seen, node("b", yields=True))
+    assert places(seen, "trains") == ["b/cpu0"]
+
+
+def test_a_task_that_trains_takes_no_deadline_and_has_its_state() -> None:
+    seen = fleet(node("a", yields=True, fast_mib=256), profile("m"), _step(400, 64))
+    feed(seen, task("m"), _training())
+    assert (places(seen, "m"), places(seen, "trains")) == (["a/cpu0"], ["a/cpu0"])
+    (seat,) = seen.verdict(TaskKey("default", "trains")).seats
+    assert seat.plan is not None
+    assert seat.plan.workspace_bytes >= 64 * MIB
+    assert said(seen, "m")[:2] == ("True", "Admitted")
+
+
+def test_a_task_that_trains_is_measured_while_others_run_by_the_limit_of_its_sections() -> None:
+    seen = fleet(node("a", yields=True), profile("m"), task("m"), claim("one", "m"))
+    feed(seen, _training(limit_ms=20), claim("two", "trains"))
+    (seat,) = seen.verdict(TaskKey("default", "trains")).seats
+    assert (seat.standing, str(seat.place)) == (Standing.PROFILING, "a/cpu0")
 
 
 def test_a_profile_of_another_product_serves_only_with_a_stated_time() -> None:

@@ -15,7 +15,9 @@ import tierline
 from tierline_torch import calls, process
 from tierline_torch.arenas import gates
 from tierline_torch.arenas.contents import Entry
+from tierline_torch.backends import observed
 from tierline_torch.backends.observed import _Measured
+from tierline_torch.learning import course
 from tierline_torch.learning.survey import ModuleSurvey
 
 MS = 1_000_000
@@ -130,6 +132,28 @@ def test_a_model_of_which_nothing_can_be_moved_is_profiled(records: Path) -> Non
     (layer,) = profile["layers"]
     assert (layer["bytes"], layer["pinned"]) == (0, True)
     assert layer["compute_s"] == pytest.approx(max(profile["compute_s"]))
+
+
+@pytest.mark.parametrize(("counts", "streamed"), [((10,), 0), ((5, 5), 5), ((4, 4), 8)])
+def test_models_of_more_layers_than_a_profile_holds_stay_resident(
+    records: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], streamed: int
+) -> None:
+    for module in (course, observed):
+        monkeypatch.setattr(module, "MOST_ENTRIES", 8)
+    models = [nn.Sequential(*(nn.Linear(4, 4) for _ in range(n))).eval() for n in counts]
+    with torch.inference_mode():
+        for _ in range(6):
+            for model in models:
+                model(torch.ones(2, 4))
+    backend = process.process().backend
+    assert backend is not None
+    backend.finish()
+    layers = read(records)[0]["layers"]
+    assert sum(not one["pinned"] for one in layers) == streamed
+    assert sum(one["bytes"] for one in layers) == sum(counts) * 128  # each has two of 64 bytes
+    told = [one["name"] for one in layers if one["pinned"]]
+    assert all("more layers than a profile holds" in one for one in told)
+    assert len(told) == (streamed < sum(counts))
 
 
 def test_a_profile_is_written_as_soon_as_enough_jobs_counted(records: Path) -> None:

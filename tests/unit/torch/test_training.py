@@ -32,11 +32,15 @@ class Recorded:
         self.given_back = threading.Event()
         self.asked = False
         """Whether others wait at every gate."""
+        self.interrupt: Callable[[], object] = bool
+        """Called in the middle of each call, as a handler of a signal may be."""
 
     def begins(self) -> None:
         self.told.append("begins")
 
     def take(self) -> None:
+        assert not self.held
+        self.interrupt()
         assert not self.held
         self.held = True
         self.told.append("takes")
@@ -49,6 +53,8 @@ class Recorded:
 
     def pass_gate(self) -> None:
         assert self.held
+        self.interrupt()
+        assert self.held
         self.told.append("gate")
         if self.asked:
             self.give_back()
@@ -56,6 +62,7 @@ class Recorded:
 
     def ends(self, number: int, keeps: Keeps, rest: Callable[[], None]) -> None:
         assert keeps.digest(number, rest)
+        self.interrupt()
         self.give_back()
         self.told.append(f"ends {number}")
 
@@ -115,6 +122,27 @@ def test_a_step_is_from_the_first_forward_to_the_end_of_the_optimizer(training: 
     assert training.turn.told[0] == "begins"
     assert training.turn.told[-2:] == ["gives back", "ends 1"]
     assert training.turn.gates() > 2 * len(model)
+
+
+def test_a_handler_that_trains_in_the_middle_of_a_gate_is_a_part_of_it(training: Training) -> None:
+    model, other = _model(), nn.Linear(8, 4)
+    optimizer, others = (torch.optim.SGD(one.parameters(), 0.1) for one in (model, other))
+    handled = []
+
+    def handle() -> None:
+        with torch.enable_grad():
+            training.call(other, _given()).sum().backward()
+        others.step()
+        others.zero_grad()
+        handled.append(len(training.turn.told))
+
+    training.turn.interrupt = handle
+    for _ in range(2):
+        training.call(model, _given()).sum().backward()
+        optimizer.step()
+        assert not training.holds()
+    assert len(handled) > 4 * len(model)
+    assert training.ended == ["ends 1", "ends 2"]
 
 
 def test_gradients_that_are_accumulated_are_one_step(training: Training) -> None:

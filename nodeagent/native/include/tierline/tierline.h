@@ -226,7 +226,8 @@ TIERLINE_API uint32_t tierline_waiting(const tierline_client *client);
  * trains): it should end its job where it can, and begin another one for the rest. */
 TIERLINE_API uint32_t tierline_wanted(tierline_client *client);
 
-/* For code in Python: see afterwards.c. `function` gets a tuple, each item of the list `taken` no
+/* For code in Python, which is known by the addresses of its functions only: there is one build
+ * for all its versions. See afterwards.c. `function` gets a tuple, each item of the list `taken` no
  * arguments, the last first; with `if_raised` only if the function raised. The caller holds the
  * interpreter's lock. */
 typedef struct tierline_python {
@@ -238,12 +239,23 @@ typedef struct tierline_python {
     void (*fetch)(void **type, void **value, void **trace);
     void (*restore)(void *type, void *value, void *trace);
     void (*clear)(void);
+    void (*keep)(void *object);     /* Py_IncRef */
+    int (*enter)(void);             /* PyGILState_Ensure */
+    void (*leave)(int entered);     /* PyGILState_Release */
+    int (*collect)(void);           /* PyGC_Enable; as the next, it returns what was before */
+    int (*collect_no_more)(void);   /* PyGC_Disable */
+    int (*check)(void);             /* PyErr_CheckSignals */
 } tierline_python;
 TIERLINE_API void *tierline_afterwards(const tierline_python *python, void *function,
                                        void *arguments, void *taken, int if_raised);
 /* The same as an `__exit__`, whose arguments `function` gets. */
 TIERLINE_API void *tierline_exit(const tierline_python *python, void *function, void *taken,
                                  void *kind, void *error, void *trace);
+/* See elsewhere.c. In a thread of its own: `turn`, `function`, `over`, `done`, none of which gets
+ * an argument; what they return or raise is dropped. 0 or TIERLINE_E_SYSTEM: no thread, nothing
+ * was called; also where a signal's handler raised. */
+TIERLINE_API int tierline_elsewhere(const tierline_python *python, void *turn, void *function,
+                                    void *over, void *done);
 
 /* Flag words: shared u32 counters that only grow while they are waited on. No client needed.
  * `word_wait` returns 0 once *word >= at_least, TIERLINE_E_TIMEOUT after timeout_ns at the latest

@@ -3,8 +3,6 @@
  * Python runs handlers of signals, asynchronous exceptions and tracers between any two of its own
  * instructions, so no `finally` written in Python is sure to run. Here is none between the end of
  * the function and what gives back, nor within that, if it is written in C.
- *
- * Python is known by the addresses of its functions only: there is one build for all its versions.
  */
 #include "tierline/tierline.h"
 
