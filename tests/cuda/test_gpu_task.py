@@ -113,22 +113,28 @@ def test_nobody_gets_the_ring_of_a_revoked_job_that_still_reads_it(
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_job_is_revoked_while_it_is_begun(agent: AgentProcess, flavour: str) -> None:
-    agent.register("vision", PLANS["all streamed"])
-    task = Task(agent, flavour, "gpu_task", "revoked_early")
-    held = task.faults.with_name("held")
-    held.touch()
-    task.wait_for("copied")
-    task.faults.write_text(f"hold cuMemUnmap 1 {held}\n")
-    faults = Path(agent.environment["SIMCUDA_FAULT_FILE"])
-    faults.write_text("call cuMemcpyHtoDAsync 1+ INVALID_VALUE\n")
-    task.go_on()
-    try:
-        wait_until(lambda: agent.task("vision")["revoked"], "the job is revoked")
-    finally:
-        faults.write_text("")
-        held.unlink()
-    task.held()
+def test_a_job_is_revoked_while_it_is_begun(tmp_path: Path, flavour: str) -> None:
+    with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
+        agent.register("vision", PLANS["all streamed"])
+        agent.register("other", gpu_plan(9, ring=4))
+        other = agent.program("other", 2, 9, GPU_PROGRAM)
+        task = Task(agent, flavour, "gpu_task", "revoked_early")
+        held = task.faults.with_name("held")
+        held.touch()
+        task.wait_for("copied")
+        # It takes the ring: what was copied ahead of the job to come would leave no copy to fail.
+        other.tell("job")
+        assert other.answer() == other.expected
+        task.faults.write_text(f"hold cuMemUnmap 1 {held}\n")
+        faults = Path(agent.environment["SIMCUDA_FAULT_FILE"])
+        faults.write_text("call cuMemcpyHtoDAsync 1+ INVALID_VALUE\n")
+        task.go_on()
+        try:
+            wait_until(lambda: agent.task("vision")["revoked"], "the job is revoked")
+        finally:
+            faults.write_text("")
+            held.unlink()
+        task.held()
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

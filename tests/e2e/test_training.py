@@ -41,10 +41,16 @@ def _trains(cluster: Running, namespace: str) -> Manifest:
         "image": image.reference,
         "command": ["/bin/python3", PROGRAM],
         "env": [{"name": "PYTHONPATH", "value": _PACKAGES}],
-        "volumeMounts": [{"name": "packages", "mountPath": _PACKAGES, "readOnly": True}],
+        "volumeMounts": [
+            {"name": "packages", "mountPath": _PACKAGES, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - PyTorch wants one
+        ],
     }
     folder = {"path": str(python.packages), "type": "Directory"}
-    wanted["spec"]["volumes"] = [{"name": "packages", "hostPath": folder}]
+    wanted["spec"]["volumes"] = [
+        {"name": "packages", "hostPath": folder},
+        {"name": "tmp", "emptyDir": {}},
+    ]
     return wanted
 
 

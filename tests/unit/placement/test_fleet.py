@@ -176,7 +176,9 @@ def test_a_task_that_trains_takes_no_deadline_and_has_its_state() -> None:
     seen = fleet(node("a", yields=True, fast_mib=256), profile("m"), _step(400, 64))
     feed(seen, task("m"), _training())
     assert (places(seen, "m"), places(seen, "trains")) == (["a/cpu0"], ["a/cpu0"])
-    (seat,) = seen.verdict(TaskKey("default", "trains")).seats
+    verdict = seen.verdict(TaskKey("default", "trains"))
+    assert verdict is not None
+    (seat,) = verdict.seats
     assert seat.plan is not None
     assert seat.plan.workspace_bytes >= 64 * MIB
     assert said(seen, "m")[:2] == ("True", "Admitted")
@@ -185,7 +187,9 @@ def test_a_task_that_trains_takes_no_deadline_and_has_its_state() -> None:
 def test_a_task_that_trains_is_measured_while_others_run_by_the_limit_of_its_sections() -> None:
     seen = fleet(node("a", yields=True), profile("m"), task("m"), claim("one", "m"))
     feed(seen, _training(limit_ms=20), claim("two", "trains"))
-    (seat,) = seen.verdict(TaskKey("default", "trains")).seats
+    verdict = seen.verdict(TaskKey("default", "trains"))
+    assert verdict is not None
+    (seat,) = verdict.seats
     assert (seat.standing, str(seat.place)) == (Standing.PROFILING, "a/cpu0")
 
 

@@ -239,12 +239,12 @@ typedef struct tierline_python {
     void (*fetch)(void **type, void **value, void **trace);
     void (*restore)(void *type, void *value, void *trace);
     void (*clear)(void);
-    void (*keep)(void *object);     /* Py_IncRef */
-    int (*enter)(void);             /* PyGILState_Ensure */
-    void (*leave)(int entered);     /* PyGILState_Release */
-    int (*collect)(void);           /* PyGC_Enable; as the next, it returns what was before */
-    int (*collect_no_more)(void);   /* PyGC_Disable */
-    int (*check)(void);             /* PyErr_CheckSignals */
+    void (*keep)(void *object);   /* Py_IncRef */
+    int (*enter)(void);           /* PyGILState_Ensure */
+    void (*leave)(int entered);   /* PyGILState_Release */
+    int (*collect)(void);         /* PyGC_Enable; as the next, it returns what was before */
+    int (*collect_no_more)(void); /* PyGC_Disable */
+    int (*check)(void);           /* PyErr_CheckSignals */
 } tierline_python;
 TIERLINE_API void *tierline_afterwards(const tierline_python *python, void *function,
                                        void *arguments, void *taken, int if_raised);
