@@ -219,6 +219,21 @@ static void random_order(void) {
     }
 }
 
+/* From some job on the other way round. */
+static void turned(void) {
+    load_all();
+    for (int i = 0; i < 6; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t n = 0; n < task.count; n++) {
+            uint32_t w = i < 2 ? n : task.count - 1 - n;
+            OK(launch(&task, w, w, NULL, 0));
+        }
+        check(&task, 0, task.count, NULL);
+        end(&task, job);
+    }
+}
+
 static void several_streams(void) {
     load_all();
     CUstream streams[3];
@@ -1203,6 +1218,7 @@ int main(int argc, char **argv) {
         {"skipping_far", skipping_far},
         {"passes", passes},
         {"random_order", random_order},
+        {"turned", turned},
         {"several_streams", several_streams},
         {"streams_that_end", streams_that_end},
         {"threads", threads},

@@ -6,10 +6,12 @@ they run, and what befalls the agent meanwhile.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.cuda.programs import left
 from tests.cuda.schedules import kill_agent
 from tests.cuda.tasks import BY_THEMSELVES, PLANS, PROGRAMS, UNSEEN, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
@@ -46,6 +48,27 @@ def test_a_call_that_begins_the_stream_again_waits_for_all_that_it_reads(tmp_pat
     ):
         agent.register("vision", PLANS["all streamed"])
         Task(agent, "plain", "gpu_task", "random_order").held()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_task_whose_launches_come_in_another_order_says_so_once(
+    agent: AgentProcess, plan: str
+) -> None:
+    agent.register("vision", PLANS[plan])
+    assert Task(agent, "plain", "gpu_task", "in_order").held() == ""
+    assert not agent.task("vision")["notices"]
+    Task(agent, "plain", "gpu_task", "turned").held()
+    (told,) = left(agent, "vision")["notices"]
+    assert told["kind"] == "order_changed"
+    shown = re.fullmatch(
+        r"(\d+) of (\d+) launches that read weights come in another order than in the first jobs: "
+        r"a job copies (\d+) MiB, where its streamed weights are (\d+) MiB",
+        told["text"],
+    )
+    assert shown is not None, told
+    strays, calls, copied, once = (int(one) for one in shown.groups())
+    assert 0 < strays <= calls
+    assert copied > once
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -48,6 +48,7 @@
 #include "gates/order.h"
 #include "gates/watch.h"
 #include "launches/gate.h"
+#include "lease/detours.h"
 #include "lease/launch_lease.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
@@ -215,6 +216,7 @@ static bool go_to(tierline_client *client, const struct tierline_call *call, uin
 static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
                  struct named *named) {
     struct tl_arena *arena = &client->arenas[index];
+    bool in_turn = true;
     if (worth_going_there(arena, index, named)) {
         go_to(client, call, index, named); /* else it reads copies */
     }
@@ -225,15 +227,18 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
         bool goes = arena->streamed_count == 0 ||
                     tl_order_need(arena, named->all, named->open, &cursor, &need);
         if (goes) {
-            goes = !is_doubted(arena, named, &need);
+            goes = in_turn = !is_doubted(arena, named, &need);
         } else if (worth_rewinding(arena, named) && go_to(client, call, index, named)) {
+            in_turn = false;
             cursor = tl_gates.cursor;
             goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
         }
         if (goes && tl_gates_announce(need.needs)) {
+            tl_detours_count(in_turn);
             return go_with_the_stream(call, arena, &need, cursor.layer);
         }
     }
+    tl_detours_count(named->copies == 0);
     tl_gates.copies += named->copies;
     return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
 }
