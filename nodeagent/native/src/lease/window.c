@@ -100,7 +100,7 @@ static int change_all(tierline_client *client, bool shows) {
     int code = 0;
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && code == 0; a++) {
         struct tl_arena *arena = &client->arenas[a];
-        int mode;
+        int mode = 0;
         if (!tl_gates_sealed(a)) {
             continue;
         }
@@ -181,7 +181,7 @@ int tl_window_show(tierline_client *client) {
 }
 
 static int show_all(struct tl_arena *arena) {
-    int mode;
+    int mode = 0;
     int code = enter(arena, &mode);
     if (code != 0) {
         return code;
