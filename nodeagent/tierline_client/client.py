@@ -248,6 +248,14 @@ class Client:
         )
         return closed.value
 
+    def vacated(self, arena: int, places: Sequence[tuple[int, int]]) -> None:
+        """Keep the (address, bytes) at which weights of an arena on a GPU lay before from others.
+
+        Once the program has given that memory back: what has kept such an address faults.
+        """
+        raw = (library.Place * len(places))(*(library.Place(*one) for one in places))
+        self._check(self._library.tierline_vacated(self._handle, arena, raw, len(places)))
+
     @property
     def touched(self) -> bool:
         """Whether there may be memory to give back."""

@@ -34,6 +34,7 @@ class ErrorCode(enum.IntEnum):
     SYSTEM = -26
     FORKED = -27
     WRITTEN = -28
+    GPU = -29
 
 
 class ClientError(Exception):

@@ -43,6 +43,12 @@ class WeightRange(ctypes.Structure):
     _fields_ = (("offset", _u64), ("bytes", _u64))
 
 
+class Place(ctypes.Structure):
+    """`tierline_place`."""
+
+    _fields_ = (("address", _u64), ("bytes", _u64))
+
+
 class Origin(ctypes.Structure):
     """`tierline_origin`."""
 
@@ -97,6 +103,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "weights": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(WeightRange), _u32)),
     "seal": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(Layer), _u32, ctypes.c_char_p)),
     "free": (ctypes.c_int, (_pointer, _u32)),
+    "vacated": (ctypes.c_int, (_pointer, _u32, ctypes.POINTER(Place), _u32)),
     "origins": (
         ctypes.c_int,
         (_pointer, _u32, ctypes.POINTER(Origin), _u32, ctypes.POINTER(_u32)),

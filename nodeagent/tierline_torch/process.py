@@ -29,7 +29,7 @@ from tierline_torch.belonging import Turns
 from tierline_torch.calls import Invoke, current, plain
 from tierline_torch.capture.captured import Captured
 from tierline_torch.claims import Claims
-from tierline_torch.errors import TierlineError
+from tierline_torch.errors import GpuError, TierlineError
 from tierline_torch.learning.course import Course
 from tierline_torch.learning.learned import LearnedOrders
 from tierline_torch.learning.site import Backend, Lesson, Reportable, Site, Window
@@ -298,7 +298,8 @@ class Process:
             job = backend.end(site)
         except TierlineError as error:
             if not failed:
-                self.count_failed(error)
+                if not isinstance(error, GpuError):
+                    self.count_failed(error)
                 raise
             # The program's own exception must reach it; this one can only be told.
             self.say(f"could not end the job of {site.name}: {error}")

@@ -219,6 +219,21 @@ static void random_order(void) {
     }
 }
 
+/* From some job on the other way round. */
+static void turned(void) {
+    load_all();
+    for (int i = 0; i < 6; i++) {
+        clear(&task);
+        uint64_t job = begin(&task);
+        for (uint32_t n = 0; n < task.count; n++) {
+            uint32_t w = i < 2 ? n : task.count - 1 - n;
+            OK(launch(&task, w, w, NULL, 0));
+        }
+        check(&task, 0, task.count, NULL);
+        end(&task, job);
+    }
+}
+
 static void several_streams(void) {
     load_all();
     CUstream streams[3];
@@ -525,7 +540,7 @@ static void read_by_distance(uint32_t slot) {
 }
 
 static void faulted(int code) {
-    HOLDS(code == TIERLINE_E_SYSTEM);
+    HOLDS(code == TIERLINE_E_GPU);
     HOLDS(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
     HOLDS(task.results[TABLE_SLOT] == 0);
 }
@@ -582,6 +597,166 @@ static void unseen_between(void) {
     HOLDS(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
     HOLDS(task.results[TABLE_SLOT] == 0);
     tierline_job_begin(task.client, 0, 0, 0, UINT64_MAX >> 2, &job); /* ends what read it */
+}
+
+/* Readers from numbers (READER): how the kernel finds its bytes, of how many weights, on which
+ * stream, after which weight's launch and how many jobs without it. What it finds by an address or
+ * a distance of now is right or a fault; a distance from before the weights moved leads nowhere. */
+enum { MOST_READ = 3 };
+
+struct reader {
+    enum { BY_TABLE, BY_DISTANCE, BY_STALE_DISTANCE, WAYS } way;
+    uint32_t base, count;
+    uint64_t found[MOST_READ]; /* addresses */
+    CUfunction kernel;
+    CUdeviceptr table;
+    CUstream stream;
+};
+
+static uint64_t draw(uint64_t *state, uint64_t below) {
+    *state += 0x9e3779b97f4a7c15U;
+    uint64_t mixed = (*state ^ (*state >> 30)) * 0xbf58476d1ce4e5b9U;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebU;
+    return (mixed ^ (mixed >> 31)) % below;
+}
+
+static uint32_t draw_weight(uint64_t *state) {
+    uint32_t w = (uint32_t)draw(state, task.count);
+    while (task.weights[w].bytes < TABLE_BYTES) {
+        w = (uint32_t)draw(state, task.count);
+    }
+    return w;
+}
+
+/* A place in no extent of the weight: of this arena, seldom outside of it. */
+static uint64_t draw_stray(uint64_t *state, uint32_t weight) {
+    uint64_t size = extents * task.extent_bytes;
+    uint64_t base = task.weights[0].address - task.weights[0].offset;
+    uint64_t first = task.weights[weight].offset / task.extent_bytes;
+    uint64_t last =
+        (task.weights[weight].offset + task.weights[weight].bytes - 1) / task.extent_bytes;
+    for (;;) {
+        uint64_t beyond = draw(state, 4) == 0 ? size : 0;
+        uint64_t steps = (size + 2 * beyond) / TABLE_BYTES;
+        uint64_t place = base - beyond + draw(state, steps) * TABLE_BYTES;
+        uint64_t extent = (place - base) / task.extent_bytes;
+        if (place < base || extent < first || extent > last) {
+            return place;
+        }
+    }
+}
+
+static struct reader draw_reader(uint64_t *state) {
+    struct reader made = {.way = (int)draw(state, WAYS), .base = draw_weight(state)};
+    uint64_t *table;
+    CUmodule module;
+    made.count = draw(state, 2) == 0 ? 1 : 1 + (uint32_t)draw(state, MOST_READ);
+    OK(cuMemHostAlloc((void **)&table, sizeof made.found, CU_MEMHOSTALLOC_DEVICEMAP));
+    for (uint32_t i = 0; i < made.count; i++) {
+        uint32_t read = draw(state, 2) == 0 ? made.base : draw_weight(state);
+        made.found[i] = made.way == BY_STALE_DISTANCE ? draw_stray(state, made.base)
+                                                      : task.weights[read].address;
+        table[i] = made.found[i] - (made.way == BY_TABLE ? 0 : task.weights[made.base].address);
+    }
+    made.table = (CUdeviceptr)(uintptr_t)table;
+    OK(cuModuleLoadData(&module, SIMCUDA_IMAGE));
+    OK(cuModuleGetFunction(&made.kernel, module,
+                           made.way == BY_TABLE ? "sim_gemm_array" : "sim_gemm_offsets"));
+    if (draw(state, 2) == 1) {
+        OK(cuStreamCreate(&made.stream, CU_STREAM_NON_BLOCKING));
+    }
+    return made;
+}
+
+static void went_or_faulted(CUresult result) {
+    HOLDS(result == CUDA_SUCCESS || result == CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void read_by(const struct reader *reader) {
+    uint64_t count = reader->count;
+    uint64_t bytes = TABLE_BYTES;
+    uint64_t in = (uint64_t)(uintptr_t)(task.results + 256);
+    uint64_t out = (uint64_t)(uintptr_t)(task.results + TABLE_SLOT);
+    CUdeviceptr table = reader->table;
+    void *by_table[] = {&table, &count, &bytes, &in, &out};
+    void *by_distance[] = {&task.weights[reader->base].address, &table, &count, &bytes, &in, &out};
+    went_or_faulted(cuLaunchKernel(reader->kernel, 1, 1, 1, 1, 1, 1, 0, reader->stream,
+                                   reader->way == BY_TABLE ? by_table : by_distance, NULL));
+}
+
+static void reader(void) {
+    load_all();
+    uint64_t state = strtoull(getenv("READER"), NULL, 10);
+    struct reader drawn = draw_reader(&state);
+    for (uint64_t i = draw(&state, 3); i > 0; i--) {
+        uint64_t job = begin(&task);
+        pass(NULL);
+        end(&task, job);
+    }
+    clear(&task);
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        went_or_faulted(launch(&task, w, w, NULL, 0));
+        if (w == drawn.base) {
+            read_by(&drawn);
+        }
+    }
+    int code = tierline_job_end(task.client, job, 0);
+    if (code != 0) {
+        faulted(code);
+        return;
+    }
+    HOLDS(drawn.way != BY_STALE_DISTANCE);
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < drawn.count; i++) {
+        uint64_t at = drawn.found[i] - task.weights[0].address + task.weights[0].offset;
+        hash = simcuda_hash(hash, task.content + at, TABLE_BYTES);
+    }
+    HOLDS(task.results[TABLE_SLOT] == hash);
+    check(&task, 0, task.count, NULL);
+}
+
+/* Whether the driver gives these addresses to whoever wishes for them. */
+static bool is_given(uint64_t address, uint64_t bytes) {
+    CUdeviceptr given;
+    OK(cuMemAddressReserve(&given, bytes, 0, address, 0));
+    OK(cuMemAddressFree(given, bytes));
+    return given == address;
+}
+
+/* Where weights lay before they moved, nothing else comes to lie while they are in the arena; what
+ * the program still uses there is its own. Next to an arena lies nothing. */
+static void old_addresses(void) {
+    enum { MIB = 1 << 20 };
+    load_all();
+    CUdeviceptr moved;
+    CUdeviceptr used;
+    OK(cuMemAlloc(&moved, 8 * MIB));
+    OK(cuMemAlloc(&used, 4 * MIB));
+    OK(cuMemFree(moved));
+    HOLDS(is_given(moved, 8 * MIB));
+    tierline_place places[] = {{moved + 512, 3 * MIB}, {moved + 4 * MIB, 4 * MIB}, {used, MIB}};
+    OK(tierline_vacated(task.client, task.arena, places, 3));
+    for (uint64_t at = 0; at < 8 * MIB; at += 2 * MIB) {
+        HOLDS(!is_given(moved + at, 2 * MIB));
+    }
+    OK(cuMemsetD8(used, 1, 4 * MIB));
+    struct tables made = make_tables();
+    uint64_t old[TABLE];
+    for (uint32_t n = 0; n < TABLE; n++) {
+        old[n] = moved + n * 256 * 1024;
+    }
+    OK(simcuda_upload(made.table, old, sizeof old));
+    uint64_t size = extents * task.extent_bytes;
+    uint64_t base = task.weights[0].address - task.weights[0].offset;
+    HOLDS(!is_given(base - size, size));
+    HOLDS(!is_given(base + size, size));
+    uint64_t job = begin(&task);
+    pass(NULL);
+    read_by_table(&made, TABLE_SLOT);
+    faulted(tierline_job_end(task.client, job, 0));
+    HOLDS(tierline_vacated(task.client, 3, places, 1) == TIERLINE_E_STATE);
+    HOLDS(tierline_vacated(task.client, TIERLINE_MAX_ARENAS, places, 1) == TIERLINE_E_ARGUMENT);
 }
 
 /* Jobs that stream as they always did, until one makes a table, between jobs or within it. */
@@ -1043,6 +1218,7 @@ int main(int argc, char **argv) {
         {"skipping_far", skipping_far},
         {"passes", passes},
         {"random_order", random_order},
+        {"turned", turned},
         {"several_streams", several_streams},
         {"streams_that_end", streams_that_end},
         {"threads", threads},
@@ -1055,6 +1231,8 @@ int main(int argc, char **argv) {
         {"unseen_distance", unseen_distance},
         {"unseen_later", unseen_later},
         {"unseen_between", unseen_between},
+        {"reader", reader},
+        {"old_addresses", old_addresses},
         {"tables_of_the_host", tables_of_the_host},
         {"tables_within_a_job", tables_within_a_job},
         {"tables_word_by_word", tables_word_by_word},

@@ -26,10 +26,11 @@ UNSEEN = {
     "unseen_distance": "sim_gemm_offsets",
     "unseen_later": "sim_gemm_array",
     "unseen_between": "sim_gemm_array",
+    "old_addresses": "sim_gemm_array",
 }
 """Those that end with a fault, and the kernel that reads where nobody can see it."""
 DIALOGUES = (
-    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable"),
+    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable", "reader"),
     *UNSEEN,
 )
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]

@@ -6,15 +6,19 @@ they run, and what befalls the agent meanwhile.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.cuda.programs import left
 from tests.cuda.schedules import kill_agent
 from tests.cuda.tasks import BY_THEMSELVES, PLANS, PROGRAMS, UNSEEN, Task
 from tests.integration.agent.agent_process import AgentProcess, wait_until
 from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
+
+READERS = 30
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -47,6 +51,27 @@ def test_a_call_that_begins_the_stream_again_waits_for_all_that_it_reads(tmp_pat
 
 
 @pytest.mark.parametrize("plan", PLANS)
+def test_a_task_whose_launches_come_in_another_order_says_so_once(
+    agent: AgentProcess, plan: str
+) -> None:
+    agent.register("vision", PLANS[plan])
+    assert Task(agent, "plain", "gpu_task", "in_order").held() == ""
+    assert not agent.task("vision")["notices"]
+    Task(agent, "plain", "gpu_task", "turned").held()
+    (told,) = left(agent, "vision")["notices"]
+    assert told["kind"] == "order_changed"
+    shown = re.fullmatch(
+        r"(\d+) of (\d+) launches that read weights come in another order than in the first jobs: "
+        r"a job copies (\d+) MiB, where its streamed weights are (\d+) MiB",
+        told["text"],
+    )
+    assert shown is not None, told
+    strays, calls, copied, once = (int(one) for one in shown.groups())
+    assert 0 < strays <= calls
+    assert copied > once
+
+
+@pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", UNSEEN)
 def test_a_reader_that_nobody_can_see_ends_the_first_job_that_has_it(
     agent: AgentProcess, name: str, plan: str
@@ -56,6 +81,20 @@ def test_a_reader_that_nobody_can_see_ends_the_first_job_that_has_it(
     assert "found a weight's address by another way than its parameters" in said
     assert f"(the latest first): {UNSEEN[name]}" in said
     assert agent.task("vision")["reads_unseen"]
+
+
+def test_readers_from_numbers_are_right_or_loud(agent: AgentProcess) -> None:
+    """In the first job that launches them; `reader` checks the bytes."""
+    loud = 0
+    for number in range(READERS):
+        agent.register("vision", PLANS[list(PLANS)[number % len(PLANS)]])
+        late = {"SIMCUDA_LATE": str(number + 1), "SIMCUDA_CALLS_WAIT": str(number // 3 % 2)}
+        said = Task(agent, "plain", "gpu_task", "reader", READER=str(number), **late).held()
+        unseen = bool(agent.task("vision")["reads_unseen"])
+        assert ("found a weight's address by another way" in said) == unseen, (number, said)
+        loud += unseen
+        agent.forget_tasks()
+    assert 0 < loud < READERS, "each of both happens"
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -5,12 +5,14 @@
 Each case of programs/once.py runs plain, then twice by `tierline run`: observed, and managed. The
 table says for each process how many jobs ended, how many gave something else than plain, and the
 median time of the last ten; below it is what Tierline said. Meanwhile `--foreign` processes that
-are not Tierline's compute and copy on the GPU. Ends with 1 if any job differs.
+are not Tierline's compute and copy on the GPU. Ends with 1 if any job differs. The
+cases `kept-0`, `kept-1` and so on are drawn from their numbers (programs/kept.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import statistics
@@ -18,8 +20,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.programs.once import CASES
 
@@ -99,25 +103,43 @@ def foreign_load(count: int) -> Iterator[None]:
             one.wait()
 
 
-def report(case: str, plain: Rows, folder: Path, ended: str, said: str) -> bool:
-    """A line a process; whether all is as plain."""
-    right = True
+def judge(case: str, plain: Rows, folder: Path, fast: str) -> dict[str, Any]:
+    """Run a case, and compare each process with plain."""
+    ended, said = run(case, len(plain), folder, fast)
+    processes = []
     for number, found in enumerate(rows(folder / case)):
-        other = [n for n, (digest, _) in found.items() if digest != plain[n][0]]
-        right = right and not other
         taken, before = (
             statistics.median([ms for _, ms in list(each.values())[-10:]] or [0])
             for each in (found, plain)
         )
-        print(
-            f"{case:12} {'observed' if number == 0 else 'managed':9} jobs {len(found):3} "
-            f"different {len(other):3} {other[:8]} ms {taken:8.2f} plain {before:8.2f}  {ended}",
-            flush=True,
+        processes.append(
+            {
+                "process": "observed" if number == 0 else "managed",
+                "jobs": len(found),
+                "different": [n for n, (digest, _) in found.items() if digest != plain[n][0]],
+                "ms": round(taken, 2),
+                "plain_ms": round(before, 2),
+            }
         )
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
-    for line in [line for line in lines if line.strip()][-14:]:
-        print("    |", line[:180], flush=True)
-    return right and len(rows(folder / case)) > 1
+    words = [line[:180] for line in lines if line.strip()][-14:]
+    return {"case": case, "ended": ended, "processes": processes, "said": words}
+
+
+def report(judged: dict[str, Any]) -> bool:
+    """A line a process; whether all is as plain."""
+    for one in judged["processes"]:
+        other = one["different"]
+        print(
+            f"{judged['case']:12} {one['process']:9} jobs {one['jobs']:3} "
+            f"different {len(other):3} {other[:8]} ms {one['ms']:8.2f} "
+            f"plain {one['plain_ms']:8.2f}  {judged['ended']}",
+            flush=True,
+        )
+    for line in judged["said"]:
+        print("    |", line, flush=True)
+    processes = judged["processes"]
+    return len(processes) > 1 and not any(one["different"] for one in processes)
 
 
 def main() -> int:
@@ -127,6 +149,8 @@ def main() -> int:
     parser.add_argument("--fast-memory", default="1Gi")
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--foreign", type=int, default=0)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     right = True
     with tempfile.TemporaryDirectory() as name:
@@ -144,12 +168,20 @@ def main() -> int:
         for case, process in running.items():
             if process.wait() != 0:
                 print(f"{case:12} fails without Tierline")
-        with foreign_load(arguments.foreign):
-            for case in arguments.cases:
-                found = rows(plain / case)
-                if found and len(found[0]) == arguments.jobs:
-                    ended, said = run(case, arguments.jobs, under, arguments.fast_memory)
-                    right = report(case, found[0], under, ended, said) and right
+        known = {case: found[0] for case in arguments.cases if (found := rows(plain / case))}
+        whole = [case for case, found in known.items() if len(found) == arguments.jobs]
+        judged = []
+        with (
+            foreign_load(arguments.foreign),
+            ThreadPoolExecutor(arguments.parallel) as threads,
+        ):
+            for one in threads.map(
+                lambda case: judge(case, known[case], under, arguments.fast_memory), whole
+            ):
+                right = report(one) and right
+                judged.append(one)
+                if arguments.json:
+                    arguments.json.write_text(json.dumps(judged, indent=1))
     print("all as without Tierline" if right else "NOT as without Tierline")
     return 0 if right else 1
 

@@ -77,6 +77,8 @@ class Arena:
         self.base = 0
         self.origins: list[Origin] = []
         """Of the weights that moved."""
+        self.vacated: list[tuple[int, int]] = []
+        """On a GPU: the addresses and bytes of these before."""
 
     def load(self) -> None:
         """Reserve, store every extent, seal. Raises ClientError."""
@@ -129,6 +131,9 @@ class Arena:
                     one.undo(mark)
                 elif one.exchanged and _is_on_host(one.weight):
                     gone.append((one, offset, mark))
+                elif one.exchanged:
+                    storage = one.weight.storage
+                    self.vacated.append((storage.data_ptr(), storage.nbytes()))
             for one, mark in self._give_up(gone):
                 one.undo(mark)
                 stays[one.weight] = NO_MAPPINGS

@@ -44,7 +44,7 @@ class Contents:
 
     entries: tuple[Entry, ...]
     weights: tuple[Weight, ...]
-    """As they were selected from."""
+    """As they were selected from, those that are not moved among them."""
     selection: Selection
     placed: tuple[tuple[Weight, int], ...]
     launches: tuple[tuple[int, int], ...]

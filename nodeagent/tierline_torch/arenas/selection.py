@@ -8,7 +8,7 @@ Everything else is pinned: it stays in fast memory, with the reason.
 A weight that no run read is pinned too: a branch taken later, compiled code or another thread may
 read it, and then it is there.
 
-Invariant: `layers` and `pinned` of a Selection hold every weight exactly once.
+Invariant: `layers`, `pinned` and `stays` of a Selection hold every weight exactly once.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class Selection:
     pinned: tuple[Pinned, ...]
     launches: tuple[tuple[int, ...], ...] = ()
     """Where launches are gated: the streamed weights (by index) that each names, in order."""
+    stays: tuple[Pinned, ...] = ()
+    """What is not moved at all: nobody knows how it is found."""
 
 
 def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> Selection:

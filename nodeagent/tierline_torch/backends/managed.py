@@ -41,7 +41,7 @@ from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.arenas.origins import move_back
 from tierline_torch.backends.turns import NESTED
 from tierline_torch.calls import Invoke, plain
-from tierline_torch.errors import TierlineError
+from tierline_torch.errors import GpuError, TierlineError
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window
 from tierline_torch.learning.survey import Survey
 from tierline_torch.ours import ours
@@ -95,6 +95,8 @@ class Manager:
         self._retired: deque[int] = deque()
         self._settled: dict[int, _Settled] = {}
         """By arena number."""
+        self._vacated: dict[int, list[tuple[int, int]]] = {}
+        """By arena number, where weights on a GPU lay before, until that memory is given back."""
         self._guests: list[Site] = []
         """Sites whose jobs begin with the arena of another one."""
         self._job = 0
@@ -315,7 +317,8 @@ class Manager:
             self._client.job_end(self._job, site.workspace_bytes)
         except ClientError as error:
             if error.code != ErrorCode.REVOKED:
-                raise TierlineError(f"could not end a job of {site.name}: {error}") from error
+                kind = GpuError if error.code == ErrorCode.GPU else TierlineError
+                raise kind(f"could not end a job of {site.name}: {error}") from error
             self._process.say(f"a job of {site.name} lost its lease: {error}")
 
     def witnessed(self, job: Reportable, inputs: bytes, outputs: bytes) -> None:
@@ -347,6 +350,8 @@ class Manager:
         if arena is None:
             return
         moved_back = arena.move(self._retired.append)
+        if arena.vacated:
+            self._vacated[arena.number] = arena.vacated
         self._settled[arena.number] = _Settled(
             site, arena.base, contents.size_bytes, list(arena.origins)
         )
@@ -463,7 +468,13 @@ class Manager:
         return settled.origins
 
     def watched(self) -> None:
-        """Nothing follows: a site that is not settled stays resident."""
+        """Keep the addresses of weights that moved from all others. Their memory is given back."""
+        while self._vacated:
+            number, places = self._vacated.popitem()
+            try:
+                self._client.vacated(number, places)
+            except ClientError as error:
+                self._process.say(f"old addresses of weights may be used again: {error}")
 
     def ready(self) -> tuple[int, int]:
         """Wait for the administrator's START."""

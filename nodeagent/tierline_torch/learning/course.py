@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from tierline_torch.arenas.contents import arrange
+from tierline_torch.arenas.contents import Contents, arrange
 from tierline_torch.arenas.resizing import holds
 from tierline_torch.arenas.selection import Run, Selection
 from tierline_torch.learning.learned import LearnedOrders
@@ -125,11 +125,7 @@ class Course:
         contents = None
         if kept and self._runs:
             weights = [self._weights[index] for index in kept]
-            contents = arrange(weights, self._judge(kept)[0], names)
-            if len(contents.entries) > MOST_ENTRIES:
-                many = f"more layers than a profile holds ({len(contents.entries):,})"
-                stays[many] = stays.get(many, 0) + contents.size_bytes
-                contents = None
+            contents = _arranged(weights, self._judge(kept)[0], names, stays)
         known = self._workspace_known or not self._runs
         return Lesson(contents, self._workspace(models), stays, names, workspace_known=known)
 
@@ -187,7 +183,26 @@ def foreseen(
         return None
     selection, workspace_bytes = known
     stays = immovable(named, survey.kind)
-    return Lesson(arrange(weights, selection, names), workspace_bytes, stays, names)
+    contents = _arranged(weights, selection, names, stays)
+    return Lesson(contents, workspace_bytes, stays, names)
+
+
+def _arranged(
+    weights: Sequence[Weight],
+    selection: Selection,
+    names: Mapping[int, str],
+    stays: dict[str, int],
+) -> Contents | None:
+    """The arena of what was selected, if anything moves there; the rest is added to `stays`."""
+    for group in selection.stays:
+        size_bytes = sum(weights[index].size_bytes for index in group.weights)
+        stays[group.reason] = stays.get(group.reason, 0) + size_bytes
+    contents = arrange(weights, selection, names)
+    if len(contents.entries) > MOST_ENTRIES:
+        many = f"more layers than a profile holds ({len(contents.entries):,})"
+        stays[many] = stays.get(many, 0) + contents.size_bytes
+        return None
+    return contents if contents.placed else None
 
 
 def resident(root: torch.nn.Module, survey: Survey, claimed: Claimed, reason: str) -> Lesson:

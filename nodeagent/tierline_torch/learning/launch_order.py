@@ -3,7 +3,8 @@
 A run is what the launches of one job named: pairs of (launch, weight), launches in the order in
 which the program made them. A weight is streamed if every run shows it, in the same order among
 the others, and if the launches that read it lie close together. Everything else is pinned, with
-the reason: a weight that no launch named may be read through memory that nobody watches.
+the reason; but a weight that no launch named stays where the program made it. It is read through
+memory that nobody watches, if it is: by its address, or by its distance from others that stay.
 
 A launch may seem to name a weight that it does not read: structures have holes, and an old address
 may lie in one. So only what all runs show, in one order, counts as a read. Such a name is often the
@@ -15,8 +16,8 @@ order that is wrong in places costs waits, and never wrong bytes.
 
 Weights that are read again while others have begun share a layer: the layer must be there whole.
 
-Invariant: `layers` and `pinned` hold every weight exactly once, and every weight that a launch of
-`launches` names is in a layer.
+Invariant: `layers`, `pinned` and `stays` hold every weight exactly once, and every weight that a
+launch of `launches` names is in a layer.
 """
 
 from __future__ import annotations
@@ -48,17 +49,14 @@ def select_by_launches(count: int, runs: Sequence[Reads]) -> Selection:
         common = _in_both(common, run)
     steady = {weight for _, weight in common}
     shown = {weight for run in runs for _, weight in run}
-    reasons = {
-        weight: CHANGING if weight in shown else NOT_SEEN
-        for weight in range(count)
-        if weight not in steady
-    }
+    reasons = dict.fromkeys(shown - steady, CHANGING)
     reasons.update((weight, REPEATED) for weight in _scattered(common))
     launches = _by_launch([read for read in common if read[1] not in reasons])
     return Selection(
         layers=tuple(Layer(None, weights) for weights in _layers(launches)),
         pinned=by_reason(reasons),
         launches=launches,
+        stays=by_reason(dict.fromkeys(set(range(count)) - shown, NOT_SEEN)),
     )
 
 

@@ -29,14 +29,19 @@ KEY = "order"
 
 def as_record(contents: Contents, names: Mapping[int, str], workspace_bytes: int) -> dict[str, Any]:
     """What a line of the file holds about an arena; `names` are the modules' (by id)."""
-    placed = {id(weight): at for at, (weight, _) in enumerate(contents.placed)}
-    at = [placed[id(weight)] for weight in contents.weights]
     selection = contents.selection
+    staying = [contents.weights[index] for group in selection.stays for index in group.weights]
+    weights = [weight for weight, _ in contents.placed] + staying
+    number = {id(weight): at for at, weight in enumerate(weights)}
+    at = [number[id(weight)] for weight in contents.weights]
     return {
         KEY: {
-            "weights": [[weight.name, weight.size_bytes] for weight, _ in contents.placed],
+            "weights": [[weight.name, weight.size_bytes] for weight in weights],
             "pinned": [
                 [group.reason, [at[index] for index in group.weights]] for group in selection.pinned
+            ],
+            "stays": [
+                [group.reason, [at[index] for index in group.weights]] for group in selection.stays
             ],
             "layers": [[at[index] for index in layer.weights] for layer in selection.layers],
             "modules": [names.get(layer.module or 0, "") for layer in selection.layers],
@@ -98,6 +103,7 @@ class LearnedOrders:
                 for gate, chosen in zip(gates, order["layers"], strict=True)
             ),
             pinned=tuple(Pinned(reason, named(chosen)) for reason, chosen in order["pinned"]),
+            stays=tuple(Pinned(reason, named(chosen)) for reason, chosen in order["stays"]),
             launches=tuple(named(chosen) for chosen in order["launches"]),
         )
         return selection, int(order["workspace_bytes"])

@@ -2,10 +2,12 @@
 
 A weight is not a parameter: tied parameters view the same bytes, and a model loaded from a mapped
 file has many parameters in one storage. So a weight here is a maximal run of overlapping parameter
-ranges inside one storage. Buffers are not weights (they may be written); neither are parameters
-that are not plain strided tensors of the task's kind of device: those stay where they are.
+ranges inside one storage; on a GPU it is the whole storage, with all that lies in it. There the
+program, or cuDNN, finds one part by its distance from another one. Buffers are not weights (they
+may be written); neither are parameters that are not plain strided tensors of the task's kind of
+device: those stay where they are.
 
-Invariant: two weights of one `collect` never share a byte of a parameter.
+Invariant: two weights of one `collect` never share a byte of a parameter; on a GPU no storage.
 """
 
 from __future__ import annotations
@@ -110,11 +112,15 @@ def memory_of(
     return found
 
 
-def collect(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> list[Weight]:
+def collect(
+    modules: Iterable[tuple[str, torch.nn.Module]], kind: str, *, whole: bool | None = None
+) -> list[Weight]:
     """The weights of these (name, module), own parameters only, in the order in which they come.
 
     `kind` is that of the device, `cpu` or `cuda`. A module or parameter may come more than once.
+    `whole`: whether each is a whole storage; if not said, on a GPU.
     """
+    join = _join if (kind == "cuda" if whole is None else whole) else _merge
     found: dict[int, list[Weight]] = {}
     order: list[Weight] = []
     for prefix, module in modules:
@@ -137,7 +143,7 @@ def collect(modules: Iterable[tuple[str, torch.nn.Module]], kind: str) -> list[W
             found.setdefault(storage, []).append(weight)
     absorbed: set[int] = set()
     for group in found.values():
-        _merge(group, absorbed)
+        join(group, absorbed)
     return [weight for weight in order if id(weight) not in absorbed and _whole_offsets(weight)]
 
 
@@ -151,11 +157,23 @@ def _merge(group: list[Weight], absorbed: set[int]) -> None:
             continue
         keep, drop = sorted((run, weight), key=lambda one: position[id(one)])
         keep.start, keep.end = run.start, max(run.end, weight.end)
-        keep.owners |= drop.owners
-        known = {id(parameter) for parameter in keep.parameters}
-        keep.parameters += [one for one in drop.parameters if id(one) not in known]
-        absorbed.add(id(drop))
+        _absorb(keep, drop, absorbed)
         run = keep
+
+
+def _join(group: list[Weight], absorbed: set[int]) -> None:
+    """Join all weights of one storage into the first, which is the storage."""
+    keep = group[0]
+    for drop in group[1:]:
+        _absorb(keep, drop, absorbed)
+    keep.start, keep.end = 0, keep.storage.nbytes()
+
+
+def _absorb(keep: Weight, drop: Weight, absorbed: set[int]) -> None:
+    keep.owners |= drop.owners
+    known = {id(parameter) for parameter in keep.parameters}
+    keep.parameters += [one for one in drop.parameters if id(one) not in known]
+    absorbed.add(id(drop))
 
 
 def _whole_offsets(weight: Weight) -> bool:

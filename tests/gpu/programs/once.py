@@ -10,16 +10,25 @@ import itertools
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.gpu.programs import kept
 
 D, DEPTH, EVERY = 4096, 24, 4
 Job = Callable[[int], tuple[torch.Tensor, ...]]
 GATHER = b"""
 extern "C" __global__ void gather(const unsigned long long *table, unsigned short *out) {
     const unsigned short *at = (const unsigned short *)table[blockIdx.x];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = at[threadIdx.x * 1021];
+}
+extern "C" __global__ void apart(const unsigned short *base, const long long *distances,
+                                 unsigned short *out) {
+    const unsigned short *at = base + distances[blockIdx.x] / 2;
     out[blockIdx.x * blockDim.x + threadIdx.x] = at[threadIdx.x * 1021];
 }
 extern "C" __global__ void note(unsigned long long *table, unsigned long long at,
@@ -352,6 +361,12 @@ def captured() -> Job:
     return lambda number: (model(inputs(number)),)
 
 
+def drawn(case: str) -> Job:
+    """One of kept.py."""
+    return kept.draw(int(case.removeprefix(KEPT)), *kernels("gather", "apart"))
+
+
+KEPT = "kept-"
 CASES: dict[str, Callable[[], Job]] = {
     "features": features,
     "tied": tied,
@@ -381,7 +396,7 @@ def main() -> None:
     case, jobs, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     torch.manual_seed(0)
     with open(f"{path}.{os.getpid()}", "w", buffering=1) as out, torch.no_grad():  # noqa: PTH123
-        job = CASES[case]()
+        job = drawn(case) if case.startswith(KEPT) else CASES[case]()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for number in range(jobs):
             begin.record()

@@ -41,6 +41,30 @@ def test_several_extents_are_stored_at_once_each_with_its_own_bytes(contents: Co
     assert b"".join(keeper.stored[extent] for extent in range(13)) == bytes(whole)
 
 
+def test_a_storage_that_moves_whole_keeps_the_distances_of_its_parts(model: nn.ModuleList) -> None:
+    flat = torch.cat([one.detach().flatten() for one in model.parameters()])
+    parts = flat.split([one.numel() for one in model.parameters()])
+    for one, part in zip(model.parameters(), parts, strict=True):
+        one.data = part.view_as(one)
+    del one, part, parts
+    before = [
+        (one.data_ptr() - flat.data_ptr(), one.detach().clone()) for one in model.parameters()
+    ]
+    size_bytes = flat.nbytes
+    del flat
+    (weight,) = collect(model.named_modules(), "cpu", whole=True)
+    assert not seen_by_others([weight])
+    contents = arrange([weight], Selection(layers=(Layer(id(model), (0,)),), pinned=()), {})
+    arena = Arena(cast("Client", Keeper(extents=13, at_once=3)), 0, contents, EXTENT_BYTES, "cpu")
+    arena.load()
+    assert not arena.move(lambda _: None)
+    storage = model[0].get_parameter("weight").untyped_storage()
+    assert (storage.data_ptr(), storage.nbytes()) == (arena.base, size_bytes)
+    for one, (distance, value) in zip(model.parameters(), before, strict=True):
+        assert one.data_ptr() - storage.data_ptr() == distance
+        assert torch.equal(one, value)
+
+
 def test_a_refused_extent_ends_the_load_when_no_other_is_under_way(contents: Contents) -> None:
     keeper = Keeper(extents=13, at_once=3, refused=1)
     with pytest.raises(ClientError, match="the connection broke"):

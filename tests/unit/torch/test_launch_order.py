@@ -15,6 +15,10 @@ def pinned(selection: Selection) -> dict[int, str]:
     return {weight: group.reason for group in selection.pinned for weight in group.weights}
 
 
+def stays(selection: Selection) -> dict[int, str]:
+    return {weight: group.reason for group in selection.stays for weight in group.weights}
+
+
 def layers(selection: Selection) -> list[tuple[int, ...]]:
     return [layer.weights for layer in selection.layers]
 
@@ -51,11 +55,11 @@ def test_a_name_that_only_one_run_shows_is_chance() -> None:
     assert selection.pinned == ()
 
 
-def test_what_is_not_seen_or_changes_stays_resident() -> None:
+def test_what_changes_is_pinned_and_what_is_not_seen_is_not_moved() -> None:
     first, second = reads((0,), (1,), (2,), (3,)), reads((1,), (0,), (2,))
     selection = select_by_launches(5, [first, second])
     reasons = pinned(selection)
-    assert reasons[4] == NOT_SEEN
+    assert stays(selection) == {4: NOT_SEEN}
     assert reasons[3] == CHANGING
     assert sum(weight in reasons for weight in (0, 1)) == 1  # either order is one order
     assert 2 not in reasons
@@ -70,8 +74,11 @@ _RUNS = st.lists(
 def test_every_weight_has_one_place_and_no_layer_ends_early(runs: list[list[list[int]]]) -> None:
     given_ = [reads(*map(tuple, map(dict.fromkeys, run))) for run in runs]
     selection = select_by_launches(15, given_)
-    placed = [weight for one in layers(selection) for weight in one] + list(pinned(selection))
+    streamed = [weight for one in layers(selection) for weight in one]
+    placed = [*streamed, *pinned(selection), *stays(selection)]
     assert sorted(placed) == list(range(15))
+    shown = {weight for run in runs for launch in run for weight in launch}
+    assert stays(selection).keys() == set(range(15)) - shown
     layer_of = {weight: at for at, one in enumerate(layers(selection)) for weight in one}
     positions = [[layer_of[weight] for weight in launch] for launch in selection.launches]
     # Each launch reads one layer, and no launch goes back: what is released is never read again.

@@ -22,12 +22,13 @@ CHOSEN = Selection(
     layers=(Layer(None, (5, 1)), Layer(None, (2,))),
     pinned=(Pinned("a reason", (0, 4)), Pinned("b reason", (3,))),
     launches=((1, 5), (5,), (2,)),
+    stays=(Pinned("c reason", (6, 7)),),
 )
 
 
 @pytest.fixture
 def learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnedOrders:
-    contents = arrange(weights_of(3, 4, 5), CHOSEN, {})
+    contents = arrange(weights_of(3, 4, 5, 2), CHOSEN, {})
     path = tmp_path / "observed"
     path.write_text('{"output": {}}\n' + json.dumps(as_record(contents, {}, 77)) + "\n")
     monkeypatch.setenv("TIERLINE_LEARNED", str(path))
@@ -35,25 +36,25 @@ def learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LearnedOrders:
 
 
 def test_what_was_written_is_read_back(learned: LearnedOrders) -> None:
-    assert learned.of(weights_of(3, 4, 5), {}) == (CHOSEN, 77)
+    assert learned.of(weights_of(3, 4, 5, 2), {}) == (CHOSEN, 77)
 
 
 def test_it_holds_for_weights_in_another_order(learned: LearnedOrders) -> None:
-    weights = weights_of(3, 4, 5)
+    weights = weights_of(3, 4, 5, 2)
     found = learned.of(weights[::-1], {})
     assert found is not None
-    assert found[0].launches == ((4, 0), (0,), (3,))
+    assert found[0].launches == ((6, 2), (2,), (5,))
 
 
 def test_it_is_for_those_weights_only(learned: LearnedOrders) -> None:
-    assert learned.of(weights_of(3, 4, 6), {}) is None
-    assert learned.of(weights_of(3, 4), {}) is None
+    assert learned.of(weights_of(3, 4, 6, 2), {}) is None
+    assert learned.of(weights_of(3, 4, 5), {}) is None
 
 
 def test_a_line_that_was_not_finished_is_left_out(learned: LearnedOrders, tmp_path: Path) -> None:
     with (tmp_path / "observed").open("a") as file:
         file.write('{"output": {"inp')
-    assert LearnedOrders.of_this_process().of(weights_of(3, 4, 5), {}) == (CHOSEN, 77)
+    assert LearnedOrders.of_this_process().of(weights_of(3, 4, 5, 2), {}) == (CHOSEN, 77)
 
 
 def test_nothing_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,3 +97,15 @@ def test_the_memory_of_models_counts_each_storage_once_and_none_that_is_elsewher
     sizes = memory_of(model.modules(), "cpu", lambda one: one._cdata == arena._cdata)
     assert sum(sizes.values()) == 4 * 8 * 4
     assert memory_of(model.modules(), "cuda", lambda _: False) == {}
+
+
+def test_parts_of_one_storage_are_one_weight_where_storages_move_whole() -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    flat = torch.arange(40, dtype=torch.float32)
+    model[0].weight.data = flat[4:19].view(5, 3)
+    model[0].bias.data = flat[19:24]
+    (packed, *others) = collect(modules(model), "cpu", whole=True)
+    assert (packed.name, packed.start, packed.end) == ("0.weight", 0, 160)
+    assert packed.owners == {id(model[0])}
+    assert [one is two for one, two in zip(packed.parameters, model[0].parameters(), strict=True)]
+    assert [one.name for one in others] == ["1.weight", "1.bias"]

@@ -44,6 +44,7 @@ enum tierline_error {
     TIERLINE_E_SYSTEM = -26, /* a system call failed */
     TIERLINE_E_FORKED = -27,
     TIERLINE_E_WRITTEN = -28, /* on a GPU: weights may have been written; store these again */
+    TIERLINE_E_GPU = -29, /* the GPU has ended the work of this process: a kernel faulted, say */
 };
 
 #define TIERLINE_DEVICE_CPU 0U
@@ -86,6 +87,12 @@ typedef struct tierline_weight_range {
     uint64_t offset;
     uint64_t bytes;
 } tierline_weight_range;
+
+/* Addresses of a GPU. */
+typedef struct tierline_place {
+    uint64_t address;
+    uint64_t bytes;
+} tierline_place;
 
 /* A weight of an arena on the CPU, and the memory of the program's that it lay in before. */
 typedef struct tierline_origin {
@@ -163,6 +170,11 @@ TIERLINE_API int tierline_seal(tierline_client *client, uint32_t arena,
                                const tierline_layer *layers, uint32_t layer_count,
                                uint8_t digest[32]);
 TIERLINE_API int tierline_free(tierline_client *client, uint32_t arena);
+/* On a GPU, once the program has given back the memory in which weights of a sealed arena lay
+ * before: these addresses stay reserved until `tierline_free`, so that what was kept of them
+ * faults. What the program still uses of that is left out. */
+TIERLINE_API int tierline_vacated(tierline_client *client, uint32_t arena,
+                                  const tierline_place *places, uint32_t count);
 
 /* Origins. Once, after `seal`: nothing reads these weights there any more but code that keeps their
  * addresses. Their memory is given up, and stays the program's: it must not be freed before

@@ -96,9 +96,13 @@ struct tl_device_arena {
     uint32_t slots_mapped;
     uint64_t desk;   /* addresses of one extent, at which a private copy is written */
     bool *hidden;    /* per extent: nothing is mapped in its place */
+    bool *unseen;    /* per extent: resident, and launches may read it that do not name it */
     bool registered; /* the control page */
     uint32_t weight_count;
     struct tl_weight *weights;
+    tierline_place around; /* its addresses, with what is kept free before and after them */
+    uint32_t old_count;
+    tierline_place *old; /* where its weights lay before (places.h) */
 };
 
 struct tl_arena {

@@ -11,9 +11,9 @@
 #include "cuda/device_memory.h"
 
 #include "cuda/cuda.h"
+#include "cuda/places.h"
 #include "cuda/upload.h"
 #include "entry/lifecycle.h"
-#include "launches/captures.h"
 #include "memory/ranges.h"
 #include "wire/error.h"
 
@@ -23,13 +23,6 @@
 
 #define ALIGNMENT_BYTES (2UL << 20)
 
-/* Where weights are put. Left to itself the driver begins at 12 GiB, where two small numbers side
- * by side in a launch's parameters, {n, 3}, are an address, and would name whatever weight lies
- * there. Few programs keep the upper halves of these. */
-#define HIGH_PLACE 0x5e3700000000UL
-#define HIGH_STEP 0x010100000000UL
-#define HIGH_PLACES 16U
-#define LOWEST_HIGH (1UL << 40)
 #define UUID_BYTES ((size_t)16)
 
 static uint64_t address_of(const struct tl_arena *arena, uint32_t extent) {
@@ -42,19 +35,6 @@ static uint64_t slot_address(const struct tl_arena *arena, uint32_t slot) {
 
 static uint64_t slots_bytes(const struct tl_arena *arena) {
     return (uint64_t)arena->ring_slots * arena->extent_bytes;
-}
-
-static int reserve_high(uint64_t *address, uint64_t bytes) {
-    for (uint32_t place = 0;; place++) {
-        uint64_t wish = place < HIGH_PLACES ? HIGH_PLACE + place * HIGH_STEP : 0;
-        int code = tl_cuda_check(
-            TL_CUDA(HOOK, cuMemAddressReserve, address, bytes, ALIGNMENT_BYTES, wish, 0),
-            "reserving device addresses");
-        if (code != 0 || *address >= LOWEST_HIGH || wish == 0) {
-            return code;
-        }
-        TL_CUDA(HOOK, cuMemAddressFree, *address, bytes);
-    }
 }
 
 static int reserve(struct tl_arena *arena) {
@@ -72,14 +52,15 @@ static int reserve(struct tl_arena *arena) {
     gpu->private = calloc(arena->extent_count, sizeof *gpu->private);
     gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
     gpu->hidden = calloc(arena->extent_count, sizeof *gpu->hidden);
+    gpu->unseen = calloc(arena->extent_count, sizeof *gpu->unseen);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
     if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->hidden == NULL ||
-                      gpu->resident == NULL || gpu->ring == NULL)) {
+                      gpu->unseen == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
-    code = code == 0 ? reserve_high(&address, tl_arena_bytes(arena)) : code;
+    code = code == 0 ? tl_places_high(&gpu->around, &address, tl_arena_bytes(arena)) : code;
     if (code == 0) {
         arena->base = (uint8_t *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr) */
     }
@@ -99,9 +80,11 @@ static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->private);
     free(gpu->written);
     free(gpu->hidden);
+    free(gpu->unseen);
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);
+    free(gpu->old);
     *gpu = (struct tl_device_arena){0};
 }
 
@@ -118,7 +101,10 @@ static void give_back(struct tl_arena *arena) {
     release_handles(gpu->private, arena->extent_count);
     release_handles(gpu->resident, arena->extent_count);
     release_handles(gpu->ring, TL_MAX_RING_SLOTS);
-    TL_CUDA(HOOK, cuMemAddressFree, (uint64_t)(uintptr_t)arena->base, tl_arena_bytes(arena));
+    tl_places_free(&gpu->around);
+    for (uint32_t i = 0; i < gpu->old_count; i++) {
+        tl_places_free(&gpu->old[i]);
+    }
     if (gpu->slots != 0) {
         TL_CUDA(HOOK, cuMemAddressFree, gpu->slots, slots_bytes(arena));
     }
@@ -372,27 +358,16 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
     return 0;
 }
 
-int tl_device_hide(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    int code = 0;
-    for (uint32_t j = 0; j < arena->streamed_count && code == 0 && !captures_any(); j++) {
-        uint32_t extent = arena->stream_extent[j];
-        bool stays = j >= from && j < past;
-        if (!stays && !tl_extent_is_private(arena, extent) && !arena->on_device.hidden[extent]) {
-            code = change(arena, extent, 0, 0);
-        }
-    }
-    return code;
+int tl_device_hide(struct tl_arena *arena, uint32_t extent) {
+    const struct tl_device_arena *gpu = &arena->on_device;
+    bool stays = tl_extent_is_private(arena, extent) || gpu->unseen[extent] || gpu->hidden[extent];
+    return stays ? 0 : change(arena, extent, 0, 0);
 }
 
-int tl_device_show(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    int code = 0;
-    for (uint32_t j = from; j < past && j < arena->streamed_count && code == 0; j++) {
-        uint32_t extent = arena->stream_extent[j];
-        if (arena->on_device.hidden[extent]) {
-            code = change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ);
-        }
-    }
-    return code;
+int tl_device_show(struct tl_arena *arena, uint32_t extent) {
+    return arena->on_device.hidden[extent]
+               ? change(arena, extent, handle_of(arena, extent), ABI_ACCESS_READ)
+               : 0;
 }
 
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent) {

@@ -14,11 +14,11 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
 /* Lets the GPU write an extent that has a private copy. 0 or a code. */
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent);
 
-/* Hides the streamed extents outside of [from, past), in the stream's order, that have no private
- * copy: who reads there faults. While a stream is captured nothing is hidden. 0 or a code. */
-int tl_device_hide(struct tl_arena *arena, uint32_t from, uint32_t past);
-/* Shows those of [from, past) again. 0 or a code. */
-int tl_device_show(struct tl_arena *arena, uint32_t from, uint32_t past);
+/* Hides an extent, unless it has a private copy or may be read unseen: who reads there faults. 0 or
+ * a code. */
+int tl_device_hide(struct tl_arena *arena, uint32_t extent);
+/* Shows it again. 0 or a code. */
+int tl_device_show(struct tl_arena *arena, uint32_t extent);
 
 /* Whether this process's use of CUDA passes this library: it was preloaded. */
 bool tl_device_gated(void);

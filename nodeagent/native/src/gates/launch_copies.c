@@ -100,6 +100,15 @@ static void tell_kept(tierline_client *client, uint64_t bytes) {
     tl_lock_release(&client->lock);
 }
 
+/* Launches may read it unseen where it is resident. */
+static void leave_shown(tierline_client *client, const struct tl_watched *watched) {
+    struct tl_arena *arena = &client->arenas[watched->arena];
+    const struct tl_weight *weight = &arena->on_device.weights[watched->weight];
+    for (uint32_t e = weight->first; e <= weight->last; e++) {
+        arena->on_device.unseen[e] = arena->stream_index[e] == TL_NOT_STREAMED;
+    }
+}
+
 /* The copies of one weight stay. Returns their bytes. */
 static uint64_t keep_copies(tierline_client *client, const struct tl_watched *watched) {
     struct tl_arena *arena = &client->arenas[watched->arena];
@@ -126,7 +135,10 @@ int tl_gates_keep(tierline_client *client, uint64_t generation, const uint32_t *
     for (uint32_t i = 0; i < count && result == ABI_SUCCESS; i++) {
         const struct tl_watched *watched = tl_watch_find(generation, weights[i]);
         bool ours = watched != NULL && tl_gates_sealed(watched->arena);
-        kept += ours ? keep_copies(client, watched) : 0;
+        if (ours) {
+            kept += keep_copies(client, watched);
+            leave_shown(client, watched);
+        }
     }
     if (kept > 0) {
         tell_kept(client, kept);

@@ -48,6 +48,7 @@
 #include "gates/order.h"
 #include "gates/watch.h"
 #include "launches/gate.h"
+#include "lease/detours.h"
 #include "lease/launch_lease.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
@@ -134,9 +135,12 @@ static int window_result(int code) {
         return ABI_SUCCESS;
     }
     int result = tl_cuda_synchronise();
-    tl_window_blame(result);
+    if (result != ABI_SUCCESS) {
+        tl_window_blame(result);
+        return result;
+    }
     tl_gates_say("a call is refused, as weights cannot be hidden or shown");
-    return result != ABI_SUCCESS ? result : (int)ABI_SYSTEM_NOT_READY;
+    return ABI_SYSTEM_NOT_READY;
 }
 
 static int go_with_the_stream(struct tierline_call *call, struct tl_arena *arena,
@@ -152,13 +156,9 @@ static int go_with_the_stream(struct tierline_call *call, struct tl_arena *arena
     uint32_t over = tl_gates.over;
     bool reads_there = need->streamed && need->lowest < over;
     uint32_t keeps = !reads_there && over > need->keeps ? over : need->keeps;
-    int result = window_result(
-        tl_window_close(arena, keeps, need->streamed ? need->needs : arena->streamed_count));
-    result = result == ABI_SUCCESS ? tl_gates_give_back(stream, arena, keeps) : result;
+    int result = tl_gates_give_back(stream, arena, keeps);
     if (need->streamed && result == ABI_SUCCESS) {
-        result = window_result(tl_window_open(arena, keeps, need->needs));
-    }
-    if (need->streamed && result == ABI_SUCCESS) {
+        tl_window_wait(arena, need->needs);
         result = tl_stream_wait(stream, arena->on_device.published, need->needs);
         tl_stream_reads(stream, need->lowest);
     }
@@ -216,6 +216,7 @@ static bool go_to(tierline_client *client, const struct tierline_call *call, uin
 static int serve(tierline_client *client, struct tierline_call *call, uint32_t index,
                  struct named *named) {
     struct tl_arena *arena = &client->arenas[index];
+    bool in_turn = true;
     if (worth_going_there(arena, index, named)) {
         go_to(client, call, index, named); /* else it reads copies */
     }
@@ -226,15 +227,18 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
         bool goes = arena->streamed_count == 0 ||
                     tl_order_need(arena, named->all, named->open, &cursor, &need);
         if (goes) {
-            goes = !is_doubted(arena, named, &need);
+            goes = in_turn = !is_doubted(arena, named, &need);
         } else if (worth_rewinding(arena, named) && go_to(client, call, index, named)) {
+            in_turn = false;
             cursor = tl_gates.cursor;
             goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
         }
         if (goes && tl_gates_announce(need.needs)) {
+            tl_detours_count(in_turn);
             return go_with_the_stream(call, arena, &need, cursor.layer);
         }
     }
+    tl_detours_count(named->copies == 0);
     tl_gates.copies += named->copies;
     return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
 }
@@ -297,6 +301,20 @@ static int pass(struct tierline_call *call) {
     return result;
 }
 
+/* The window learns what the call names, and which function it launches. 0 or a code. */
+static int meet(tierline_client *client, const struct tierline_call *call) {
+    int code = 0;
+    tl_window_turn();
+    for (uint32_t i = 0; i < call->weight_count && code == 0; i++) {
+        const struct tl_watched *watched = tl_watch_find(call->generation, call->weights[i]);
+        if (watched != NULL && tl_gates_sealed(watched->arena)) {
+            const struct tl_arena *arena = &client->arenas[watched->arena];
+            code = tl_window_name(watched->arena, &arena->on_device.weights[watched->weight]);
+        }
+    }
+    return code == 0 ? tl_window_meet(client, call->function) : code;
+}
+
 /* Under the lock; the call names weights, at first one of this arena. */
 static int begin_named(struct tierline_call *call, uint32_t first) {
     tierline_client *client = tl_gates.client;
@@ -305,12 +323,12 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
     if (code != 0) {
         return refuse(code);
     }
-    code = tl_window_meet(client, call->function);
+    code = meet(client, call);
     if (code != 0) {
         return window_result(code);
     }
-    if (call->graph) {
-        return ABI_SUCCESS; /* launch_graphs.c serves it */
+    if (call->graph) { /* launch_graphs.c serves it */
+        return window_result(tl_window_show(client));
     }
     /* A kernel that a program launches outside its jobs may be one that changes weights. */
     bool outside_jobs = tl_gates.implicit && atomic_load(&tl_gates.says_jobs);
@@ -318,7 +336,8 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
         return tl_gates_let_write(client, call->generation, call->weights, call->weight_count);
     }
     if (call->addresses) {
-        return tl_gates_keep(client, call->generation, call->weights, call->weight_count);
+        int result = tl_gates_keep(client, call->generation, call->weights, call->weight_count);
+        return result == ABI_SUCCESS ? window_result(tl_window_show(client)) : result;
     }
     /* Only now, as taking the lease drops private copies. */
     struct named named[TIERLINE_MAX_ARENAS];
@@ -329,7 +348,7 @@ static int begin_named(struct tierline_call *call, uint32_t first) {
             result = serve(client, call, a, &named[a]);
         }
     }
-    return result;
+    return result == ABI_SUCCESS ? window_result(tl_window_show(client)) : result;
 }
 
 /* Holds the lease for the call until its end, and puts before it what it waits for. */

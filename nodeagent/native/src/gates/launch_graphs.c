@@ -10,7 +10,6 @@
 #include "lease/launch_lease.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
-#include "lease/window.h"
 #include "link/state.h"
 
 #define ENDED_WORD 0x7fffffffU /* at least every count, as waits compare */
@@ -113,9 +112,6 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
     }
     if (!tl_gates_announce(plan->needs)) {
         return launch_aside(client, plan);
-    }
-    if (tl_window_show(arena) != 0) {
-        return ABI_SYSTEM_NOT_READY;
     }
     result = tl_gates_give_back(stream, arena, plan->consumed_before);
     if (result == ABI_SUCCESS && plan->consumed > 0) {

@@ -10,6 +10,7 @@
 #include "cuda/streams.h"
 #include "jobs/job.h"
 #include "launches/captures.h"
+#include "lease/detours.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
 #include "lease/window.h"
@@ -59,6 +60,7 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_lock_release(&client->lock);
     tl_streams_restart();
     tl_drain_restart();
+    tl_detours_begin();
     tl_yields_begin(client, number);
     atomic_store(&tl_gates.leased, true);
     if (tl_yields_may(client)) {
@@ -96,6 +98,15 @@ static int await_gpu(void *context) {
     return result;
 }
 
+/* Of the arenas that have streamed for the job. */
+static uint32_t extents_of_job(const tierline_client *client) {
+    uint32_t extents = 0;
+    for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS; a++) {
+        extents += (tl_gates.been >> a & 1U) != 0 ? client->arenas[a].streamed_count : 0;
+    }
+    return extents;
+}
+
 /* With the lease, and with no call at the driver. `drained`: the GPU is known to be done. */
 static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes,
                    bool drained) {
@@ -114,11 +125,18 @@ static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_pea
     tl_lock_acquire(&client->lock);
     client->job.stats.streamed_extents = tl_gates.streamed + atomic_load(&tl_gates.highest);
     tl_gates_believe(); /* nothing came from where the order had stood */
+    if (!tl_gates.implicit) {
+        tl_detours_end(client, client->job.stats.streamed_extents, extents_of_job(client));
+    }
     int code = tl_job_end(client, job, workspace_peak_bytes);
     tl_lock_release(&client->lock);
     tl_gates.job = 0;
     tl_gates.implicit = false;
-    return code == 0 ? tl_cuda_check(result, "waiting for the GPU at the end of a job") : code;
+    if (code == 0 && result != ABI_SUCCESS) {
+        tl_cuda_check(result, "waiting for the GPU at the end of a job");
+        return TIERLINE_E_GPU;
+    }
+    return code;
 }
 
 static bool is_running(tierline_client *client, uint64_t job) {
@@ -236,7 +254,6 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     if (code == 0 && tl_passing_copies(arena) >= arena->ring_slots) {
         code = drop_copies(arena);
     }
-    code = code == 0 ? tl_window_shut(client) : code;
     if (code != 0) {
         return code;
     }
@@ -333,6 +350,7 @@ int tl_gates_rewind(tierline_client *client) {
         code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
     }
     code = code == 0 ? tl_gates_go_to(client, tl_gates.arena) : code;
+    code = code == 0 ? tl_window_shut(client) : code;
     tl_lock_release(&tl_gates.lock);
     return code;
 }

@@ -4,12 +4,14 @@
 #include "cuda/cuda.h"
 #include "cuda/device_memory.h"
 #include "driver/standard_error.h"
+#include "launches/captures.h"
 #include "lease/launch_state.h"
 #include "link/request.h"
 #include "wire/error.h"
 #include "wire/words.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LOOK_NS 20000U
@@ -17,8 +19,20 @@
 #define NAME_BYTES ((size_t)96)
 #define MOST_KNOWN 16384U /* a power of two; what finds no place is as if it were known */
 #define MOST_STEPS 32U
+#define FIRST_PARTS 16U
 
 static atomic_bool careful;
+
+/* Extents of an arena, both included. */
+struct part {
+    uint32_t arena, first, last;
+};
+
+static struct {
+    uint32_t count, room;
+    struct part *parts;
+} latest; /* what the latest call that names weights has named */
+
 static _Atomic(const void *) known[MOST_KNOWN];
 
 static struct tl_lock names_lock;
@@ -56,43 +70,93 @@ void tl_window_forget(void) {
 
 /* ---- what is hidden */
 
-/* Of one arena, all but [from, past) of its stream. 0 or a code. */
-static int hide(struct tl_arena *arena, uint32_t from, uint32_t past) {
+/* With the arena's context current and no stream's capture in the way. */
+static int enter(const struct tl_arena *arena, int *mode) {
     if (!tl_cuda_enter(arena->on_device.context)) {
         return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
     }
-    int code = tl_device_hide(arena, from, past);
-    tl_cuda_leave();
-    return code;
+    tl_cuda_relax(mode); /* another stream may be captured */
+    return 0;
 }
 
-/* Of all arenas, but what the job's stream has in the ring if `some`. 0 or a code. */
-static int hide_all(tierline_client *client, bool some) {
+static void leave(int mode) {
+    tl_cuda_restore(&mode);
+    tl_cuda_leave();
+}
+
+static bool is_named(uint32_t arena, uint32_t extent) {
+    for (uint32_t i = 0; i < latest.count; i++) {
+        const struct part *part = &latest.parts[i];
+        if (part->arena == arena && part->first <= extent && extent <= part->last) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Hides what the latest call has not named; or shows what it has. Kernels that were launched before
+ * have ended then. */
+static int change_all(tierline_client *client, bool shows) {
     int code = 0;
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && code == 0; a++) {
         struct tl_arena *arena = &client->arenas[a];
-        if (tl_gates_sealed(a) && arena->streamed_count > 0) {
-            bool streams = some && a == tl_gates.arena;
-            code = hide(arena, streams ? tl_gates.cursor.consumed : 0,
-                        streams ? atomic_load(&tl_gates.highest) : 0);
+        int mode = 0;
+        if (!tl_gates_sealed(a)) {
+            continue;
         }
+        code = enter(arena, &mode);
+        if (code != 0) {
+            break;
+        }
+        bool waited = false;
+        for (uint32_t e = 0; e < arena->extent_count && code == 0; e++) {
+            if (arena->on_device.hidden[e] != shows || is_named(a, e) != shows) {
+                continue;
+            }
+            bool waits = !waited && !(shows && captures_any());
+            code = !waits ? 0
+                          : tl_cuda_check(tl_cuda_synchronise(),
+                                          "waiting for kernels that may read weights unseen");
+            waited = true;
+            code = code != 0 ? code : (shows ? tl_device_show : tl_device_hide)(arena, e);
+        }
+        leave(mode);
     }
     return code;
 }
 
+void tl_window_turn(void) {
+    latest.count = 0;
+}
+
+int tl_window_name(uint32_t arena, const struct tl_weight *weight) {
+    if (latest.count == latest.room) {
+        uint32_t room = latest.room == 0 ? FIRST_PARTS : 2 * latest.room;
+        struct part *larger = realloc(latest.parts, room * sizeof *larger);
+        if (larger == NULL) {
+            return tl_fail(TIERLINE_E_NO_MEMORY, "a call that names %u weights: out of memory",
+                           room);
+        }
+        latest.parts = larger;
+        latest.room = room;
+    }
+    latest.parts[latest.count++] = (struct part){arena, weight->first, weight->last};
+    return 0;
+}
+
 int tl_window_meet(tierline_client *client, const void *function) {
-    if (tl_window_knows(function)) {
+    bool met = tl_window_knows(function);
+    if ((met && !atomic_load(&careful)) || captures_any()) {
         return 0;
     }
-    int code = 0;
     if (!atomic_load(&careful)) {
         tl_lock_acquire(&names_lock);
         noted = 0;
         tl_lock_release(&names_lock);
         atomic_store(&careful, true);
-        code = hide_all(client, true);
     }
-    _Atomic(const void *) *place = code == 0 ? place_of(function) : NULL;
+    int code = change_all(client, false);
+    _Atomic(const void *) *place = code == 0 && !met ? place_of(function) : NULL;
     if (place != NULL) {
         atomic_store(place, function);
     }
@@ -100,48 +164,44 @@ int tl_window_meet(tierline_client *client, const void *function) {
 }
 
 int tl_window_shut(tierline_client *client) {
-    return atomic_load(&careful) ? hide_all(client, false) : 0;
+    latest.count = 0;
+    return atomic_load(&careful) && !captures_any() ? change_all(client, false) : 0;
 }
 
-int tl_window_close(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    return atomic_load(&careful) ? hide(arena, from, past) : 0;
-}
-
-static int show(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    if (!tl_cuda_enter(arena->on_device.context)) {
-        return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
+void tl_window_wait(struct tl_arena *arena, uint32_t past) {
+    if (atomic_load(&careful)) {
+        /* Who gives up publishes more than any count. */
+        while (tierline_word_wait(&arena->control->published, past, LOOK_NS) != 0) {
+        }
     }
-    int mode; /* another stream may be captured */
-    tl_cuda_relax(&mode);
-    int code = tl_device_show(arena, from, past);
-    tl_cuda_restore(&mode);
-    tl_cuda_leave();
+}
+
+int tl_window_show(tierline_client *client) {
+    return atomic_load(&careful) ? change_all(client, true) : 0;
+}
+
+static int show_all(struct tl_arena *arena) {
+    int mode = 0;
+    int code = enter(arena, &mode);
+    if (code != 0) {
+        return code;
+    }
+    for (uint32_t e = 0; e < arena->extent_count && code == 0; e++) {
+        code = tl_device_show(arena, e);
+    }
+    leave(mode);
     return code;
 }
 
-int tl_window_open(struct tl_arena *arena, uint32_t from, uint32_t past) {
-    if (!atomic_load(&careful)) {
-        return 0;
-    }
-    /* Who gives up publishes more than any count. */
-    while (tierline_word_wait(&arena->control->published, past, LOOK_NS) != 0) {
-    }
-    return show(arena, from, past);
-}
-
-int tl_window_show(struct tl_arena *arena) {
-    return atomic_load(&careful) ? show(arena, 0, arena->streamed_count) : 0;
-}
-
 void tl_window_end(tierline_client *client, int result) {
+    latest.count = 0;
     if (!atomic_load(&careful)) {
         return;
     }
     tl_window_blame(result);
     atomic_store(&careful, false);
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && result == ABI_SUCCESS; a++) {
-        struct tl_arena *arena = &client->arenas[a];
-        if (tl_gates_sealed(a) && show(arena, 0, arena->streamed_count) != 0) {
+        if (tl_gates_sealed(a) && show_all(&client->arenas[a]) != 0) {
             tl_gates_say("what a job had hidden cannot be shown");
         }
     }
