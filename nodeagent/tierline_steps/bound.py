@@ -152,7 +152,7 @@ class _Relations:
         return [max(part, key=lambda one: live[one] * related[one] ** 2) for part in parts if part]
 
     def _live_bytes(self) -> list[int]:
-        """What is written before each operator and read after it, in the graph's order."""
+        """What is there while each operator runs, in the graph's order."""
         change = [0] * (len(self.needs) + 2)
         for value, writer in enumerate(self.graph.writer):
             last = max(self.graph.readers[value], default=writer)
@@ -162,6 +162,14 @@ class _Relations:
         live = [0]
         for more in change[1:]:
             live.append(live[-1] + more)
+        for operator, about in enumerate(self.graph.operators):
+            for value in (*about.reads, *about.writes):
+                writer = self.graph.writer[value]
+                if writer >= 0 and not (
+                    writer < operator < max(self.graph.readers[value], default=writer)
+                ):
+                    live[operator] += self.graph.values[value].size_bytes
+            live[operator] += about.workspace_bytes
         return live
 
 

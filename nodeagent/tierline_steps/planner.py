@@ -1,0 +1,154 @@
+"""A plan for a graph under a bound on memory, or why there is none.
+
+1. The floor: where the graph needs more than the budget whatever the order, that is the answer.
+2. Seeds: the graph's own order if it fits, and runs within the arena by several tastes
+   (`eviction`), each without its needless repetitions.
+3. Search, as long as it is told to go on: force a value out for a while, leave out what is needless
+   then, keep what is no slower.
+4. Addresses. What does not fit is planned again for a smaller arena, as little smaller as helps.
+
+Every plan that it returns has passed `verify`. What it does not find may exist: `NotFound` says no
+more than what was reached; only the floor, and a bound, say `Infeasible`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from random import Random
+
+from tierline_steps.bound import Bound, bound
+from tierline_steps.composing import composed
+from tierline_steps.eviction import Taste, evicted
+from tierline_steps.graph import Graph
+from tierline_steps.placement import aligned
+from tierline_steps.plan import Infeasible, NotFound, Plan
+from tierline_steps.schedule import Problem, Schedule
+from tierline_steps.verify import verify
+
+GoOn = Callable[[], bool]
+"""Whether to search on; clocks are the caller's."""
+
+_TASTES = (
+    *(Taste(0.2, 0.0), Taste(1.0, 0.3), Taste(0.0, 0.0), Taste(0.5, 0.3), Taste(1.5, 1.0)),
+    *(Taste(0.2, 0.3), Taste(0.0, 0.3), Taste(1.0, 0.0), Taste(0.2, 1.0), Taste(0.0, 1.0)),
+)
+"""None is best for all: which leads to half the time of another depends on graph and budget."""
+_TRIES = 5
+_LEAST_GAP = 5
+
+
+def plan(
+    graph: Graph, budget_bytes: int, *, seed: int, go_on: GoOn
+) -> Plan | Infeasible | NotFound:
+    """A verified plan whose arena and live-in values are within the budget."""
+    least = bound(graph, budget_bytes, None)
+    if isinstance(least, Infeasible):
+        return least
+    search = _Search(graph, budget_bytes, Random(seed), go_on)  # noqa: S311 - a search
+    found = search.run()
+    if found is None:
+        return NotFound(search.least_bytes, _time_ns(least))
+    verify(graph, found)
+    return found
+
+
+def _time_ns(least: Bound) -> int:
+    return least.time_ns
+
+
+@dataclass
+class _Search:
+    graph: Graph
+    budget_bytes: int
+    rng: Random
+    go_on: GoOn
+    least_bytes: int = 1 << 62
+    problem: Problem = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.problem = Problem(self.graph)
+        self.arena_bytes = self.budget_bytes - self.graph.live_in_bytes
+
+    def run(self) -> Plan | None:
+        """Plan for the whole arena; what does not fit because of its places, for a smaller one."""
+        best: tuple[int, Plan] | None = None
+        low, high, room = 0, aligned(self.arena_bytes), aligned(self.arena_bytes)
+        for _ in range(_TRIES):
+            schedule = self._schedule(room)
+            if schedule is None:
+                low = room
+            else:
+                found = composed(schedule, self.budget_bytes, self.go_on, self.rng)
+                self._reached(found.arena_bytes)
+                waste = found.arena_bytes - self.arena_bytes
+                if waste > 0:
+                    high = min(high, room)
+                    low = max(low, 2 * (schedule.peak_bytes - waste) - high)
+                else:
+                    low = room
+                    if best is None or schedule.time_ns < best[0]:
+                        best = schedule.time_ns, found
+            if high - low <= self.arena_bytes // 200:
+                break
+            room = (low + high) // 2
+        return best[1] if best else None
+
+    def _reached(self, arena_bytes: int) -> None:
+        self.least_bytes = min(self.least_bytes, arena_bytes + self.graph.live_in_bytes)
+
+    def _schedule(self, room: int) -> Schedule | None:
+        best: Schedule | None = None
+        for schedule in self._seeds(room):
+            if schedule.peak_bytes > room:
+                self._reached(schedule.peak_bytes)
+                continue
+            found = schedule.without_needless_runs(room)
+            if best is None or found.time_ns < best.time_ns:
+                best = found
+            if best.time_ns == self.graph.time_ns:
+                return best
+        while best is not None and self.go_on():
+            trial = self._varied(best)
+            if trial is not None and trial.peak_bytes <= room:
+                trial = trial.without_needless_runs(room)
+                if trial.time_ns <= best.time_ns:
+                    best = trial
+        return best
+
+    def _seeds(self, room: int) -> Iterator[Schedule]:
+        base = list(range(len(self.graph.operators)))
+        yield Schedule(self.problem, base)
+        for number, taste in enumerate(_TASTES):
+            if number and not self.go_on():
+                return
+            order = evicted(self.problem, base, room, taste)
+            if order is not None:
+                yield Schedule(self.problem, order)
+
+    def _varied(self, schedule: Schedule) -> Schedule | None:
+        """Some values are made again before a later use, as if they had gone meanwhile."""
+        rng, problem = self.rng, self.problem
+        inserted: list[tuple[int, int]] = []
+        for _ in range(1 + rng.randrange(6)):
+            value = rng.randrange(len(problem.sizes))
+            operator = problem.writer[value]
+            events = schedule.events[value]
+            if (
+                operator < 0
+                or problem.once[operator]
+                or problem.sizes[value] * 500 < self.arena_bytes
+            ):
+                continue
+            uses = [
+                after >> 1
+                for before, after in pairwise(events)
+                if not after & 1 and (after >> 1) - (before >> 1) > _LEAST_GAP
+            ]
+            if uses:
+                inserted.append((rng.choice(uses), operator))
+        if not inserted:
+            return None
+        order = list(schedule.order)
+        for step, operator in sorted(inserted, reverse=True):
+            order.insert(step, operator)
+        return Schedule(problem, order)
