@@ -9,7 +9,7 @@ where that takes the lease for its jobs; with the former alone, TIERLINE_LEARNED
 earlier observed run wrote (`learned`). A program that is swapped whole (TIERLINE_SWAP) has no
 layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
-imports torch costs neither time nor a connection. Only where TIERLINE_PLANNED is there and the
+imports torch has no connection. Only where TIERLINE_PLANNED is there and the
 program was measured already, it waits for its plan here (`parking`).
 """
 
@@ -40,9 +40,10 @@ def autoload() -> None:
         except Exception as error:
             serving.cannot_load(error)
             return
+        calls.install()
+        calls.load()
     except TierlineError as error:
         sys.exit(f"tierline: {error}")
-    calls.install()
     observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
     if observed and planned:
         parking.wait_if_measured(observed, planned)

@@ -122,12 +122,15 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: 
 
 
 def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # A process that imports torch and calls no module pays nothing for the rest of the plugin.
-    ours(_load)
+    ours(load)  # where nobody has done that before
     return (_outermost or plain)(module, args, kwargs)
 
 
-def _load() -> None:
+def load() -> None:
+    """Load what runs jobs, so that the first one need not wait for that; once.
+
+    Raises TierlineError if the process must be managed and cannot be.
+    """
     global _outermost  # noqa: PLW0603  # a hook point is one per process
     if _outermost is not None:
         return

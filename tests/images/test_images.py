@@ -40,6 +40,7 @@ PLUGIN: Final = {
     "tierline_api": "crds",
     "tierline": "nodeagent",
     "tierline_client": "nodeagent",
+    "tierline_steps": "nodeagent",
     "tierline_torch": "nodeagent",
 }
 TRACES: Final = re.compile(

@@ -15,7 +15,13 @@ from typing import Final
 
 from tierline_client.library import library_path
 
-_PACKAGES: Final = ("tierline", "tierline_torch", "tierline_client", "tierline_api")
+_PACKAGES: Final = (
+    "tierline",
+    "tierline_torch",
+    "tierline_client",
+    "tierline_steps",
+    "tierline_api",
+)
 _NOTES: Final = ("METADATA", "entry_points.txt")
 
 

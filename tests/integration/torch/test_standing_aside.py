@@ -75,10 +75,7 @@ def test_it_stands_aside_with_one_sentence(
     ("spoilt", "told"),
     [
         (OLD, "tierline: a program of Python 3.9 cannot be managed"),
-        (
-            SPOILT.format(site.__name__),
-            "TierlineError: the plugin cannot be loaded into this program",
-        ),
+        (SPOILT.format(site.__name__), "tierline: the plugin cannot be loaded into this program"),
         (
             SPOILT.format(managed.__name__),
             "TierlineError: the plugin cannot be loaded into this program",
@@ -89,4 +86,4 @@ def test_a_program_that_must_be_managed_is_refused(spoilt: str, told: str) -> No
     code, said, errors = run(spoilt + MODEL, **MANAGED, TIERLINE_REQUIRED="1")
     assert (code, said) == (1, ""), errors
     assert told in errors
-    assert errors.count("\n") == 1 or spoilt != OLD
+    assert errors.count("\n") == 1 or told.startswith("TierlineError")
