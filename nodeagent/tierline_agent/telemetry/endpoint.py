@@ -1,66 +1,67 @@
 """The agent's HTTP endpoint: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes.
 
-Threads of its own answer, so that a scrape holds up no job, and a hanging event loop can still be
-told of. It changes nothing.
-
-Whoever reaches the port may ask, as often as he likes, or connect and ask nothing. So there are at
-most `MOST` connections: one more ends the oldest, and the kubelet's probes, which take
-milliseconds, are answered however many others wait. Metrics are made in a tenth of the time at
-most, because the event loop runs by the same interpreter: who asks meanwhile waits, and all who
-have waited get the same.
+A process of its own (`listener`) has the port and its connections. Two threads answer what it asks,
+one question at a time each, so that a scrape holds up no probe, and a hanging event loop can still
+be told of. They change nothing. Metrics are made in a tenth of the time at most, because the event
+loop runs by the same interpreter.
 """
 
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
-from typing import Any
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from tierline_agent.concurrency import go_on
+from tierline_agent.concurrency import go_on, note_fault
+from tierline_agent.telemetry import listener
 from tierline_agent.telemetry.health import Health
 
-_TEXT = "text/plain; charset=utf-8"
-_PATIENCE_S = 30.0
-"""A peer that neither asks nor reads for so long is dropped."""
-MOST = 32
+_PLAIN = "text/plain; charset=utf-8"
 _REST = 9
 """Times as long as making the metrics took, none are made."""
-_POLL_S = 0.02
-"""How long `close` may wait for its thread; nobody serves meanwhile. Python's default is 0.5 s."""
+_PAUSE_MS = 20
+"""After each probe; so many are answered at most, whoever asks how often."""
+_BACKLOG: Final = 512
+Answer = tuple[HTTPStatus, str, bytes]
+"""Status, type and body."""
 
 
 class Exposition:
-    """The metrics as text, for many threads."""
+    """The metrics as text."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._making = threading.Lock()
-        self._made: dict[str, tuple[float, bytes]] = {}
-        """By content type, from when on, and the text."""
         self._next_s = 0.0
 
-    def text(self, kind: str, encoder: Callable[[CollectorRegistry], bytes]) -> bytes:
-        """The metrics as they are now or later, of a content type."""
-        asked_s = time.monotonic()
-        with self._making:
-            began_s, text = self._made.get(kind, (0.0, b""))
-            if began_s < asked_s:
-                time.sleep(max(0.0, self._next_s - time.monotonic()))
-                began_s = time.monotonic()
-                text = encoder(self._registry)
-                self._made[kind] = began_s, text
-                ended_s = time.monotonic()
-                self._next_s = ended_s + _REST * (ended_s - began_s)
-            return text
+    def answer(self, question: bytes) -> Answer:
+        """The metrics as they are now, or in a while."""
+        time.sleep(max(0.0, self._next_s - time.monotonic()))
+        began_s = time.monotonic()
+        accepted = "application/openmetrics-text" if question == listener.OPENMETRICS else ""
+        encoder, kind = choose_encoder(accepted)
+        body = encoder(self._registry)
+        ended_s = time.monotonic()
+        self._next_s = ended_s + _REST * (ended_s - began_s)
+        return HTTPStatus.OK, kind, body
+
+
+def _probed(health: Health, question: bytes) -> Answer:
+    if question == listener.READYZ:
+        objections = health.unready
+    else:
+        objections = (health.stuck,) if health.stuck else ()
+    status = HTTPStatus.SERVICE_UNAVAILABLE if objections else HTTPStatus.OK
+    return status, _PLAIN, "".join(f"{one}\n" for one in objections or ["ok"]).encode()
 
 
 class Endpoint:
@@ -68,90 +69,80 @@ class Endpoint:
 
     def __init__(self, registry: CollectorRegistry, health: Health, address: str, port: int):
         """Listen; port 0 takes any free one. Raises OSError."""
-        exposition = Exposition(registry)
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = _PATIENCE_S
-
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path == "/metrics":
-                    encoder, kind = choose_encoder(self.headers.get("Accept", ""))
-                    self._answer(HTTPStatus.OK, kind, exposition.text(kind, encoder))
-                elif path == "/healthz":
-                    self._probe([health.stuck] if health.stuck else [])
-                elif path == "/readyz":
-                    self._probe(health.unready)
-                else:
-                    text = b"there are /metrics, /healthz and /readyz\n"
-                    self._answer(HTTPStatus.NOT_FOUND, _TEXT, text)
-
-            def _probe(self, objections: tuple[str, ...] | list[str]) -> None:
-                status = HTTPStatus.SERVICE_UNAVAILABLE if objections else HTTPStatus.OK
-                self._answer(
-                    status, _TEXT, "".join(f"{o}\n" for o in objections or ["ok"]).encode()
-                )
-
-            def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Probes come every few seconds; they are no news."""
-
-        changing = threading.Lock()
-        connections: dict[socket.socket, None] = {}
-
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 2 * MOST
-            address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-
-            def server_bind(self) -> None:
-                """Do not ask the name service for the own name, which may take long to fail."""
-                TCPServer.server_bind(self)
-                self.server_name, self.server_port = address, self.server_address[1]
-
-            def process_request(self, request: Any, client_address: Any) -> None:
-                """Answer in a thread; the oldest of too many connections ends."""
-                with changing:
-                    connections[request] = None
-                    oldest = next(iter(connections)) if len(connections) > MOST else None
-                    if oldest is not None:
-                        del connections[oldest]
-                if oldest is not None:
-                    with suppress(OSError):  # it has ended by itself
-                        oldest.shutdown(socket.SHUT_RDWR)
-                super().process_request(request, client_address)
-
-            def shutdown_request(self, request: Any) -> None:
-                """It is over."""
-                with changing:
-                    connections.pop(request, None)
-                super().shutdown_request(request)
-
-            def handle_error(self, *_: object) -> None:
-                """The client left before the answer: that is no news either."""
-
-        self._server = Server((address, port), Handler)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        self._exposition = Exposition(registry)
+        self._health = health
+        self._changing = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._thread = threading.Thread(
-            target=go_on,
-            args=("endpoint", lambda: self._server.serve_forever(_POLL_S)),
-            name="endpoint",
-            daemon=True,
+            target=go_on, args=("endpoint", self._serve), name="endpoint", daemon=True
         )
         self._thread.start()
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return int(self._server.server_port)
+        return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
+        with self._changing:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
         self._thread.join()
+        self._socket.close()
+
+    def _serve(self) -> None:
+        """Answer what the process asks, until it ends. Raises RuntimeError if nobody ended it."""
+        with ExitStack() as undo:
+            probes, theirs = map(undo.enter_context, socket.socketpair())
+            metrics, others = map(undo.enter_context, socket.socketpair())
+            process = self._start(theirs, others)
+            if process is None:
+                return
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+            theirs.close()
+            others.close()
+            scrapes = threading.Thread(
+                target=_answer, args=(metrics, self._exposition.answer), name="metrics"
+            )
+            scrapes.start()
+            _answer(probes, partial(_probed, self._health))
+            metrics.shutdown(socket.SHUT_RDWR)
+            scrapes.join()
+        if not self._closed:
+            raise RuntimeError("the process that answers at the agent's port has ended")
+
+    def _start(self, *lines: socket.socket) -> subprocess.Popen[bytes] | None:
+        """The process; None once the endpoint is closed."""
+        given = [one.fileno() for one in (self._socket, *lines)]
+        with self._changing:
+            if self._closed:
+                return None
+            self._process = subprocess.Popen(
+                [sys.executable, "-ISB", listener.__file__, *map(str, given), str(_PAUSE_MS)],
+                pass_fds=given,
+                cwd="/",
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+            return self._process
+
+
+def _answer(line: socket.socket, answer: Callable[[bytes], Answer]) -> None:
+    """Answer question after question, until nobody asks any more."""
+    with suppress(OSError):
+        while question := line.recv(1):
+            try:
+                status, kind, body = answer(question)
+            except Exception:
+                note_fault("endpoint")
+                status, kind = HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN
+                body = b"it failed; the agent's log says why\n"
+            head = listener.REPLY.pack(status, len(kind), len(body))
+            line.sendall(head + kind.encode() + body)
