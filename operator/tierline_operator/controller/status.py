@@ -63,7 +63,9 @@ def status_of(
         ConditionType.PROFILED: verdict.profiled,
         ConditionType.ADMITTED: admitted,
         ConditionType.READY: ready,
-        ConditionType.DEADLINES_MET: _deadlines(seen, verdict),
+        ConditionType.DEADLINES_MET: (
+            _deadlines(seen, verdict) if task.spec.training is None else _steps(seen)
+        ),
     }
     before = task.status or MemTaskStatus()
     generation = task.metadata.generation
@@ -157,6 +159,12 @@ def _why(pod: KnownPod, *, stalled: bool) -> str:
     return pod.unseen if stalled else ""  # every pod is unseen for a moment
 
 
+def _steps(observed: Observed | None) -> Said:
+    if observed is None or not observed.steps:
+        return Said(_UNKNOWN, Reason.NO_JOBS, "no step has ended yet")
+    return Said(_TRUE, Reason.NO_MISSES, "it trains, and has no deadline")
+
+
 def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
     if verdict.unproven:
         return Said(
@@ -166,8 +174,6 @@ def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
             "are too short: give the tasks that over-ran more time or fewer neighbours, or a "
             "MemProfile that is measured again",
         )
-    if observed is not None and observed.steps:
-        return Said(_TRUE, Reason.NO_MISSES, "it trains, and has no deadline")
     if observed is None or not observed.jobs:
         return Said(_UNKNOWN, Reason.NO_JOBS, "no job has ended yet")
     longer = ", ".join(
