@@ -49,6 +49,7 @@ def _task(of_task: TaskMetrics, pods: list[Task], sessions: list[Session]) -> No
     of_task.describe(
         {(pod.device, pod.registration.criticality) for pod in pods},
         ready=any(session.standing.ready for session in sessions),
+        trains=newest.training,
         period_s=newest.period_ns / 1e9,
         deadline_s=newest.deadline_ns / 1e9,
         job_s=max(pod.plan.predicted_job_time_s for pod in pods),

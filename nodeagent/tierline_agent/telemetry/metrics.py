@@ -121,6 +121,11 @@ class Metrics:
         self.task_ready = self._gauge(
             "tierline_task_ready", "1 while a program of the task is ready for jobs.", *_TASK
         )
+        self.task_trains = self._gauge(
+            "tierline_task_trains",
+            "1 for a task that trains: its steps are counted as jobs, and have no deadline.",
+            *_TASK,
+        )
         self.task_period_s = self._gauge(
             "tierline_task_period_seconds", "Time between two releases.", *_TASK
         )
@@ -373,6 +378,7 @@ class TaskMetrics:
         runs: set[tuple[str, str]],
         *,
         ready: bool,
+        trains: bool,
         period_s: float,
         deadline_s: float,
         job_s: float,
@@ -386,6 +392,7 @@ class TaskMetrics:
         for run in runs:
             m.task_info.labels(*self.key, *run).set(1)
         m.task_ready.labels(*self.key).set(ready)
+        m.task_trains.labels(*self.key).set(trains)
         m.task_period_s.labels(*self.key).set(period_s)
         m.task_deadline_s.labels(*self.key).set(deadline_s)
         m.task_job_s.labels(*self.key).set(job_s)
@@ -407,7 +414,14 @@ class TaskMetrics:
         m = self.metrics
         of_task = dict(zip(_TASK, self.key, strict=True))
         for series in (
-            *(m.task_info, m.task_ready, m.task_period_s, m.task_deadline_s, m.task_job_s),
+            *(
+                m.task_info,
+                m.task_ready,
+                m.task_trains,
+                m.task_period_s,
+                m.task_deadline_s,
+                m.task_job_s,
+            ),
             *(m.task_response_s, m.tier_bytes, m.jobs, m.misses, m.overruns, m.revoked),
             *(m.contained, m.put_off, m.preemptions, m.late_yields, m.late_firsts),
             *(m.streamed_bytes, m.fetched_bytes, m.stall_s, m.response_ratio),

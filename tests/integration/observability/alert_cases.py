@@ -51,6 +51,7 @@ _MISSES, _JOBS = _of_task("deadline_misses_total"), _of_task("jobs_total")
 _OVERRUNS, _REVOKED = _of_task("overrun_jobs_total"), _of_task("revoked_jobs_total")
 _KILLED = 'tierline_killed_programs_total{node="a", reason="JobTooLong"}'
 _LATE = _of_task("late_yields_total")
+_TRAINS, _READY = _of_task("task_trains"), _of_task("task_ready")
 _ERRORS = 'tierline_operator_api_requests_total{method="GET", outcome="error"}'
 _ANSWERS = 'tierline_operator_api_requests_total{method="GET", outcome="200"}'
 _REFUSED = 'tierline_operator_blocked_tasks{reason="NoLongerHolds"}'
@@ -125,6 +126,12 @@ CASES = (
         "TierlineLateYields",
         {_LATE: "0+1x60", _JOBS: "0+200x60"},
         {_LATE: "0+10x60", _JOBS: "0+200x60"},
+        _ON_TASK,
+    ),
+    Case(
+        "TierlineTrainingStalled",
+        {_TRAINS: "1x60", _READY: "1x60", _JOBS: "0+1x60"},
+        {_TRAINS: "1x60", _READY: "1x60", _JOBS: "0+1x40 40x20"},
         _ON_TASK,
     ),
     Case("TierlineJobsRevoked", _steady(_REVOKED), {_REVOKED: "0x54 1x6"}, _ON_TASK),

@@ -94,6 +94,7 @@ def test_a_task_that_is_gone_leaves_no_series(metrics: Metrics) -> None:
         task.describe(
             {("cpu", criticality)},
             ready=True,
+            trains=False,
             period_s=1,
             deadline_s=1,
             job_s=0.1,
