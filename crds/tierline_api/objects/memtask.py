@@ -65,7 +65,7 @@ class MemTaskSpec(ApiModel):
         ),
         Rule(
             "!has(self.training) || self.device.kind == 'cpu'",
-            "a task with training runs on a cpu device; write kind: cpu",
+            "a task with training runs on a cpu device; write cpu",
             ".device.kind",
         ),
         Rule(
@@ -113,7 +113,7 @@ class MemTaskSpec(ApiModel):
         if self.realtime.criticality is not Criticality.BEST_EFFORT:
             raise ValueError(TRAINS_IN_GAPS)
         if self.device.kind is not DeviceKind.CPU:
-            raise ValueError("a task with training runs on a cpu device; write kind: cpu")
+            raise ValueError("a task with training runs on a cpu device; write cpu")
         return self
 
     @model_validator(mode="after")

@@ -46,6 +46,7 @@ INLINE: Final = {
     "tierline.io/deadline": ("realtime", "deadline"),
     "tierline.io/criticality": ("realtime", "criticality"),
     "tierline.io/execution-time": ("realtime", "executionTime"),
+    "tierline.io/training": ("training",),
     "tierline.io/budget": ("memory", "budget"),
     "tierline.io/reserved": ("memory", "reserved"),
     "tierline.io/tiers": ("swap", "tiers"),
@@ -56,6 +57,10 @@ INLINE: Final = {
     "tierline.io/profile": ("profile",),
 }
 """Annotations of a pod from which the operator makes the MemTask that `tierline.io/task` names, and
-where each belongs in its spec. Tiers are separated by commas. Needed: period, budget and device."""
+where each belongs in its spec. Tiers are separated by commas; `training` is "true"."""
 INLINE_NEEDED: Final = ("tierline.io/period", "tierline.io/budget", "tierline.io/device")
 """With one inline annotation, these must be there."""
+INLINE_PERIOD: Final = INLINE_NEEDED[0]
+"""But for this one, if the task trains and nothing is said of its times."""
+INLINE_TIMES: Final = tuple(name for name, path in INLINE.items() if path[0] == "realtime")
+INLINE_TRAINS: Final = "tierline.io/training"

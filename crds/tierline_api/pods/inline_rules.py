@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 from pydantic import ValidationError
 
 from tierline_api.objects.memtask import MemTaskSpec
-from tierline_api.objects.optin import INLINE
+from tierline_api.objects.optin import INLINE, INLINE_TRAINS
 from tierline_api.schema.base import ApiModel, Rule
 
 LISTS: Final = frozenset({("swap", "tiers")})
@@ -36,7 +36,10 @@ class InlineRule:
     says: str
     """The annotation that is to blame, and what is wrong."""
     field: tuple[str, ...]
-    """Where the models report it in the spec."""
+    """Where the models report it in the spec; or in the object that has the rule, by its words."""
+    has: tuple[str, ...]
+    """That object."""
+    words: str
 
     def broken(self, annotations: Mapping[str, str]) -> bool:
         """Whether the models refuse what these annotations, each right in itself, say together."""
@@ -46,7 +49,11 @@ class InlineRule:
             MemTaskSpec.from_api(spec_of(annotations))
         except ValidationError as error:
             return any(
-                details["type"] == "value_error" and details["loc"] == self.field
+                details["type"] == "value_error"
+                and (
+                    details["loc"] == self.field
+                    or (details["loc"] == self.has and self.words in details["msg"])
+                )
                 for details in error.errors(include_url=False)
             )
         return False
@@ -63,6 +70,9 @@ def spec_of(annotations: Mapping[str, str]) -> dict[str, Any]:
         for group in groups:
             into = into.setdefault(group, {})
         text = annotations[name]
+        if name == INLINE_TRAINS:
+            into[last] = {}
+            continue
         into[last] = [part.strip() for part in text.split(",")] if path in LISTS else text
     return spec
 
@@ -108,6 +118,8 @@ def _translated(path: tuple[str, ...], rule: Rule) -> InlineRule | None:
         annotations=said,
         says=f"the annotation {blamed} is not valid; {_renamed(rule.message, path, names)}",
         field=field,
+        has=path,
+        words=rule.message,
     )
 
 

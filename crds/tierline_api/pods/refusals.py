@@ -5,11 +5,20 @@ pods after the changes; those leave alone what a rule refuses, so that the rule 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tierline_api.objects.optin import INLINE, INLINE_NEEDED, POD_CLAIM, TASK
+from tierline_api.objects.memtask import TRAINS_IN_GAPS
+from tierline_api.objects.optin import (
+    INLINE,
+    INLINE_NEEDED,
+    INLINE_PERIOD,
+    INLINE_TIMES,
+    INLINE_TRAINS,
+    POD_CLAIM,
+    TASK,
+)
 from tierline_api.objects.pod import (
     ALL_CONTAINERS_CEL,
     CONTAINERS,
@@ -20,6 +29,7 @@ from tierline_api.objects.pod import (
     items,
     mapping,
 )
+from tierline_api.objects.realtime import Criticality
 from tierline_api.pods.inline_rules import InlineRule, inline_rules
 from tierline_api.pods.values import VALUES, Kind
 from tierline_api.schema.fields import LABEL_PATTERN
@@ -102,6 +112,16 @@ def _mounts_over(pod: Pod) -> bool:
     return any(path == FOLDER or path.startswith(f"{FOLDER}/") for path in paths)
 
 
+def missing(annotations: Mapping[str, str]) -> list[str]:
+    """What annotations that describe a task lack."""
+    timeless = INLINE_TRAINS in annotations and not any(k in annotations for k in INLINE_TIMES)
+    return [
+        name
+        for name in INLINE_NEEDED
+        if name not in annotations and not (name == INLINE_PERIOD and timeless)
+    ]
+
+
 def _together(rule: InlineRule) -> Refusal:
     """Return a rule of MemTask for the annotations of a pod."""
     texts = {name: f"variables.annotations['{name}']" for name in rule.annotations}
@@ -149,6 +169,9 @@ _OF_TASK: Final = Refusal(
     " of the one to make of it",
     lambda pod: not pod.opted_in and any(k.startswith("tierline.io/") for k in pod.annotations),
 )
+_TRAINS: Final = f"'{INLINE_TRAINS}' in variables.annotations"
+_NO_TIMES: Final = f"{_TRAINS} && !{_listed(INLINE_TIMES)}.exists(t, t in variables.annotations)"
+_CRITICALITY: Final = "tierline.io/criticality"
 _PRELOADS: Final = f"c.?env.orValue([]).filter(e, e.name == '{PRELOAD}')"
 _NEEDED: Final = ", ".join(INLINE_NEEDED[:-1]) + f" and {INLINE_NEEDED[-1]}"
 _OPTED_IN: Final = f"'{TASK}' in variables.annotations"
@@ -174,15 +197,23 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     ),
     Refusal(
         f"!{_listed(INLINE)}.exists(k, k in variables.annotations)"
-        f" || {_listed(INLINE_NEEDED)}.all(k, k in variables.annotations)",
+        f" || {_listed(INLINE_NEEDED)}.all(k, k in variables.annotations"
+        f" || (k == '{INLINE_PERIOD}' && ({_NO_TIMES})))",
         f"annotations that describe a task need {_NEEDED}; write these, or name a MemTask that"
         f" exists by {TASK} alone",
-        lambda pod: (
-            any(k in pod.annotations for k in INLINE)
-            and not all(k in pod.annotations for k in INLINE_NEEDED)
-        ),
+        lambda pod: any(k in pod.annotations for k in INLINE) and bool(missing(pod.annotations)),
     ),
     *(_value(name, kind) for name, kind in VALUES.items()),
+    Refusal(
+        f"!({_TRAINS}) || ({_NO_TIMES}) || ('{_CRITICALITY}' in variables.annotations"
+        f" && variables.annotations['{_CRITICALITY}'] == '{Criticality.BEST_EFFORT.value}')",
+        f"the annotation {_CRITICALITY} is not valid; {TRAINS_IN_GAPS}",
+        lambda pod: (
+            INLINE_TRAINS in pod.annotations
+            and any(k in pod.annotations for k in INLINE_TIMES)
+            and pod.annotations.get(_CRITICALITY) != Criticality.BEST_EFFORT.value
+        ),
+    ),
     *map(_together, inline_rules()),
     Refusal(
         "size(variables.meant) > 0 && variables.meant.all(n,"

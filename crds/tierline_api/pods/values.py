@@ -99,6 +99,11 @@ VALUES: Final = {
     "tierline.io/deadline": _DURATION,
     "tierline.io/criticality": _words(Criticality),
     "tierline.io/execution-time": _DURATION,
+    "tierline.io/training": Kind(
+        lambda text: f"{text} == 'true'",
+        lambda text: text == "true",
+        "write true, or leave it out",
+    ),
     "tierline.io/budget": _SIZE,
     "tierline.io/reserved": _SIZE_OR_NONE,
     "tierline.io/tiers": _TIERS,

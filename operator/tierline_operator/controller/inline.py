@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from tierline_api.manifests.mistakes import first_mistake
 from tierline_api.objects.memtask import MemTask
-from tierline_api.objects.optin import INLINE, INLINE_NEEDED, TASK
+from tierline_api.objects.optin import INLINE, TASK
 from tierline_api.pods.inline_rules import spec_of
+from tierline_api.pods.refusals import missing
 from tierline_api.schema.base import API_VERSION
 from tierline_kube.resource import Json
 from tierline_operator.cluster.decode import KnownPod
@@ -32,10 +33,9 @@ def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
 
     It goes when the last of them has gone. An object has one controller at most, and it has none.
     """
-    missing = [name for name in INLINE_NEEDED if name not in pod.inline]
-    if missing:
+    if lacks := missing(pod.inline):
         raise InlineError(
-            f"the annotation {missing[0]} is missing; with {next(iter(pod.inline))} it is needed"
+            f"the annotation {lacks[0]} is missing; with {next(iter(pod.inline))} it is needed"
         )
     manifest: Json = {
         "apiVersion": API_VERSION,

@@ -306,6 +306,14 @@ def test_inline_annotations_mean_a_task() -> None:
     assert made["metadata"]["ownerReferences"] == [OWNER | {"controller": False}]
 
 
+def test_an_inline_annotation_means_a_task_that_trains() -> None:
+    said = INLINE | {"tierline.io/training": "true"}
+    del said["tierline.io/period"]
+    read = MemTask.from_api(memtask_of(pod_of(pod(annotations=said)), [OWNER]))
+    assert read.spec.training is not None
+    assert read.spec.realtime.criticality is Criticality.BEST_EFFORT
+
+
 @pytest.mark.parametrize(
     ("annotations", "said"),
     [

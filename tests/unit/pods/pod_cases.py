@@ -136,6 +136,10 @@ GOOD: Final = {
     "the host's processes": pod(hostPID=True),
     "a runtime class for GPUs": pod(runtimeClassName="nvidia"),
     "a described task": pod(annotations=inline()),
+    "a described task that trains": pod(annotations=inline(training="true", period="")),
+    "one that trains, and says so twice": pod(
+        annotations=inline(training="true", criticality="BestEffort")
+    ),
     "a task described in full": pod(
         annotations=inline(
             deadline="40ms",
@@ -195,6 +199,11 @@ WRONG: Final = {
     "a description without period": _described("need tierline.io/period", period=""),
     "a description without budget": _described("tierline.io/budget and", budget=""),
     "a description without device": _described("tierline.io/device", device=""),
+    "training that is none": _described("tierline.io/training is not valid", training="yes"),
+    "training with a deadline": _described("BestEffort; write that", training="true"),
+    "training on a gpu": _described(
+        "a cpu device; write cpu", training="true", device="cuda", period=""
+    ),
     "a period without unit": _described("tierline.io/period is not valid", period="50"),
     "a period of zero": _described("tierline.io/period is not valid", period="0s"),
     "a period of two days": _described("tierline.io/period is not valid", period="48h"),
