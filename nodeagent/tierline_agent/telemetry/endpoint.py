@@ -8,6 +8,7 @@ loop runs by the same interpreter.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -32,6 +33,8 @@ _REST = 9
 _PAUSE_MS = 20
 """After each probe; so many are answered at most, whoever asks how often."""
 _BACKLOG: Final = 512
+_FOR_PYTHON: Final = ("LD_LIBRARY_PATH",)
+"""Without it some builds of Python do not start."""
 Answer = tuple[HTTPStatus, str, bytes]
 """Status, type and body."""
 
@@ -127,7 +130,7 @@ class Endpoint:
                 [sys.executable, "-ISB", listener.__file__, *map(str, given), str(_PAUSE_MS)],
                 pass_fds=given,
                 cwd="/",
-                env={},
+                env={name: os.environ[name] for name in _FOR_PYTHON if name in os.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
