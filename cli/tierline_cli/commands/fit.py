@@ -176,7 +176,7 @@ def _proof(graph: Graph, plan: Plan) -> str:
     return (
         f"proof     verified: {len(queues)} {'queue' if len(queues) == 1 else 'queues'}, "
         f"{steps:,} steps, {waits:,} waits, offsets in one arena of {_size(plan.arena_bytes)} "
-        f"beside {_size(graph.live_in_bytes)} of weights and inputs; right under every timing"
+        f"and {_size(graph.live_in_bytes)} of weights and inputs; right under every timing"
     )
 
 

@@ -144,6 +144,21 @@ SEEN: Final = {
     "tierline run --margin": f"{_RUNS}test_ctrl_c_ends_cleanly_and_still_sums_up",
     "tierline verify --json": f"{_RUNS}test_verify_streams_all_and_compares",
     "tierline profile --output": f"{_RUNS}test_a_profile_goes_where_it_is_wanted",
+    **{
+        f"tierline fit {option}": f"tests/integration/torch/planned/test_fit.py::{test}"
+        for option, test in {
+            "target": "test_targets_that_are_wrong",
+            "--memory": "test_too_little_memory_is_infeasible_and_named",
+            "--output": "test_four_lines_and_a_plan_that_verifies",
+            "--verify": "test_a_plan_of_another_graph_is_refused",
+            "--curve": "test_a_curve_falls_with_memory",
+            "--csv": "test_a_curve_falls_with_memory",
+            "--json": "test_one_json_object",
+            "--seed": "test_the_same_seed_is_the_same_plan_and_a_faster_device_takes_less_time",
+            "--device": "test_the_same_seed_is_the_same_plan_and_a_faster_device_takes_less_time",
+            "--seconds": "test_four_lines_and_a_plan_that_verifies",
+        }.items()
+    },
     "tierline top --once": _TOP,
     "tierline top --node": _TOP,
     "tierline top --interval": _TOP,
@@ -178,6 +193,7 @@ _SHORT: Final = {
     "--namespace": "-n",
     "--all-namespaces": "-A",
     "--output": "-o",
+    "target": "fit",
     "task": "explain",
     "name": "why-pending",
 }

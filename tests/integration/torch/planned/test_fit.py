@@ -70,6 +70,14 @@ def test_a_curve_falls_with_memory(tmp_path: Path) -> None:
     assert steps == sorted(steps, reverse=True)
 
 
+def test_the_same_seed_is_the_same_plan_and_a_faster_device_takes_less_time() -> None:
+    asked = ("convolutions", "--memory", "700KiB", "--json")
+    plain, same = (json.loads(fit(*asked, "--seed", "3").output) for _ in range(2))
+    assert plain == same
+    slow = json.loads(fit(*asked, "--seed", "3", "--device", "V100").output)
+    assert slow != plain
+
+
 def test_one_json_object() -> None:
     found = json.loads(fit("convolutions", "--memory", "700KiB", "--json").output)
     assert found["plan"]["bytes"] <= found["plan"]["budgetBytes"] == 700 << 10
