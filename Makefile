@@ -87,12 +87,13 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	nodeagent/native/lint.sh $(BIN)
 
 # The unit tests first, then what needs the machine for itself: most faults show within minutes.
+# Many of the others wait for most of their time: a third process uses the second core meanwhile.
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
 	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not e2e and not alone' tests/unit
 	$(BIN)/python -m pytest -m alone
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
 	    -m 'not e2e and not alone' --ignore tests/unit
 
 # An hour on two cores, most of it of deaths and behaviours.

@@ -118,7 +118,7 @@ class _Nursery:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
-        atexit.register(self.close)
+        atexit.register(self._close, os.getpid())
 
     def start(
         self,
@@ -134,10 +134,12 @@ class _Nursery:
             socket.send_fds(self._orders, [json.dumps(order).encode()], given)
         return Started(line, stdin, stdout)
 
-    def close(self) -> None:
-        """Start no more; what runs goes on."""
-        self._orders.close()
-        self._process.wait()
+    def _close(self, owner: int) -> None:
+        """Start no more; what runs goes on. Forks of the owner may have the socket, and live."""
+        if os.getpid() == owner:
+            self._orders.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
+            self._orders.close()
 
 
 def _serve(orders: socket.socket) -> dict[str, Any] | None:
