@@ -7,6 +7,7 @@
         ...
 
     model = tierline.captured(model)         # on a GPU: run a static model as one CUDA graph
+    model = tierline.planned(model, "4GiB")  # train within a bound on memory
 
 Without Tierline around the process, `job` does nothing and `periodic` needs a `period`.
 """
@@ -14,6 +15,7 @@ Without Tierline around the process, `job` does nothing and `periodic` needs a `
 from tierline.captured import captured
 from tierline.job import job
 from tierline.periodic import Release, periodic
+from tierline.planned import planned
 from tierline_torch.errors import TierlineError
 
-__all__ = ["Release", "TierlineError", "captured", "job", "periodic"]
+__all__ = ["Release", "TierlineError", "captured", "job", "periodic", "planned"]

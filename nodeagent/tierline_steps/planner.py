@@ -3,9 +3,9 @@
 1. The floor: where the graph needs more than the budget whatever the order, that is the answer.
 2. Seeds: the graph's own order if it fits, and runs within the arena by several tastes
    (`eviction`), each without its needless repetitions.
-3. Search, as long as it is told to go on: force a value out for a while, leave out what is needless
-   then, keep what is no slower.
-4. Addresses. What does not fit is planned again for a smaller arena, as little smaller as helps.
+3. Addresses, for the fastest of these. If none fits, seeds for a little less than the arena.
+4. Search, as long as it is told to go on: force values out for a while, leave out what is needless
+   then, keep what is no slower and fits.
 
 Every plan that it returns has passed `verify`. What it does not find may exist: `NotFound` says no
 more than what was reached; only the floor, and a bound, say `Infeasible`.
@@ -33,7 +33,10 @@ _TASTES = (
     *(Taste(0.2, 0.3), Taste(0.0, 0.3), Taste(1.0, 0.0), Taste(0.2, 1.0), Taste(0.0, 1.0)),
 )
 """None is best for all: which leads to half the time of another depends on graph and budget."""
-_TRIES = 5
+_ROOMS = (1.0, 0.985, 0.96, 0.93, 0.9, 0.86, 0.8)
+"""Shares of the arena that are planned for, one after another, until the addresses fit into all."""
+_PLACED = 4
+_PLACEMENTS = 25
 _LEAST_GAP = 5
 
 
@@ -70,60 +73,63 @@ class _Search:
         self.arena_bytes = self.budget_bytes - self.graph.live_in_bytes
 
     def run(self) -> Plan | None:
-        """Plan for the whole arena; what does not fit because of its places, for a smaller one."""
-        best: tuple[int, Plan] | None = None
-        low, high, room = 0, aligned(self.arena_bytes), aligned(self.arena_bytes)
-        for _ in range(_TRIES):
-            schedule = self._schedule(room)
-            if schedule is None:
-                low = room
-            else:
-                found = composed(schedule, self.budget_bytes, self.go_on, self.rng)
-                self._reached(found.arena_bytes)
-                waste = found.arena_bytes - self.arena_bytes
-                if waste > 0:
-                    high = min(high, room)
-                    low = max(low, 2 * (schedule.peak_bytes - waste) - high)
-                else:
-                    low = room
-                    if best is None or schedule.time_ns < best[0]:
-                        best = schedule.time_ns, found
-            if high - low <= self.arena_bytes // 200:
-                break
-            room = (low + high) // 2
-        return best[1] if best else None
+        """The first that fits with its addresses, and then faster ones."""
+        for share in _ROOMS:
+            room = int(aligned(self.arena_bytes) * share)
+            seeds = sorted(self._seeds(room), key=lambda one: one.time_ns)
+            for schedule in seeds[:_PLACED]:
+                found = self._placed(schedule)
+                if found is not None:
+                    return self._faster(schedule, found, room)
+        return None
+
+    def _placed(self, schedule: Schedule) -> Plan | None:
+        left = iter(range(_PLACEMENTS))
+        found = composed(
+            schedule,
+            self.budget_bytes,
+            lambda: next(left, None) is not None and self.go_on(),
+            self.rng,
+        )
+        self._reached(found.arena_bytes)
+        return found if found.arena_bytes <= self.arena_bytes else None
 
     def _reached(self, arena_bytes: int) -> None:
         self.least_bytes = min(self.least_bytes, arena_bytes + self.graph.live_in_bytes)
 
-    def _schedule(self, room: int) -> Schedule | None:
-        best: Schedule | None = None
-        for schedule in self._seeds(room):
-            if schedule.peak_bytes > room:
-                self._reached(schedule.peak_bytes)
-                continue
-            found = schedule.without_needless_runs(room)
-            if best is None or found.time_ns < best.time_ns:
-                best = found
-            if best.time_ns == self.graph.time_ns:
-                return best
-        while best is not None and self.go_on():
-            trial = self._varied(best)
-            if trial is not None and trial.peak_bytes <= room:
-                trial = trial.without_needless_runs(room)
-                if trial.time_ns <= best.time_ns:
-                    best = trial
-        return best
-
     def _seeds(self, room: int) -> Iterator[Schedule]:
+        """What fits into `room` apart from addresses."""
         base = list(range(len(self.graph.operators)))
-        yield Schedule(self.problem, base)
-        for number, taste in enumerate(_TASTES):
-            if number and not self.go_on():
-                return
+        whole = Schedule(self.problem, base)
+        if whole.peak_bytes <= room:
+            yield whole
+            return
+        for taste in _TASTES:
             order = evicted(self.problem, base, room, taste)
-            if order is not None:
-                yield Schedule(self.problem, order)
+            if order is None:
+                continue
+            schedule = Schedule(self.problem, order)
+            if schedule.peak_bytes <= room:
+                yield schedule.without_needless_runs(room)
+            else:
+                self._reached(schedule.peak_bytes)
+
+    def _faster(self, best: Schedule, found: Plan, room: int) -> Plan:
+        """Until there is no more time, or nothing runs again."""
+        while best.time_ns > self.graph.time_ns and self.go_on():
+            trial = self._varied(best)
+            if trial is None or trial.peak_bytes > room:
+                continue
+            trial = trial.without_needless_runs(room)
+            if trial.time_ns > best.time_ns:
+                continue
+            if trial.time_ns < best.time_ns:
+                placed = self._placed(trial)
+                if placed is None:
+                    continue
+                found = placed
+            best = trial
+        return found
 
     def _varied(self, schedule: Schedule) -> Schedule | None:
         """Some values are made again before a later use, as if they had gone meanwhile."""

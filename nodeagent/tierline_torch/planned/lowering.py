@@ -5,8 +5,12 @@ differently (views, elements of tuples) are no operators: tensors that share a s
 value. What is left are kernel calls, each of which writes storages of its own.
 
 Operators that the forward's results need come first, then all others: what only the backward needs
-runs in the backward. New running statistics, and what else the program's tensors are changed to,
-are results.
+runs in the backward.
+
+Results (what the forward gives, new running statistics, and what else the program's tensors are
+changed to) are the program's to keep. They take no part of the arena: memory of their own is
+counted all the time, as one value that nothing reads, and what writes one runs once. With
+`allocates` that value also counts what a kernel allocates before it is moved to its place.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tierline_steps.graph import Graph, Operator, Role, Value
+from tierline_torch.planned.norms import is_training
 
 Times = Callable[[fx.Node], int]
 """How long a node's kernel runs, in nanoseconds."""
@@ -68,20 +73,33 @@ def lowered(
     static: Sequence[int],
     times: Times,
     name: str,
+    *,
+    allocates: bool = False,
 ) -> Lowered:
     """The graph of a joint module, whose first outputs are the forward's.
 
     Raises:
         NotCapturedError: it has what cannot be planned.
     """
-    return _Lowering(joint, num_fwd_outputs, static, times).run(name)
+    return _Lowering(joint, num_fwd_outputs, static, times, allocates).run(name)
+
+
+def writes_operands(node: fx.Node) -> bool:
+    """Whether a kernel gives one of its operands' storages back."""
+    read = set(map(key, operands(node)))
+    return any(key(one) in read for one in tensors(node.meta["val"]))
 
 
 class _Lowering:
     def __init__(
-        self, joint: fx.GraphModule, num_fwd_outputs: int, static: Sequence[int], times: Times
+        self,
+        joint: fx.GraphModule,
+        num_fwd_outputs: int,
+        static: Sequence[int],
+        times: Times,
+        allocates: bool,
     ) -> None:
-        self.joint, self.times = joint, times
+        self.joint, self.times, self.allocates = joint, times, allocates
         self.static = set(static)
         (output,) = (node for node in joint.graph.nodes if node.op == "output")
         results = pytree.tree_leaves(output.args)
@@ -99,14 +117,42 @@ class _Lowering:
         self._set_roles()
         kept = self._renumbered(first + then)
         operators = tuple(self._operator(node, kept) for node in first + then)
-        values = tuple(Value(*self.about[old]) for old in kept)
-        graph = Graph(name, values, operators, len(first))
+        values = tuple(self._value(old) for old in kept)
+        apart = Value("kept by the program", self._apart(first + then, kept), Role.INPUT)
+        graph = Graph(name, (*values, apart), operators, len(first))
         graph.check()
         return Lowered(
             graph,
             tuple(first + then),
             {storage: kept[old] for storage, old in self.values.items() if old in kept},
         )
+
+    def _value(self, number: int) -> Value:
+        name, size, role = self.about[number]
+        return Value(name, 0 if role is Role.RESULT else size, role)
+
+    def _apart(self, nodes: list[fx.Node], kept: dict[int, int]) -> int:
+        """What results take, and what kernels allocate at most."""
+        results = sum(
+            size
+            for number, (_, size, role) in enumerate(self.about)
+            if role is Role.RESULT and number in kept
+        )
+        if not self.allocates:
+            return results
+        made = [
+            sum(
+                size
+                for _, size, role in map(self.about.__getitem__, self._made(node))
+                if role is not Role.RESULT
+            )
+            for node in nodes
+        ]
+        return results + max(made, default=0)
+
+    def _made(self, node: fx.Node) -> set[int]:
+        found = set(self._values(tensors(node.meta.get("val"))))
+        return found - set(self._values(operands(node)))
 
     def _read(self) -> None:
         number = 0
@@ -139,6 +185,8 @@ class _Lowering:
         if target._schema.is_mutable:
             raise NotCapturedError(f"it calls {target}, which writes its operands")
         if self._name(found, name_of(node), Role.ACTIVATION):
+            if writes_operands(node):
+                raise NotCapturedError(f"{target} gives an operand back among its results")
             self.kernels.append(node)
 
     def _values(self, found: Iterable[torch.Tensor]) -> list[int]:
@@ -175,15 +223,15 @@ class _Lowering:
 
     def _operator(self, node: fx.Node, kept: dict[int, int]) -> Operator:
         reads = {kept[old] for old in self._values(operands(node))}
-        made = {kept[old] for old in self._values(tensors(node.meta.get("val")))}
-        made = {new for new in made if new not in reads}
+        made = self._made(node)
+        gives = any(self.about[old][2] is Role.RESULT for old in made)
         return Operator(
             name_of(node),
             tuple(sorted(reads)),
-            tuple(sorted(made)),
+            tuple(sorted(kept[old] for old in made)),
             self.times(node),
             0,
-            is_repeatable(node),
+            is_repeatable(node) and (is_training(node) or not gives),
         )
 
 

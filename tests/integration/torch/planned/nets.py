@@ -142,3 +142,53 @@ def nothing() -> None:
 def no_loss_function() -> Any:
     """A loss that is no function."""
     return Convolutions(), (torch.zeros(4, 3, 16, 16),), 3
+
+
+class Skips(nn.Module):
+    """Down and up again, with what came before joined on; GroupNorm, pooling, interpolation."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.norm = nn.GroupNorm(2, width)
+        self.middle = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.last = nn.Conv2d(3 * width, 10, 3, padding=1)
+
+    def forward(self, images: torch.Tensor) -> Any:
+        fine = functional.silu(self.norm(self.first(images)))
+        coarse = functional.silu(self.middle(functional.max_pool2d(fine, 2)))
+        coarse = functional.interpolate(coarse, scale_factor=2.0)
+        return self.last(torch.cat([fine, coarse], 1)).mean((2, 3))
+
+
+class Twice(nn.Module):
+    """One branch for both halves of a batch, compared; dropout and a buffer that it counts in."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(
+            nn.Linear(16, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 64), nn.ReLU(inplace=True)
+        )
+        self.head = nn.Linear(64, 10)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, found: torch.Tensor) -> Any:
+        self.calls += 1
+        one, other = found.chunk(2)
+        return self.head(torch.cat([self.branch(one), self.branch(other) * self.branch(one)]))
+
+
+class Recurrent(nn.Module):
+    """The same weights in each of eight steps, and a softmax whose result its backward reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.again, self.head = nn.Linear(4, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, found: torch.Tensor) -> Any:
+        state = torch.zeros(found.shape[0], 32)
+        for step in found.unbind(1):
+            state = torch.sigmoid(self.enter(step) + self.again(state).softmax(-1))
+        return self.head(state)
