@@ -2,5 +2,5 @@
 
 Nothing here does I/O except `manifests` (reads files) and `crdgen` (writes the CRDs); nothing here
 decides anything. Every other part of Tierline may import this package; it imports none of them.
-`layout` is all of it that goes into a pod, so it stands alone.
+`layout` and `schema.quantities` are all of it that is loaded in pods, so they stand alone.
 """

@@ -13,10 +13,10 @@ from tests.native_builds import ROOT
 from tierline_torch.serving import reason_against
 
 OWN = ("tierline", "tierline_torch", "tierline_client", "tierline_steps")
-LOADED = (*OWN, "tierline_api/layout.py")
+LOADED = (*OWN, "tierline_api/layout.py", "tierline_api/schema/quantities.py")
 """What is loaded into a program."""
 ALLOWED = {*sys.stdlib_module_names, "torch", *OWN}
-LAYOUT = "tierline_api.layout"
+OF_API = {"tierline_api.layout", "tierline_api.schema.quantities"}
 OPTIONAL = "highspy"
 """For a bound of plans, where somebody asks for one."""
 
@@ -40,7 +40,7 @@ def test_it_imports_pytorch_the_standard_library_and_itself() -> None:
     found = {(path.name, name) for path in sources() for name in imported(path)}
     assert len(found) > 100
     others = {one for one in found if one[1].partition(".")[0] not in ALLOWED}
-    assert {name for _, name in others} == {LAYOUT, OPTIONAL}
+    assert {name for _, name in others} == OF_API | {OPTIONAL}
 
 
 @pytest.mark.parametrize(
