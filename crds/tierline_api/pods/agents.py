@@ -23,6 +23,7 @@ _BEFORE_AND_AFTER: Final = "[object, oldObject].filter(o, o != null)"
 _LONGEST_INSTANCE: Final = 128
 """Bytes of an event's reporting instance, as the API server has them."""
 _VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
+_NAMES_NODE: Final = f"o.metadata.?annotations[?'{NODE_LABEL}'].orValue('') == variables.node"
 _NAMED: Final = ("variables.node != ''", "the agent's token names no node; use its pod's own")
 _RULES: Final = {
     "nodes": (
@@ -55,14 +56,15 @@ _RULES: Final = {
     ),
     "profiles": (
         (API_GROUP, _VERSION, ("memprofiles",)),
-        f"{_BEFORE_AND_AFTER}.all(o,"
-        f" o.metadata.?annotations[?'{NODE_LABEL}'].orValue('') == variables.node)",
+        f"{_BEFORE_AND_AFTER}.all(o, {_NAMES_NODE})",
         "an agent writes MemProfiles that name its own node only",
     ),
     "devices": (
         (API_GROUP, _VERSION, ("memprofiles",)),
+        # What names another node is refused by the rule before, and by that alone: the server tells
+        # of whichever of several refusals it comes to first.
         f"params.metadata.name != variables.node || {_BEFORE_AND_AFTER}.all(o,"
-        " params.?status.?devices.orValue([])"
+        f" !({_NAMES_NODE}) || params.?status.?devices.orValue([])"
         ".exists(d, d.kind == o.spec.device.kind && d.product == o.spec.device.product))",
         "an agent writes MemProfiles of a device of its own node only",
     ),
