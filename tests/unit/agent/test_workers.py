@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import socketserver
 import subprocess
 import threading
 from collections.abc import Callable
@@ -152,12 +151,12 @@ def test_the_endpoint_goes_on(
     monkeypatch: pytest.MonkeyPatch, counted: Callable[[str], int]
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(socketserver.BaseServer, "service_actions", fail)
+        patched.setattr(Endpoint, "_start", fail)
         subject = Endpoint(Metrics("").registry, Health(), "127.0.0.1", 0)
         until(lambda: counted("endpoint") >= 1)
     with closing(subject), socket.create_connection(("127.0.0.1", subject.port)) as asking:
         asking.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
-        assert asking.recv(64).startswith(b"HTTP/1.0 200")
+        assert asking.recv(64).startswith(b"HTTP/1.1 200")
 
 
 def test_what_fails_in_a_round_keeps_nothing_from_the_rest(counted: Callable[[str], int]) -> None:
