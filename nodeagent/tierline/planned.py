@@ -18,7 +18,8 @@ def planned(model: torch.nn.Module, memory: str | int, *, seconds: float = 2.0) 
 
     A model that PyTorch cannot capture as one graph runs as it is, and a sentence says why. So does
     a call while an earlier one still needs the memory: a second forward before the first's
-    backward, `retain_graph`. Raises TierlineError, at the first call, if no plan fits.
+    backward, `retain_graph`. Raises TierlineError if `memory` is none; that no plan fits PyTorch
+    tells at the first call, as an error of its backend, with the sentence.
     """
     from tierline_torch.planned.backend import planned as _planned  # noqa: PLC0415  # loads torch
 

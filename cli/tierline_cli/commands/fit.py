@@ -16,7 +16,7 @@ from tierline_steps.graph import Graph, Role
 from tierline_steps.plan import Infeasible, NotFound, Plan, Queue
 
 _POINTS = 12
-_DEVICES = ("H200", "H100", "A100", "V100")
+_DEVICES = ("H200", "H100", "A100", "V100", "CPU")
 
 
 class _Memory(Quantity):

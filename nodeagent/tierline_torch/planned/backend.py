@@ -26,7 +26,7 @@ from tierline_steps.verify import verify
 from tierline_torch.errors import TierlineError
 from tierline_torch.planned import norms
 from tierline_torch.planned.execution import Arena
-from tierline_torch.planned.lowering import Lowered, NotCapturedError, lowered
+from tierline_torch.planned.lowering import Lowered, NotCapturedError, lowered, tensors
 from tierline_torch.planned.modelled import DEVICES
 from tierline_torch.planned.partition import divided, outputs_of, whole
 from tierline_torch.telling import tell
@@ -49,7 +49,7 @@ class Backend:
         self.said: str | None = None
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        """Compile one graph. Raises TierlineError if no plan fits."""
+        """Compile one graph; raises TierlineError if no plan fits, which Dynamo wraps."""
         why = getattr(module, "compile_subgraph_reason", None)
         if why is not None and why.graph_break:
             self._leave(why.reason)
@@ -106,7 +106,7 @@ class Backend:
     def _lowered(
         self, module: fx.GraphModule, num_fwd_outputs: int, static: Sequence[int]
     ) -> Lowered:
-        times = DEVICES["H200"].time_ns
+        times = DEVICES["H200" if _is_on_gpu(module) else "CPU"].time_ns
         return lowered(module, num_fwd_outputs, static, times, "step", allocates=True)
 
     def _plan(self, graph: Graph) -> Plan:
@@ -128,6 +128,10 @@ class Backend:
         return found
 
 
+def _is_on_gpu(module: fx.GraphModule) -> bool:
+    return any(one.is_cuda for node in module.graph.nodes for one in tensors(node.meta.get("val")))
+
+
 def _compiled(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
     half: Callable[..., Any] | None = module.meta.get("tierline")
     return make_boxed_func(module.forward) if half is None else half
@@ -146,10 +150,7 @@ def budget_of(memory: str | int) -> int:
 def planned(
     model: torch.nn.Module, memory: str | int, seconds: float = _SECONDS
 ) -> torch.nn.Module:
-    """The model, whose forward and backward stay within `memory` (weights included): `"4GiB"`.
-
-    Raises TierlineError at the first call if no plan fits.
-    """
+    """The model, whose forward and backward stay within `memory` (weights included): `"4GiB"`."""
     backend = Backend(budget_of(memory), seconds)
     compiled: Any = torch.compile(model, backend=backend, dynamic=False)
     return compiled  # type: ignore[no-any-return]  # a module, as it was given one

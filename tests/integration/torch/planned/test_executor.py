@@ -18,11 +18,13 @@ from torch._C._autograd import DeviceType
 from torch.autograd.profiler import profile
 from torch.nn import functional
 
+import tierline
 from tierline_steps.bound import floor
 from tierline_steps.graph import Graph
 from tierline_steps.plan import Plan, Queue
 from tierline_torch.errors import TierlineError
 from tierline_torch.planned.backend import Backend
+from tierline_torch.planned.backend import tierline as backend_named_tierline
 from tierline_torch.planned.execution import Arena
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -289,6 +291,29 @@ def test_what_cannot_be_captured_runs_as_it_is_and_says_why_once(
     assert not backend.plans
     said = capsys.readouterr().err
     assert said.count("a model runs as it is, without a bound on its memory: ") == 1
+
+
+@pytest.mark.parametrize(("memory", "said"), [("4GB", "unknown unit 'GB'"), ("", "write for")])
+def test_memory_that_is_none_is_refused_at_once(memory: str, said: str) -> None:
+    with pytest.raises(TierlineError, match=said):
+        tierline.planned(nets.Convolutions(), memory)
+
+
+def test_the_backend_by_its_name_takes_its_bound_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    model = nets.Twice()
+    by_name = torch.compile(model, backend=backend_named_tierline, dynamic=False)
+    given = torch.randn(8, 16)
+    with pytest.raises(Exception, match="set TIERLINE_MEMORY, for instance 4GiB"):
+        by_name(given)
+    monkeypatch.setenv("TIERLINE_MEMORY", "1GiB")
+    torch._dynamo.reset()
+    torch.manual_seed(2)
+    found = by_name(given)
+    torch.manual_seed(2)
+    assert torch.equal(found, model(given))
 
 
 def test_too_little_memory_is_an_error_that_names_what_needs_more() -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tierline_cli.commands import fit as fit_command
 from tierline_cli.errors import EXIT_BAD_INPUT, EXIT_INFEASIBLE, CommandError
 from tierline_cli.main import cli
+from tierline_torch.planned.modelled import DEVICES
 
 NETS = "tests.integration.torch.planned.nets"
 LINES = r"""^{NETS}:convolutions   \d+ operators, [\d.]+ MiB of weights, peak [\d.]+ MiB, step [\d.]+ ms \(modelled for H200\)
@@ -93,6 +95,10 @@ def test_too_little_memory_is_infeasible_and_named() -> None:
         r"results and workspace of blocks\..*",
         said,
     )
+
+
+def test_each_device_can_be_named() -> None:
+    assert set(fit_command._DEVICES) == set(DEVICES)
 
 
 def test_a_forward_is_planned_too() -> None:
