@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -14,10 +15,11 @@ def viewers(storages: Mapping[int, int], kind: str) -> dict[int, list[torch.Tens
     """All tensors of the program over storages of these identities, on a kind of device.
 
     With the address of each: an identity is another storage's when the first one is gone. It looks
-    at each object that Python's collector knows.
+    at each object that Python's collector knows, also where the program let it pass over some
+    (`gc.freeze`); then it passes over all that are there now.
     """
     found: dict[int, list[torch.Tensor]] = {storage: [] for storage in storages}
-    for one in gc.get_objects():
+    for one in _known():
         if issubclass(type(one), torch.Tensor):  # `isinstance` would ask the object
             where = byte_range(one, kind)
             if where is None or where[0] not in found:
@@ -25,6 +27,16 @@ def viewers(storages: Mapping[int, int], kind: str) -> dict[int, list[torch.Tens
             if torch._C.TensorBase.untyped_storage(one).data_ptr() == storages[where[0]]:
                 found[where[0]].append(one)
     return found
+
+
+def _known() -> list[Any]:
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()
 
 
 def let_view(
