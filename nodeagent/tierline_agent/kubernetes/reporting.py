@@ -173,6 +173,7 @@ class ClaimReports:
             for record in answer["jobs"]:
                 grant = grants.get(record["task"])
                 if grant is not None:
-                    trains = grant.terms.training is not None
-                    first = Observation(grant.observed, trains=trains)
-                    self._seen.setdefault(grant.uid, first).add(record)
+                    if grant.uid not in self._seen:
+                        trains = grant.terms.training is not None
+                        self._seen[grant.uid] = Observation(grant.observed, trains=trains)
+                    self._seen[grant.uid].add(record)

@@ -185,10 +185,12 @@ class Listener:
             now_s = time.monotonic()
             for line in lines:
                 line.go_on(now_s)
-            late = [line.due_s for line in lines if line.due_s is not None]
-            for those in (self._silent, self._asked):
-                late += list(those.values())[:1]
-            for key, _ in self._selector.select(max(0.0, min(late) - now_s) if late else None):
+            late = [line.due_s for line in lines]
+            late += [next(iter(those.values()), None) for those in (self._silent, self._asked)]
+            next_s = min((one for one in late if one is not None), default=None)
+            for key, _ in self._selector.select(
+                None if next_s is None else max(0.0, next_s - now_s)
+            ):
                 key.data()
             self._drop_late()
 
