@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 from tests import matrix
-from tests.e2e.conftest import Running, pod
+from tests.e2e.conftest import Running
 from tests.e2e.installed import PATIENCE_S, NodeAgent
-from tests.e2e.python_image import PROGRAM, Python, python_image
 from tests.e2e.test_agent import forget, memprofile, memtask, more_jobs
+from tests.e2e.torch_pod import torch_pod
 from tests.integration.operator.running import Operator, until
 
 from tierline_cluster.api import Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
-PACKAGES = "/packages"
 ASIDE = "this program runs without Tierline"
 
 
@@ -30,20 +29,7 @@ def camera(
 ) -> Iterator[Manifest]:
     """A pod of an ordinary program in the cell that a test names; the task has no profile yet."""
     cell: matrix.Cell = request.param
-    python = Python.at(matrix.python_of(cell))
-    image = python_image(python, "torch_program.py", f"tierline.local/python:{cell}")
-    cluster.node.import_image(image.write(cluster.node.folder / "foreign.tar"))
-    wanted = pod(namespace, "camera", "", restartPolicy="Always")
-    wanted["metadata"]["annotations"] = {"tierline.io/task": "camera"}
-    (container,) = wanted["spec"]["containers"]
-    container |= {
-        "image": image.reference,
-        "command": ["/bin/python3", PROGRAM],
-        "env": [{"name": "PYTHONPATH", "value": PACKAGES}],
-        "volumeMounts": [{"name": "packages", "mountPath": PACKAGES, "readOnly": True}],
-    }
-    folder = {"path": str(python.packages), "type": "Directory"}
-    wanted["spec"]["volumes"] = [{"name": "packages", "hostPath": folder}]
+    wanted = torch_pod(cluster, namespace, "camera", cell, "torch_program.py")
     cluster.api.create(memtask(namespace, "camera"))
     cluster.api.create(wanted)
     yield wanted

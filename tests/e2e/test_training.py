@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 from tests import matrix
-from tests.e2e.conftest import Running, phase, pod
+from tests.e2e.conftest import Running, phase
 from tests.e2e.installed import PATIENCE_S, NodeAgent
-from tests.e2e.python_image import PROGRAM, Python, python_image
 from tests.e2e.test_agent import camera, forget, memprofile, memtask, more_jobs
+from tests.e2e.torch_pod import torch_pod
 from tests.integration.operator.running import Operator, conditions, until
 
 from tierline_cluster.api import Manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]  # also on a busy machine
 _CELL = matrix.Cell("3.10", "2.6")
-_PACKAGES = "/packages"
 _DEADLINE_S = 20
 
 
@@ -31,26 +30,10 @@ def _finetune(namespace: str) -> Manifest:
 
 
 def _trains(cluster: Running, namespace: str) -> Manifest:
-    python = Python.at(matrix.python_of(_CELL))
-    image = python_image(python, "training_program.py", "tierline.local/training:1")
-    cluster.node.import_image(image.write(cluster.node.folder / "training.tar"))
-    wanted = pod(namespace, "finetune", "", restartPolicy="Always")
-    wanted["metadata"]["annotations"] = {"tierline.io/task": "finetune"}
+    wanted = torch_pod(cluster, namespace, "finetune", _CELL, "training_program.py")
     (container,) = wanted["spec"]["containers"]
-    container |= {
-        "image": image.reference,
-        "command": ["/bin/python3", PROGRAM],
-        "env": [{"name": "PYTHONPATH", "value": _PACKAGES}],
-        "volumeMounts": [
-            {"name": "packages", "mountPath": _PACKAGES, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - PyTorch wants one
-        ],
-    }
-    folder = {"path": str(python.packages), "type": "Directory"}
-    wanted["spec"]["volumes"] = [
-        {"name": "packages", "hostPath": folder},
-        {"name": "tmp", "emptyDir": {}},
-    ]
+    container["volumeMounts"] += [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - PyTorch's
+    wanted["spec"]["volumes"] += [{"name": "tmp", "emptyDir": {}}]  # optimizers want one
     return wanted
 
 
