@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tierline_cli.errors import CommandError
 
@@ -29,6 +29,27 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CommandError(_unwritten(str(path), error)) from error
+
+
+@contextmanager
+def drawing(path: Path) -> Iterator[Any]:
+    """Axes; what is drawn there within is the picture `path`.
+
+    Raises:
+        CommandError: it cannot be written.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    try:
+        yield axes
+        with writing(path):
+            figure.savefig(path, dpi=120)
+    finally:
+        plt.close(figure)
 
 
 def tell_of_output() -> None:

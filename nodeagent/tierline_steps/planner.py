@@ -11,22 +11,19 @@ Every plan that it returns has passed `verify`. What it does not find may exist:
 more than what was reached; only the floor, and a bound, say `Infeasible`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 
-from tierline_steps.bound import Bound, bound
+from tierline_steps.bound import bound
 from tierline_steps.composing import composed
 from tierline_steps.eviction import Taste, evicted
 from tierline_steps.graph import Graph
-from tierline_steps.placement import aligned
+from tierline_steps.placement import GoOn, aligned
 from tierline_steps.plan import Infeasible, NotFound, Plan
 from tierline_steps.schedule import Problem, Schedule
 from tierline_steps.verify import verify
-
-GoOn = Callable[[], bool]
-"""Whether to search on; clocks are the caller's."""
 
 _TASTES = (
     *(Taste(0.2, 0.0), Taste(1.0, 0.3), Taste(0.0, 0.0), Taste(0.5, 0.3), Taste(1.5, 1.0)),
@@ -50,13 +47,9 @@ def plan(
     search = _Search(graph, budget_bytes, Random(seed), go_on)  # noqa: S311 - a search
     found = search.run()
     if found is None:
-        return NotFound(search.least_bytes, _time_ns(least))
+        return NotFound(search.least_bytes, least.time_ns)
     verify(graph, found)
     return found
-
-
-def _time_ns(least: Bound) -> int:
-    return least.time_ns
 
 
 @dataclass

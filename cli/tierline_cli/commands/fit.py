@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from tierline_api.schema.quantities import without_b
 from tierline_cli.errors import EXIT_INFEASIBLE, CommandError
 from tierline_cli.options import PICTURES, FiniteRange, InputFile, OutputFile, Quantity, json_option
-from tierline_cli.output import writing
+from tierline_cli.output import drawing, writing
 from tierline_cli.planning.steps import Point, as_dict, captured, curve, fitted, read_plan
 from tierline_steps.bound import floor
 from tierline_steps.graph import Graph, Role
@@ -34,7 +35,7 @@ class _Memory(Quantity):
                 param,
                 ctx,
             )
-        return super().convert(text[:-1] if text.endswith("iB") else value, param, ctx)
+        return super().convert(without_b(text), param, ctx)
 
 
 @click.command(name="fit")
@@ -201,17 +202,11 @@ def _write_curve(
             writer.writeheader()
             writer.writerows(rows)
     if picture is not None:
-        with writing(picture):
-            _draw(graph, rows, picture)
+        with drawing(picture) as axes:
+            _draw(graph, rows, axes)
 
 
-def _draw(graph: Graph, rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+def _draw(graph: Graph, rows: list[dict[str, Any]], axes: Any) -> None:
     memory = [row["budget_bytes"] / 2**30 for row in rows]
     for field, label in (("step_ns", "plan, verified"), ("bound_ns", "no plan below")):
         extra = [100 * (row[field] / max(1, graph.time_ns) - 1) for row in rows]
@@ -221,5 +216,3 @@ def _draw(graph: Graph, rows: list[dict[str, Any]], path: Path) -> None:
     axes.set_ylabel("longer than the step as it is (%)")
     axes.set_title(graph.name)
     axes.legend()
-    figure.savefig(path)
-    plt.close(figure)

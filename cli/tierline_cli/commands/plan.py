@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -21,7 +22,7 @@ from tierline_cli.options import (
     margin_option,
     node_option,
 )
-from tierline_cli.output import writing
+from tierline_cli.output import drawing
 from tierline_cli.planning import decide
 from tierline_cli.planning.inputs import one_node, profiles_for, tasks_named
 from tierline_cli.reporting.live import shown_size, shown_time
@@ -63,8 +64,8 @@ def command(
             raise CommandError(points.sentence, EXIT_INFEASIBLE)
         curves[task.name] = points
     if png is not None:
-        with writing(png):
-            _draw(curves, chosen, where, png)
+        with drawing(png) as axes:
+            _draw(curves, chosen, where, axes)
     if as_json:
         click.echo(
             json.dumps({name: [asdict(p) for p in points] for name, points in curves.items()})
@@ -95,14 +96,8 @@ def _draw(
     curves: Mapping[str, Sequence[TradePoint]],
     tasks: Sequence[MemTask],
     node: MemNode,
-    path: Path,
+    axes: Any,
 ) -> None:
-    import matplotlib as mpl  # noqa: PLC0415 - half a second that other commands do not pay
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     deadlines = {task.name: task.spec.realtime.deadline_s for task in tasks}
     for name, points in curves.items():
         (line,) = axes.step(
@@ -121,5 +116,3 @@ def _draw(
     axes.set_title(f"Job time against fast memory on {node.name}; more than the dot buys nothing")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

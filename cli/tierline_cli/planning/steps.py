@@ -156,7 +156,8 @@ def curve(graph: Graph, seconds: float, seed: int, count: int) -> list[Point]:
 
     What more memory does not make faster keeps the plan for less.
     """
-    least, most = floor(graph).least_bytes, max(graph.peak_bytes(), floor(graph).least_bytes + 1)
+    least = floor(graph).least_bytes
+    most = max(graph.peak_bytes(), least + 1)
     points: list[Point] = []
     for number in range(count):
         budget = round(least * (most / least) ** (number / (count - 1)))

@@ -112,6 +112,11 @@ def parse_quantity(text: str) -> int:
 
 
 @lru_cache(_REMEMBERED)
+def without_b(text: str) -> str:
+    """Return ``4Gi`` for ``4GiB``, as memory is spoken of; any other text as it is."""
+    return text[:-1] if text.endswith("iB") else text
+
+
 def format_quantity(size_bytes: int) -> str:
     """Return the shortest exact quantity for `size_bytes`: ``2Gi``, ``500M`` or ``4097``."""
     if size_bytes < 0:

@@ -18,7 +18,7 @@ from torch._functorch import config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import default_partition
 
-from tierline_api.schema.quantities import QuantityError, parse_quantity
+from tierline_api.schema.quantities import QuantityError, parse_quantity, without_b
 from tierline_steps.graph import Graph
 from tierline_steps.plan import Infeasible, NotFound, Plan
 from tierline_steps.planner import plan
@@ -142,7 +142,7 @@ def budget_of(memory: str | int) -> int:
     if isinstance(memory, int):
         return memory
     try:
-        return parse_quantity(memory.removesuffix("B") if memory.endswith("iB") else memory)
+        return parse_quantity(without_b(memory))
     except QuantityError as error:
         raise TierlineError(f"memory={memory!r}: {error}; write for instance 4GiB") from None
 

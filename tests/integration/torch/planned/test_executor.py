@@ -14,8 +14,6 @@ import pytest
 import torch
 from tests.integration.torch.planned import nets
 from torch import nn
-from torch._C._autograd import DeviceType
-from torch.autograd.profiler import profile
 from torch.nn import functional
 
 import tierline
@@ -26,6 +24,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.planned.backend import Backend
 from tierline_torch.planned.backend import tierline as backend_named_tierline
 from tierline_torch.planned.execution import Arena
+from tierline_torch.tensors.workspace import WorkspaceMeter
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -261,14 +260,12 @@ class WithLoss(nn.Module):
 
 def peak_bytes(run: Callable[[], None]) -> int:
     """What is allocated at once at most meanwhile."""
-    with profile(use_device=None, profile_memory=True) as found:
-        run()
-    now = most = 0
-    for event in found.kineto_results.events():
-        if event.name() == "[memory]" and event.device_type() == DeviceType.CPU:
-            now += event.nbytes()
-            most = max(most, now)
-    return most
+    meter = WorkspaceMeter()
+    meter.begin([])
+    run()
+    meter.end()
+    assert meter.peak_bytes is not None
+    return meter.peak_bytes
 
 
 def test_an_inference_is_planned_too() -> None:
