@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 
 from tierline_torch.tensors.looking import byte_range
+from tierline_torch.tensors.tracked import of_kinds, tracked
 
 
 def viewers(storages: Mapping[int, int], kind: str) -> dict[int, list[torch.Tensor]]:
     """All tensors of the program over storages of these identities, on a kind of device.
 
-    With the address of each: an identity is another storage's when the first one is gone. It looks
-    at each object that Python's collector knows, also where the program let it pass over some
-    (`gc.freeze`); then it passes over all that are there now.
+    With the address of each: an identity is another storage's when the first one is gone.
     """
     found: dict[int, list[torch.Tensor]] = {storage: [] for storage in storages}
-    for one in _known():
-        if issubclass(type(one), torch.Tensor):  # `isinstance` would ask the object
-            where = byte_range(one, kind)
-            if where is None or where[0] not in found:
-                continue
-            if torch._C.TensorBase.untyped_storage(one).data_ptr() == storages[where[0]]:
-                found[where[0]].append(one)
+    for one in of_kinds(tracked(), (torch.Tensor,)):
+        where = byte_range(one, kind)
+        if where is None or where[0] not in found:
+            continue
+        if torch._C.TensorBase.untyped_storage(one).data_ptr() == storages[where[0]]:
+            found[where[0]].append(one)
     return found
-
-
-def _known() -> list[Any]:
-    if not gc.get_freeze_count():
-        return gc.get_objects()
-    gc.unfreeze()
-    try:
-        return gc.get_objects()
-    finally:
-        gc.freeze()
 
 
 def let_view(

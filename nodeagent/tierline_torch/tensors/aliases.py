@@ -20,11 +20,13 @@ import inspect
 import mmap
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from types import FrameType
 from typing import Any
 
 import torch
 
+from tierline_torch.tensors.tracked import of_kinds, tracked
 from tierline_torch.tensors.weights import Weight
 
 _OWN = __name__.partition(".")[0]
@@ -74,15 +76,12 @@ def _exported() -> list[tuple[int, int]]:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kinds = (numpy.ndarray, *kinds)
-    reached = gc.get_objects()  # not within a list: that would be found, and be in itself
+    reached = tracked()
     reached += _locals()
     # Arrays themselves are not tracked by the collector: those that refer to them are.
-    found = {id(one): one for one in (*reached, *gc.get_referents(*reached)) if _is(one, kinds)}
-    return [where for one in found.values() if (where := _memory_of(one)) is not None]
-
-
-def _is(one: object, kinds: tuple[type, ...]) -> bool:
-    return issubclass(type(one), kinds)  # `isinstance` would ask the object
+    found = of_kinds(chain(reached, gc.get_referents(*reached)), kinds)
+    apart = {id(one): one for one in found}.values()
+    return [where for one in apart if (where := _memory_of(one)) is not None]
 
 
 def _locals() -> Iterable[object]:

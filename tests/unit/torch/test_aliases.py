@@ -25,10 +25,8 @@ from tierline_torch.tensors.aliases import seen_by_others
 from tierline_torch.tensors.weights import collect
 
 
-@pytest.fixture(autouse=True)
-def only_what_this_test_makes() -> Iterator[None]:
-    """The collector leads to nothing from before: other tests' objects took seconds a search."""
-    gc.freeze()
+@pytest.fixture
+def thawed() -> Iterator[None]:
     yield
     gc.unfreeze()
 
@@ -111,10 +109,17 @@ def test_a_weight_that_something_else_views_is_seen(kept: str) -> None:
         assert seen(model) == set()
 
 
+@pytest.mark.usefixtures("thawed")
+@pytest.mark.parametrize("frozen", [False, True], ids=["plain", "frozen"])
 @pytest.mark.parametrize("make", FOREIGN)
-def test_memory_of_others_is_seen_as_long_as_they_have_it(make: Callable[[nn.Linear], Any]) -> None:
+def test_memory_of_others_is_seen_as_long_as_they_have_it(
+    make: Callable[[nn.Linear], Any], *, frozen: bool
+) -> None:
+    """Also where the collector passes over it: in a server that forks, in a periodic loop."""
     model = nn.Linear(8, 8)
     held = [make(model)]  # in a list, in a frame
+    if frozen:
+        gc.freeze()
     assert "weight" in seen(model)
     held.clear()
     gc.collect()
