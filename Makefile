@@ -10,7 +10,7 @@ NATIVE := $(shell find nodeagent/native/src nodeagent/native/include nodeagent/n
 
 CLUSTER := PYTHONPATH=cluster $(BIN)/python -m tierline_cluster
 
-.PHONY: help venv newest kubernetes cluster cluster-down images demo demo-training docs verify test mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean clean-cache
+.PHONY: help venv newest kubernetes cluster cluster-down images demo demo-training docs verify test soak mends e2e matrix zoo fuzz bench operator-bench-archive operator-bench-carried bench-schedulability gpu-wheels gpu-test gpu-bench gpu-bench-two gpu-e2e-archive gpu-e2e gpu-e2e-pictures clean clean-cache
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -95,6 +95,10 @@ test: kubernetes ## everything CI needs: unit, native with sanitizers, integrati
 	$(BIN)/python -m pytest -m alone
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
 	    -m 'not e2e and not alone' --ignore tests/unit
+
+# Prints its seed. MINUTES=10 is shorter.
+soak: $(STAMP) ## an hour of bad clients in random order, and a flooded port: right bytes, flat memory
+	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
 # An hour on two cores, most of it of deaths and behaviours.
 mends: $(STAMP) ## take each mend of a hostile client's faults out, and see that the suites find it
