@@ -137,10 +137,12 @@ def load() -> None:
     if serves():
         if os.environ.get("TIERLINE_TRAINING"):
             from tierline_torch.training.loop import outermost  # noqa: PLC0415
-        else:
-            from tierline_torch.dispatch import outermost  # noqa: PLC0415
 
-        _outermost = outermost
+            _outermost = outermost
+        else:
+            from tierline_torch.dispatch import prepare  # noqa: PLC0415
+
+            _outermost = prepare()
     else:
         torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
         _outermost = plain

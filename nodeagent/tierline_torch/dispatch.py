@@ -34,7 +34,7 @@ from tierline_torch.tensors.looking import (
     reason_of,
     unasked,
 )
-from tierline_torch.tensors.operators import unseen
+from tierline_torch.tensors.operators import cover, unseen
 from tierline_torch.tensors.structures import Kept, digest, digest_kept, keep
 
 
@@ -226,6 +226,12 @@ def _left_alone(module: torch.nn.Module, kind: str) -> str | None:
 def _has_state(module: torch.nn.Module) -> bool:
     """Whether a module without parameters has weights in buffers, or elsewhere."""
     return isinstance(module, torch.jit.ScriptModule) or any(True for _ in module.buffers())
+
+
+def prepare() -> Invoke:
+    """What runs outermost calls from now on, so that the first of them need not wait for more."""
+    cover()
+    return outermost
 
 
 def outermost(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
