@@ -84,6 +84,7 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	$(BIN)/lint-imports
 	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
 	$(BIN)/python -m tests.floors
+	$(BIN)/python -m tests.folders
 	nodeagent/native/lint.sh $(BIN)
 
 # The unit tests first, then what needs the machine for itself: most faults show within minutes.
@@ -155,22 +156,22 @@ gpu-wheels: $(STAMP) ## fetch what the GPU targets install, for a machine withou
 
 gpu-test: ## on a machine with a GPU: streamed models are right, faults stay where they are, programs of all kinds
 	TIERLINE_TESTS_ON_GPU=1 tests/gpu/site.sh $(PYTHON) -m pytest -p no:cacheprovider -q \
-	    tests/gpu/agent.py tests/gpu/captures.py tests/gpu/streams.py tests/gpu/faults.py tests/gpu/compatibility.py
+	    tests/gpu/checks/agent.py tests/gpu/checks/captures.py tests/gpu/checks/streams.py tests/gpu/checks/faults.py tests/gpu/checks/compatibility.py
 
 gpu-bench: ## on a machine with a GPU: the tables of docs/benchmarks
 	mkdir -p build
 	tests/gpu/site.sh sh -ec ' \
-	    $(PYTHON) -m tests.gpu.link --json build/gpu-link.json; \
-	    $(PYTHON) -m tests.gpu.streaming --json build/gpu-streaming.json; \
-	    $(PYTHON) -m tests.gpu.offloading --json build/gpu-offloading.json; \
-	    $(PYTHON) -m tests.gpu.overhead --json build/gpu-overhead.json; \
-	    $(PYTHON) -m tests.gpu.many --json build/gpu-many.json; \
-	    $(PYTHON) -m tests.gpu.shapes --plans --seconds 100 --json build/gpu-shapes.json; \
-	    $(PYTHON) -m tests.gpu.crowd --json build/gpu-crowd.json'
+	    $(PYTHON) -m tests.gpu.bench.link --json build/gpu-link.json; \
+	    $(PYTHON) -m tests.gpu.bench.streaming --json build/gpu-streaming.json; \
+	    $(PYTHON) -m tests.gpu.bench.offloading --json build/gpu-offloading.json; \
+	    $(PYTHON) -m tests.gpu.bench.overhead --json build/gpu-overhead.json; \
+	    $(PYTHON) -m tests.gpu.bench.many --json build/gpu-many.json; \
+	    $(PYTHON) -m tests.gpu.bench.shapes --plans --seconds 100 --json build/gpu-shapes.json; \
+	    $(PYTHON) -m tests.gpu.bench.crowd --json build/gpu-crowd.json'
 
 gpu-bench-two: ## on a machine with two GPUs: streaming on both at once
 	mkdir -p build
-	tests/gpu/site.sh $(PYTHON) -m tests.gpu.two_gpus --json build/gpu-two.json
+	tests/gpu/site.sh $(PYTHON) -m tests.gpu.bench.two_gpus --json build/gpu-two.json
 
 # The second needs root, a GPU with its driver, and a Python with PyTorch for CUDA and transformers (PYTHON); no
 # network, no container runtime. Between the two .cache/gpu-e2e travels. What the run said is in GPU_E2E_OUT.

@@ -11,9 +11,9 @@ from tests import guard
 LONG = (
     "tests/programs",
     "tests/integration/cli",
-    "tests/integration/agent/test_behaviours",
-    "tests/integration/agent/test_hostile",
-    "tests/integration/agent/test_session_machine",
+    "tests/integration/agent/hostile/test_behaviours",
+    "tests/integration/agent/hostile/test_hostile",
+    "tests/integration/agent/hostile/test_session_machine",
     "tests/integration/operator",
     "tests/integration/torch",
     "tests/devdax",

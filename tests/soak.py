@@ -27,9 +27,9 @@ from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.integration.agent import measured_agent
 from tests.integration.agent.behaviours import Behaviour
-from tests.integration.agent.rig import (
+from tests.integration.agent.hostile import measured_agent
+from tests.integration.agent.hostile.rig import (
     CPU,
     CUDA,
     FORKED,

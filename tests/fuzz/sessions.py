@@ -11,7 +11,7 @@ import time
 
 from hypothesis import seed, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
-from tests.integration.agent.test_session_machine import Sessions
+from tests.integration.agent.hostile.test_session_machine import Sessions
 
 _EXAMPLES = 100
 

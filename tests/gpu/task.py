@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from tests.gpu import wild
-from tests.gpu.breakdown import Stamps, stamp_jobs
+from tests.gpu.bench.breakdown import Stamps, stamp_jobs
 from tests.gpu.models import first_tensor, kind, make, synchronize
 
 _WARM_UPS = 10

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _AGENT = "tests/integration/agent"
-MACHINE = f"{_AGENT}/test_session_machine.py"
+MACHINE = f"{_AGENT}/hostile/test_session_machine.py"
 _UNIT = "tests/unit/agent"
-CLOSING = f"{_UNIT}/test_closing.py::test_a_task_waits_for_its_own_descriptors_only"
-CONNECTION = f"{_UNIT}/test_connection.py"
-LENDING = f"{_UNIT}/test_memfd.py"
-POOL = f"{_UNIT}/test_extent_pool.py"
-RECOVERY = f"{_UNIT}/test_recovery.py"
-REWOUND = f"{_UNIT}/test_rewound_streams.py"
+CLOSING = f"{_UNIT}/transport/test_closing.py::test_a_task_waits_for_its_own_descriptors_only"
+CONNECTION = f"{_UNIT}/transport/test_connection.py"
+LENDING = f"{_UNIT}/devices/test_memfd.py"
+POOL = f"{_UNIT}/memory/test_extent_pool.py"
+RECOVERY = f"{_UNIT}/scheduling/test_recovery.py"
+REWOUND = f"{_UNIT}/scheduling/test_rewound_streams.py"
 WORKERS = f"{_UNIT}/test_workers.py"
 
 

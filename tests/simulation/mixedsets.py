@@ -9,7 +9,7 @@ import numpy as np
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
 EXTENT_BYTES = 10**6

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tierline_api.layout import LayerShape, lay_out
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
 Floats = npt.NDArray[np.float64]

@@ -9,11 +9,11 @@ boundaries and while a job waits for data, if the demand test of demand.py accep
     q_j  = the longest time until j yields if it is preemptible, else C_j'.
 
 That time is its longest layer; where a job that waits for data cannot be preempted (a GPU's
-stream), it is the longest from one gate to the next, waits included (planning/waits.py).
+stream), it is the longest from one gate to the next, waits included (planning/jobs/waits.py).
 
 A job preempts at most one other, when it first gets the device, and only one with a longer relative
 deadline; so what a preemption costs is charged once, to the job that causes it. `penalty_j` is what
-the preempted job does again (planning/restart.py), `resume` what handing the device back takes.
+the preempted job does again (planning/jobs/restart.py), `resume` what handing it back takes.
 
 Ring-keeping rule (P7): a *fully resident* job that preempts leaves the ring alone and the copies go
 on, so it costs the preempted job nothing but the way back: gamma_i = resume. A *partially* resident

@@ -28,7 +28,7 @@ from tierline_operator.cluster.decode import KnownPod
 from tierline_operator.controller.manifests import fast_bytes
 from tierline_operator.placement.books.verdict import Said, Verdict
 from tierline_operator.planning.from_api import plan_of
-from tierline_operator.planning.reasons import milliseconds
+from tierline_operator.planning.refusals.reasons import milliseconds
 
 _TRUE, _FALSE, _UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 

@@ -19,7 +19,7 @@ from tierline_operator.placement.books.verdict import Refusal, Said, Verdict
 from tierline_operator.placement.entry import Entry
 from tierline_operator.placement.needs.fitting import listed
 from tierline_operator.placement.needs.remeasuring import as_status
-from tierline_operator.planning.reasons import mebibytes, milliseconds
+from tierline_operator.planning.refusals.reasons import mebibytes, milliseconds
 
 Matching = Callable[[], Sequence[tuple[Ledger, str]]]
 """Finds the devices of a task's kind and model, each with why no pod that waits can run

@@ -27,7 +27,7 @@ from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import Yielding
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.request import (
     Backup,
     DeviceCapacity,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.homes.placing import placements
-from tierline_operator.planning.options import Task, rings_to_try
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.search.options import Task, rings_to_try
 
 
 @dataclass(frozen=True)

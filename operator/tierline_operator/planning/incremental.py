@@ -32,9 +32,8 @@ from tierline_operator.admission.growth import DemandCurve
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Infeasible, TaskPlan
-from tierline_operator.planning.curve import Point, forced_residents, paced
 from tierline_operator.planning.homes.placing import placements
-from tierline_operator.planning.options import Option, Task, displacement_s
+from tierline_operator.planning.jobs.curve import Point, forced_residents, paced
 from tierline_operator.planning.planner import (
     Lean,
     answer,
@@ -44,6 +43,7 @@ from tierline_operator.planning.planner import (
     task_plan,
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
+from tierline_operator.planning.search.options import Option, Task, displacement_s
 from tierline_operator.planning.working_memory import contexts_exceeded, workspace_bytes
 
 AIMS = (0.2, 0.5, 0.8, 0.97)

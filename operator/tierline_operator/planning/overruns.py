@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.options import Task
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
+from tierline_operator.planning.search.options import Task
 from tierline_operator.planning.writeback import turns_s
 
 MOST: Final = 2.0**20

@@ -6,13 +6,13 @@ whose programs keep theirs the sum), fit in fast memory. Tasks of a domain share
 jobs run one at a time and nothing in it outlives a job.
 
 How a plan is found: homes first (homes/placing.py), one or two placements, the second of which is
-asked where the first one does not hold; then for a few ring sizes (options.py) a search for
-resident sets (search.py) until the exact test (admission/demand.py) accepts. Where none of these
-rings leaves room for everybody's smallest plan, those that leave most are asked at last. What is
-left of memory afterwards goes to Auto tasks by gain in utilisation, which can only shorten jobs;
-the test is sustainable, and it is asked again all the same. The search goes for whole models where
-that is the shortest way, so tasks that are to stream give back first what their deadlines do not
-need; where one must be fully resident all the same, a remark says why.
+asked where the first one does not hold; then for a few ring sizes (search/options.py) a search for
+resident sets (search/residents.py) until the exact test (admission/demand.py) accepts. Where none
+of these rings leaves room for everybody's smallest plan, those that leave most are asked at last.
+What is left of memory afterwards goes to Auto tasks by gain in utilisation, which can only shorten
+jobs; the test is sustainable, and it is asked again all the same. The search goes for whole models
+where that is the shortest way, so tasks that are to stream give back first what their deadlines do
+not need; where one must be fully resident all the same, a remark says why.
 
 Theorem for the answer (P2, P3): a job holds device and copy engine together from dispatch to
 end, with an empty ring at first, so non-preemptive EDF with the job times of the recursion as costs
@@ -29,8 +29,8 @@ admission/preemption.py, and the activations of all preemptible tasks are part o
 
     sum of resident + rings + workspaces + sum of parked <= fast memory.
 
-What no choice can do is refused before anything is searched (bound.py). A few tasks are searched to
-the end; for more the effort is bounded by a count (search.py), so that an answer does not depend on
+What no choice can do is refused before anything is searched (search/bound.py). A few tasks are
+searched to the end; for more the effort is bounded by a count, so that an answer does not depend on
 the machine, and a refusal that was cut short says so.
 
 Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
@@ -52,17 +52,9 @@ from tierline_operator.admission.demand import NS, DemandTest
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.blame import blamed, with_enough_memory, with_more_time
-from tierline_operator.planning.bound import Bound
 from tierline_operator.planning.homes.placing import Placement, placements, runs
-from tierline_operator.planning.options import (
-    Option,
-    Task,
-    displacement_s,
-    leanest_rings,
-    rings_to_try,
-)
-from tierline_operator.planning.reasons import (
+from tierline_operator.planning.refusals.blame import blamed, with_enough_memory, with_more_time
+from tierline_operator.planning.refusals.reasons import (
     NOT_PROVEN,
     begins_too_late,
     deadline_missed,
@@ -73,7 +65,15 @@ from tierline_operator.planning.reasons import (
     yield_elsewhere,
 )
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
-from tierline_operator.planning.search import FEW, Effort, Outcome, Search, Starts
+from tierline_operator.planning.search.bound import Bound
+from tierline_operator.planning.search.options import (
+    Option,
+    Task,
+    displacement_s,
+    leanest_rings,
+    rings_to_try,
+)
+from tierline_operator.planning.search.residents import FEW, Effort, Outcome, Search, Starts
 from tierline_operator.planning.working_memory import contexts_exceeded, workspace_bytes
 from tierline_operator.planning.writeback import turns_s
 

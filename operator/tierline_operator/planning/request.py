@@ -16,7 +16,7 @@ from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.held import Held
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.wishes import Wish
 
 

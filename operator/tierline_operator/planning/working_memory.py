@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from tierline_api.devices.fast_memory import Workspace, charge
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.reasons import mebibytes
+from tierline_operator.planning.refusals.reasons import mebibytes
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 

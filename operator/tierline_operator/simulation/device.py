@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from tierline_operator.admission.preemption import Scheduling
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.simulation.job import Job, TaskModel
 
 TOLERANCE_S = 2e-9

@@ -31,7 +31,7 @@ from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import OVERHEADS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import prepare
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 from tierline_operator.simulation.from_plans import machine_of, models_of, starting_of

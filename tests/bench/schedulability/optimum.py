@@ -1,7 +1,7 @@
 """The part `optimum`: least memory of small sets as the planner finds it, and the least there is.
 
-Same rings, same curves, all choices (planning/exact.py). The planner's least memory is found by
-bisection; both count residents, rings, parked activations and the workspace.
+Same rings, same curves, all choices (planning/search/exact.py). The planner's least memory is found
+by bisection; both count residents, rings, parked activations and the workspace.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tests.simulation.tasksets import device_for, random_set
 
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.exact import least_memory
-from tierline_operator.planning.options import rings_to_try
 from tierline_operator.planning.planner import Prepared, prepare
 from tierline_operator.planning.request import TaskDemand
-from tierline_operator.planning.search import Search
+from tierline_operator.planning.search.exact import least_memory
+from tierline_operator.planning.search.options import rings_to_try
+from tierline_operator.planning.search.residents import Search
 
 LOADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 WAYS = (Scheduling.NON_PREEMPTIVE, Scheduling.RING_KEEPING)

@@ -1,7 +1,7 @@
 """Where task sets come from: the families of docs/design/theory.md, or real models' shapes.
 
 The product's profiler measures real shapes: zoo.py on `cpu`, one picture or sentence a job, and
-tests.gpu.shapes on an H200, captured graphs, mostly eight a job.
+tests.gpu.bench.shapes on an H200, captured graphs, mostly eight a job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.tasksets import PERIODS_S, device_for, uunifast
 from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import YIELDING_WHILE_WAITING
 from tierline_api.layout import LayerShape, fold_compute, lay_out
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
 MIB = 1 << 20
@@ -74,7 +74,7 @@ def on_cpu(folder: Path) -> Source:
 
 
 def on_h200(folder: Path) -> Source:
-    """The models of tests/gpu/models.py, and the link, as tests.gpu.shapes measured them."""
+    """The models of tests/gpu/models.py, and the link, as tests.gpu.bench.shapes measured them."""
     measured = json.loads((folder / "shapes-h200.json").read_text())
     link = LinkRate(measured["link"]["bandwidth_bytes_per_s"], measured["link"]["overhead_s"])
     size, name = measured["extent_bytes"], measured["gpu"]

@@ -6,7 +6,7 @@
 
 `agent.environment` is what another process needs to see the same GPUs. Extents are 2 MiB here, the
 granularity of device memory. With TIERLINE_TESTS_ON_GPU in the environment the GPUs are the
-machine's own (tests/gpu/agent.py).
+machine's own (tests/gpu/checks/agent.py).
 """
 
 from __future__ import annotations

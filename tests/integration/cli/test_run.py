@@ -612,7 +612,7 @@ model = torch.nn.Linear(8, 8)
 for _ in range(12):
     model(torch.ones(1, 8))
 """
-_LOOP = ["python", "-m", "tests.integration.agent.training_program", "/dev/null", "1000000"]
+_LOOP = ["python", "-m", "tests.integration.agent.jobs.training_program", "/dev/null", "1000000"]
 
 
 def training(folder: Path, name: str = "finetune.yaml", **said: object) -> Path:

@@ -18,6 +18,7 @@ AGENT = "the agent's rooms point one way"
 OPERATOR = "the operator's rooms point one way"
 COMMANDS = "the command line's rooms point one way"
 PLUGIN = "the plugin's rooms point one way"
+PLANNER = "the planner's rooms point one way"
 PURE = "policy is pure: no I/O, no clock"
 
 
@@ -46,6 +47,7 @@ def imports() -> grimp.ImportGraph:
         ("tierline_agent.policy.leases", "tierline_agent.scheduling.leases", AGENT),
         ("tierline_agent.attic", "tierline_agent.errors", AGENT),
         ("tierline_operator.cluster.state", "tierline_operator.controller.loop", OPERATOR),
+        ("tierline_operator.planning.jobs.curve", "tierline_operator.planning.homes", PLANNER),
         ("tierline_cli.reporting.live", "tierline_cli.local.run", COMMANDS),
         ("tierline_torch.tensors.weights", "tierline_torch.learning.course", PLUGIN),
         ("tierline_agent.policy.leases", "time", PURE),
@@ -57,6 +59,7 @@ def imports() -> grimp.ImportGraph:
         "from policy up",
         "from no room",
         "operator",
+        "planner",
         "CLI",
         "plugin",
         "a clock",

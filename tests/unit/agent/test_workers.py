@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 
 import pytest
 from tests.unit.agent.loops import in_loop
-from tests.unit.agent.test_closing import inside_a_connection, is_closed, until
+from tests.unit.agent.transport.test_closing import inside_a_connection, is_closed, until
 
 from tierline_agent.concurrency import attempt, faults
 from tierline_agent.devices.host_stream import StreamRunner

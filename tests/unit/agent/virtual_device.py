@@ -33,7 +33,7 @@ from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry.accounting import FastMemory
 from tierline_agent.tiers.sources import Source
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.simulation.job import TaskModel
 from tierline_operator.simulation.releases import Arrivals
 

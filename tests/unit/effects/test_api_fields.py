@@ -380,15 +380,15 @@ def _lines() -> Iterator[tuple[str, Line]]:
 _ALL: Final = tuple((re.sub(r"\.\d+", "", path), line) for path, line in _lines())
 """A field may have several, of tasks of several kinds."""
 LINES: Final = frozenset(field for field, _ in _ALL)
-_LINKS = "tests/unit/agent/test_slow_links.py::"
+_LINKS = "tests/unit/agent/links/test_slow_links.py::"
 _TIER = (
-    "tests/integration/agent/test_resized_tier.py"
+    "tests/integration/agent/deaths/test_resized_tier.py"
     "::test_programs_stream_on_from_a_tier_of_another_size"
 )
 _PULSE = (
     "tests/integration/dra/test_driver.py::test_a_kubelet_that_does_not_register_the_driver_is_told"
 )
-_GPUS = "tests/integration/agent/test_gpu_faults.py::test_two_gpus_stream_at_once"
+_GPUS = "tests/integration/agent/deaths/test_gpu_faults.py::test_two_gpus_stream_at_once"
 _SCALE: Final = (
     "tests/integration/operator/test_scaling.py::test_a_task_is_scaled_by_hand_and_by_an_autoscaler"
 )

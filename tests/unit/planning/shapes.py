@@ -11,7 +11,7 @@ from tierline_api.devices.fast_memory import Contexts
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 
 

@@ -14,7 +14,7 @@ from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.incremental import Standing, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
-from tierline_operator.planning.search import Search
+from tierline_operator.planning.search.residents import Search
 
 CPU = device(100, dispatch_s=0.005)
 YIELDING = replace(CPU, supports=frozenset(Scheduling))

@@ -15,7 +15,7 @@ from tests.unit.planning.shapes import random_layout
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 

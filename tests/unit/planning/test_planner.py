@@ -17,7 +17,7 @@ from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.incremental import Standing, admit, settle
-from tierline_operator.planning.pipeline import LinkRate, Pipeline, job_time
+from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline, job_time
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
     DeviceCapacity,

@@ -23,7 +23,7 @@ from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.pipeline import LinkRate, Pipeline, RingTooSmall
+from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline, RingTooSmall
 from tierline_operator.planning.planner import plan
 
 

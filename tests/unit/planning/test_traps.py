@@ -26,14 +26,14 @@ from tierline_api.objects.swap import SwapPolicy
 from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import PlannedJob, Scheduling
-from tierline_operator.planning import options
 from tierline_operator.planning.answer import Admitted, HomesBy, Infeasible
 from tierline_operator.planning.from_api import capacity_of
 from tierline_operator.planning.incremental import Standing, admit, settle
-from tierline_operator.planning.options import Option, Task
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
+from tierline_operator.planning.search import options
+from tierline_operator.planning.search.options import Option, Task
 from tierline_operator.simulation.device import Machine, Waiting
 from tierline_operator.simulation.job import TaskModel
 from tierline_operator.simulation.releases import Pattern

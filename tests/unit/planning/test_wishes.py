@@ -23,15 +23,15 @@ from tierline_api.objects.memtask import MemTask
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.placement.books.holding import misfit
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.exact import least_memory
 from tierline_operator.planning.from_api import QuestionError, demand_of
 from tierline_operator.planning.held import held_by
 from tierline_operator.planning.homes.placing import placements
 from tierline_operator.planning.incremental import admit, settle
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan, prepare
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
-from tierline_operator.planning.search import Search
+from tierline_operator.planning.search.exact import least_memory
+from tierline_operator.planning.search.residents import Search
 
 EXTENT = 100
 Object = dict[str, str]

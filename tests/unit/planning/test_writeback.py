@@ -17,7 +17,7 @@ from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.from_api import demand_of
 from tierline_operator.planning.incremental import settle
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import Backup, DeviceCapacity, Margins, TaskDemand
 from tierline_operator.planning.writeback import turns_s

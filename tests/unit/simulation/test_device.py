@@ -15,7 +15,7 @@ from tests.unit.planning.shapes import layout_of, random_layout
 
 from tierline_cli.planning.agent_policy import AgentPolicy
 from tierline_operator.admission.preemption import Scheduling
-from tierline_operator.planning.pipeline import LinkRate
+from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.simulation.device import (
     DeadlockError,
     Machine,

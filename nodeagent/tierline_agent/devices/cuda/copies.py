@@ -1,7 +1,7 @@
 """A CUDA stream of copies: enqueued without blocking, completion and time learned by events.
 
 A copy whose time is wanted has an event before and one after it which keep the time; that costs
-the link 3 to 4 us more than one event that does not (an H200, `tests.gpu.lanes`).
+the link 3 to 4 us more than one event that does not (an H200, `tests.gpu.bench.lanes`).
 
 It knows neither jobs nor tiers. For one thread at a time.
 

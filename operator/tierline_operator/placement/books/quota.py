@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tierline_api.objects.memquota import MemQuota
 from tierline_operator.planning.answer import TaskPlan
-from tierline_operator.planning.reasons import mebibytes
+from tierline_operator.planning.refusals.reasons import mebibytes
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.working_memory import workspace_bytes
 

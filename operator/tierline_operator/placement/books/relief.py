@@ -13,7 +13,7 @@ from tierline_operator.placement.books.book import Ask, Book
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.seats import Seat
 from tierline_operator.planning.answer import Admitted
-from tierline_operator.planning.reasons import mebibytes
+from tierline_operator.planning.refusals.reasons import mebibytes
 from tierline_operator.planning.request import TaskDemand
 
 Row = tuple[Seat | None, TaskDemand]

@@ -1,0 +1,1 @@
+"""What one job takes of the device, streamed: times, and what a preemption adds."""

@@ -1,0 +1,1 @@
+"""Why a set is refused, and what would help, in sentences."""

@@ -1,0 +1,152 @@
+"""Whatever lies where the agent left its state: it starts, says what it found, and serves.
+
+Also without a free inode or block, which is what a full disk is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.agent.agent_process import AgentProcess, plan
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    """An agent that waits for those from before for a short time."""
+    process = AgentProcess(tmp_path, recovery_s=1)
+    process.start()
+    yield process
+    process.stop()
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 100_000)
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a folder": folder,
+    "a link": lambda path: path.symlink_to("/dev/zero"),
+    "a file of 1099511627776 bytes": sparse,
+    "holds no JSON": deep,
+}
+IN_RUN_DIR = ("agent.lock", "clients.json", "extents-cpu.json", "lives.json", "lease-cpu")
+IN_STATE_DIR = ("tasks.json", "links.json")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_starts_whatever_its_state_files_are(agent: AgentProcess, kind: str) -> None:
+    agent.register("vision", plan(4))
+    agent.kill()
+    state = agent.folder / "state"
+    paths = [agent.run_dir / name for name in IN_RUN_DIR] + [state / name for name in IN_STATE_DIR]
+    for path in paths:
+        path.unlink(missing_ok=True)
+        KINDS[kind](path)
+    agent.start()
+    log = agent.log.read_text()
+    is_json = kind == "holds no JSON"
+    for path in paths:
+        if not is_json or path.suffix == ".json":
+            assert kind in next(line for line in log.splitlines() if f" {path} is " in line)
+            assert os.path.lexists(f"{path}.odd")
+    assert agent.register("vision", plan(4))["ok"]
+    program = agent.program("vision", 1, 4)
+    agent.kill()
+    agent.start()
+    assert program.do("job") == program.expected
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link"])
+def test_it_starts_whatever_its_folders_and_sockets_are(agent: AgentProcess, kind: str) -> None:
+    agent.register("vision", plan(4))
+    agent.kill()
+    leases, tasks = agent.run_dir / "leases-cpu", agent.run_dir / "tasks"
+    for name in ("x", "1.2", f"{1 << 64}.1.1.1", "1.1.1.1"):
+        KINDS[kind](leases / name)
+    socket = tasks / "vision" / "tierline.sock"
+    for path in (agent.run_dir / "admin.sock", socket):
+        path.unlink(missing_ok=True)
+        KINDS[kind](path)
+    agent.start()
+    program = agent.program("vision", 1, 4)
+    agent.kill()
+    for path in (socket, *tasks.glob("vision/*.odd*")):
+        path.rename(agent.folder / path.name)
+    (tasks / "vision").rmdir()
+    tasks.rmdir()
+    leases.rename(agent.folder / "before")
+    for path in (tasks, leases):
+        if kind != "a folder":
+            KINDS[kind](path)
+    agent.start()
+    assert program.do("job") == program.expected
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4000, None], ids=["empty", "zeroes", "a half"])
+def test_a_book_of_clients_that_cannot_be_read_costs_nobody_its_work(
+    agent: AgentProcess, content: bytes | None
+) -> None:
+    agent.register("vision", plan(6, resident=(0, 3)))
+    program = agent.program("vision", 1, 6)
+    agent.kill()
+    book = agent.run_dir / "clients.json"
+    held = book.read_bytes()
+    book.write_bytes(held[: len(held) // 2] if content is None else content)
+    agent.start()
+    assert program.do("job") == program.expected
+    agent.kill()
+    agent.start()
+    assert program.do("job") == program.expected
+
+
+FULL = """
+import os, sys
+from itertools import count
+for number in count():
+    try:
+        os.close(os.open(f"{sys.argv[1]}/fills-{number}", os.O_CREAT | os.O_WRONLY))
+    except OSError:
+        break
+"""
+
+
+def test_it_starts_without_a_free_inode(tmp_path: Path) -> None:
+    """In a mount namespace of its own, where nobody else sees the small file system."""
+    program = f"""
+import subprocess, sys
+from pathlib import Path
+from tests.integration.agent.agent_process import AgentProcess, plan
+folder = Path(sys.argv[1])
+(folder / "run").mkdir()
+small = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=200"]
+subprocess.run(["mount", *small, "run", folder / "run"], check=True)
+agent = AgentProcess(folder)
+agent.start()
+agent.register("vision", plan(4))
+task = agent.program("vision", 1, 4)
+agent.kill()
+subprocess.run([sys.executable, "-c", {FULL!r}, folder / "run"], check=True)
+agent.start()
+assert task.do("job") == task.expected
+agent.stop()
+"""
+    command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", program]
+    subprocess.run([*command, str(tmp_path)], check=True, cwd=Path(__file__).parents[4])
