@@ -18,6 +18,18 @@ def _task_now(metric: str) -> str:
     return f"max by ({_BY_TASK}) ({metric}{_OF_TASK})"
 
 
+def _of_training(metric: str) -> str:
+    """A rate of tasks that train, and of no others."""
+    return f"{_task_rate(metric)} * on ({_BY_TASK}) {_task_now('tierline_task_trains')}"
+
+
+_HELD = "tierline_held_seconds_total"
+_HELD_BY_STEPS = f"sum by (node) ({_of_training(_HELD)})"
+_LEFT_TO_STEPS = (
+    f"clamp_min(count by (node) (tierline_device_up{ON_NODE} == 1) - "
+    f"(sum by (node) ({_task_rate(_HELD)}) - {_HELD_BY_STEPS}), 0.001)"
+)
+
 TASKS = Dashboard(
     "tasks",
     "Tierline / Tasks and deadlines",
@@ -129,6 +141,12 @@ TASKS = Dashboard(
                     (Query(_task_rate("tierline_streamed_bytes_total"), _TASK_LEGEND),),
                 ),
                 Graph(
+                    "Having the device",
+                    "Share of time in which a task's jobs had the device, first jobs included.",
+                    Unit.SHARE,
+                    (Query(_task_rate(_HELD), _TASK_LEGEND),),
+                ),
+                Graph(
                     "Waiting at gates",
                     "Share of time in which a task's job stood because its weights were not there.",
                     Unit.SHARE,
@@ -160,6 +178,31 @@ TASKS = Dashboard(
                             "{{node}} p99",
                         ),
                     ),
+                ),
+            ),
+        ),
+        (
+            "Training",
+            (
+                Graph(
+                    "Steps",
+                    "Steps that ended, of tasks that train.",
+                    Unit.PER_S,
+                    (Query(_of_training("tierline_jobs_total"), _TASK_LEGEND),),
+                ),
+                Graph(
+                    "Idle time used",
+                    "Share of the time that all other tasks leave of a node's devices in which "
+                    "steps had one.",
+                    Unit.SHARE,
+                    (Query(f"{_HELD_BY_STEPS} / {_LEFT_TO_STEPS}", "{{node}}"),),
+                ),
+                Graph(
+                    "Sections longer than planned",
+                    "Times that a step kept jobs with deadlines waiting for longer than its "
+                    "longest section in the profile.",
+                    Unit.PER_S,
+                    (Query(_of_training("tierline_late_first_jobs_total"), _TASK_LEGEND),),
                 ),
             ),
         ),

@@ -198,6 +198,11 @@ class Metrics:
             "Bytes fetched when they were touched, because no gate foresaw it.",
             *_TASK,
         )
+        self.held_s = self._counter(
+            "tierline_held_seconds_total",
+            "Time for which a task's jobs had the device, first jobs and steps included.",
+            *_TASK,
+        )
         self.stall_s = self._counter(
             "tierline_stall_seconds_total", "Time in which jobs waited at gates.", *_TASK
         )
@@ -351,6 +356,7 @@ class TaskMetrics:
         self.revoked = m.revoked.labels(*self.key)
         self.streamed_bytes = m.streamed_bytes.labels(*self.key)
         self.fetched_bytes = m.fetched_bytes.labels(*self.key)
+        self.held_s = m.held_s.labels(*self.key)
         self.stall_s = m.stall_s.labels(*self.key)
         self.response_ratio = m.response_ratio.labels(*self.key)
 
@@ -358,6 +364,7 @@ class TaskMetrics:
         """A job ended."""
         self.streamed_bytes.inc(record.streamed_bytes)
         self.fetched_bytes.inc(record.fetched_bytes)
+        self.held_s.inc(record.job_time_ns / 1e9)
         if record.warmup:
             return
         self.jobs.inc()
@@ -424,6 +431,6 @@ class TaskMetrics:
             ),
             *(m.task_response_s, m.tier_bytes, m.jobs, m.misses, m.overruns, m.revoked),
             *(m.contained, m.put_off, m.preemptions, m.late_yields, m.late_firsts),
-            *(m.streamed_bytes, m.fetched_bytes, m.stall_s, m.response_ratio),
+            *(m.streamed_bytes, m.fetched_bytes, m.held_s, m.stall_s, m.response_ratio),
         ):
             series.remove_by_labels(of_task)

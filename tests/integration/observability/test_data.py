@@ -42,6 +42,10 @@ def program(agent: AgentProcess) -> TaskProcess:
     assert registered["ok"], registered
     registered = agent.register("captions", plan(2), domain="vision", criticality="Soft")
     assert registered["ok"], registered
+    registered = agent.register(
+        "tuner", plan(0, ring=0), domain="vision", criticality="BestEffort", training=True
+    )
+    assert registered["ok"], registered
     return agent.program("vit", 1, 9)
 
 
