@@ -23,6 +23,7 @@ def main() -> None:
     is_managed = "TIERLINE_OBSERVE" not in os.environ
     width, depth = (4096, 24) if os.environ["SIZE"] == "large" else (1024, 192)
     path = Path(sys.argv[1])
+    torch.manual_seed(0)
     torch.set_default_dtype(torch.half)
     with torch.device("cuda"):
         layers = [nn.Linear(width, width, bias=False) for _ in range(depth)]
