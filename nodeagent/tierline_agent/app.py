@@ -272,7 +272,7 @@ def _make_unit(
     name: str, device: Device, run_dir: Path, metrics: Metrics, killing: Killing, undo: ExitStack
 ) -> Unit:
     """Put a device to work."""
-    memory = FastMemory(device.fast_bytes)
+    memory = FastMemory(device.fast_bytes, told=device.kind == "cuda")
     lent = BootFile(run_dir / f"extents-{name}.json")
 
     def extents_changed() -> None:

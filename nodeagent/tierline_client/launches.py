@@ -41,6 +41,8 @@ class Launches:
         self._library.tierline_graphs_follow.restype = None
         self._library.tierline_capturing.argtypes = ()
         self._library.tierline_capturing.restype = ctypes.c_bool
+        self._library.tierline_interposer_device_bytes.argtypes = (ctypes.c_void_p,)
+        self._library.tierline_interposer_device_bytes.restype = ctypes.c_uint64
         self._library.tierline_stack_clear.argtypes = ()
         self._library.tierline_stack_clear.restype = None
 
@@ -99,6 +101,11 @@ class Launches:
         found = (ctypes.c_uint32 * count)()
         count = min(count, ask(found, count))
         return set(found[:count])
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the device that this process has from the driver, in no arena."""
+        return int(self._library.tierline_interposer_device_bytes(None))
 
     @contextmanager
     def following(self) -> Iterator[None]:

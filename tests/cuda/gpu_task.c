@@ -1207,6 +1207,41 @@ static void unswappable(void) {
     say("freed");
 }
 
+/* Says how much of the GPU's memory all processes use, and waits. */
+static void say_used(void) {
+    char word[64];
+    size_t free_bytes;
+    size_t total_bytes;
+    OK(cuMemGetInfo(&free_bytes, &total_bytes));
+    snprintf(word, sizeof word, "%zu", total_bytes - free_bytes);
+    say(word);
+}
+
+/* Memory that the process has for itself: before its weights are the agent's, for a moment, and
+ * after that. */
+static void held(void) {
+    CUdeviceptr before;
+    CUdeviceptr passing;
+    CUdeviceptr after;
+    CUstream stream;
+    context = use_gpu();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    OK(cuMemAlloc(&before, 24 << 20));
+    load(&task, socket_path, 0, extents, 1);
+    say_used();
+    OK(cuMemAlloc(&passing, 8 << 20));
+    OK(cuMemFree(passing));
+    OK(cuMemFree(before));
+    uint64_t job = begin(&task);
+    pass(stream);
+    (void)end(&task, job);
+    say_used();
+    OK(cuMemAlloc(&after, 4 << 20));
+    say_used();
+    OK(cuMemFree(after));
+    say_used();
+}
+
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
         {"in_order", in_order},
@@ -1250,6 +1285,7 @@ int main(int argc, char **argv) {
         {"freed_in_a_call", freed_in_a_call},
         {"preempted", preempted},
         {"unswappable", unswappable},
+        {"held", held},
     };
     HOLDS(argc == 4);
     socket_path = argv[2];

@@ -30,7 +30,7 @@ UNSEEN = {
 }
 """Those that end with a fault, and the kernel that reads where nobody can see it."""
 DIALOGUES = (
-    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable", "reader"),
+    *("agent_killed", "revoked", "revoked_slow", "revoked_early", "unswappable", "held", "reader"),
     *UNSEEN,
 )
 BY_THEMSELVES = [scenario for scenario in SCENARIOS if scenario[1] not in DIALOGUES]

@@ -19,6 +19,8 @@ from tests.integration.agent.gpu_agent import GPU_PROGRAM, gpu_agent, gpu_plan
 from tests.native_builds import FLAVOURS, simulated_machine
 
 READERS = 30
+GRANULE = 2 << 20
+"""The GPU's memory is given in such pieces, bytes."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -173,6 +175,34 @@ def test_the_agent_hears_what_cannot_be_swapped(agent: AgentProcess, flavour: st
         wait_until(partial(known, size_bytes), f"{word}: {size_bytes} bytes are known")
         task.go_on()
     task.held()
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_fast_memory_is_what_the_driver_shows(flavour: str, tmp_path: Path) -> None:
+    with simulated_machine() as machine, gpu_agent(tmp_path, machine, fast_extents=40) as agent:
+        agent.register("vision", PLANS["all streamed"])
+        task = Task(agent, flavour, "gpu_task", "held")
+        ring_bytes = 4 * agent.snapshot()["extent_bytes"]
+        first, later = 24 << 20, 4 << 20
+        contexts = []
+        for own_bytes in (first, 0, later, 0):
+            assert task.process.stdout is not None
+            shown_bytes = int(task.process.stdout.readline())
+            wait_until(
+                partial(_is_near, agent, "fast_used_bytes", ring_bytes + own_bytes),
+                f"{own_bytes} bytes of the process are known",
+            )
+            contexts.append(shown_bytes - agent.snapshot()["fast_used_bytes"])
+            task.go_on()
+        task.held()
+        # a weight's old memory counts apart, and what comes and goes in a moment counts
+        assert _is_near(agent, "fast_peak_bytes", ring_bytes + later)
+        assert _is_near(agent, "fast_start_peak_bytes", ring_bytes + first + (8 << 20))
+    assert max(contexts) - min(contexts) < GRANULE  # nothing else is on the GPU, at any time
+
+
+def _is_near(agent: AgentProcess, name: str, size_bytes: int) -> bool:
+    return bool(abs(agent.snapshot()[name] - size_bytes) < GRANULE)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -82,6 +82,7 @@
 #define ACCESS_INTERPOSER(X)                                                                       \
     X(tierline_interposer_held)                                                                    \
     X(tierline_interposer_unswappable_bytes)                                                       \
+    X(tierline_interposer_device_bytes)                                                            \
     X(tierline_interposer_active)                                                                  \
     X(tierline_interposer_on_change)                                                               \
     X(tierline_observer_watch)                                                                     \

@@ -145,6 +145,9 @@ static void kinds(void) {
     EQUAL(held.bytes[TIERLINE_HELD_HOST], 5 * MIB + 4096);
     EQUAL(held.charged_bytes, 5 * MIB);
     EQUAL(D(tierline_interposer_unswappable_bytes)(), 2 * MIB);
+    uint64_t most;
+    EQUAL(D(tierline_interposer_device_bytes)(&most), 5 * MIB);
+    EQUAL(most, 5 * MIB);
     CUipcMemHandle ticket;
     OK(D(cuIpcGetMemHandle)(&ticket, device));
     EQUAL(access_held().exported_bytes, 3 * MIB);
@@ -153,6 +156,11 @@ static void kinds(void) {
     OK(D(cuMemHostUnregister)(page));
     OK(D(cuMemFreeHost)(host));
     OK(D(cuMemFree)(device));
+    EQUAL(D(tierline_interposer_device_bytes)(NULL), 0);
+    EQUAL(D(tierline_interposer_device_bytes)(&most), 0);
+    EQUAL(most, 5 * MIB); /* since it was asked for */
+    EQUAL(D(tierline_interposer_device_bytes)(&most), 0);
+    EQUAL(most, 0);
     OK(D(cuMemAllocPitch)(&pitched, &pitch, 4, 1000, 4));
     EQUAL(access_held().bytes[TIERLINE_HELD_DEVICE], pitch * 1000);
     EQUAL(access_held().exported_bytes, 0);

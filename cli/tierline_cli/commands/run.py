@@ -176,6 +176,7 @@ def _run(
         "device": snapshot["device"],
         "fast_memory_limit_bytes": snapshot["fast_limit_bytes"],
         "fast_memory_peak_bytes": snapshot["fast_peak_bytes"],
+        "fast_memory_start_peak_bytes": snapshot["fast_start_peak_bytes"],
         "weights_bytes": run.measured.weights_bytes,
         "links": snapshot["links"],
         "scheduling": answer.scheduling.value,

@@ -99,8 +99,14 @@ def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
     """Fast memory, tiers and links in a line each."""
     peak, limit = shown_size(snapshot["fast_peak_bytes"]), shown_size(snapshot["fast_limit_bytes"])
     exceeded = snapshot["fast_peak_bytes"] > snapshot["fast_limit_bytes"]
+    start = snapshot["fast_start_peak_bytes"]
+    first = (
+        f"; {shown_size(start)} while programs began"
+        if start > snapshot["fast_limit_bytes"]
+        else ""
+    )
     fast = Text(
-        f"fast memory      {peak} at most, of {limit}{': EXCEEDED' if exceeded else ''}",
+        f"fast memory      {peak} at most, of {limit}{': EXCEEDED' if exceeded else ''}{first}",
         style="bold red" if exceeded else "dim",
     )
     lines = [

@@ -110,7 +110,14 @@ def _bounds(reports: Sequence[TaskReport], snapshot: Mapping[str, Any]) -> Itera
 
 
 def _memory(snapshot: Mapping[str, Any]) -> Iterator[str]:
-    excess = snapshot["fast_peak_bytes"] - snapshot["fast_limit_bytes"]
+    limit = snapshot["fast_limit_bytes"]
+    began = snapshot["fast_start_peak_bytes"] - limit
+    if began > 0:
+        yield (
+            f"while programs began, with weights in memory of their own, {began / 2**20:,.1f} MiB "
+            "more than the fast memory were in use: leave so much of the GPU outside of it"
+        )
+    excess = snapshot["fast_peak_bytes"] - limit
     if excess > 0:
         yield (
             f"fast memory was exceeded by {excess / 2**20:,.1f} MiB: programs took more than was "

@@ -71,6 +71,7 @@ def _device(metrics: Metrics, unit: Unit, planned_bytes: int) -> None:
         metrics.extents.labels(name, state.value).set(count)
     metrics.fast_used_bytes.labels(name).set(memory.used_bytes)
     metrics.fast_peak_bytes.labels(name).set(memory.peak_bytes)
+    metrics.fast_start_peak_bytes.labels(name).set(memory.start_peak_bytes)
     metrics.fast_limit_bytes.labels(name).set(memory.limit_bytes)
     metrics.fast_planned_bytes.labels(name).set(planned_bytes)
     metrics.unswappable_bytes.labels(name).set(memory.unswappable_bytes)

@@ -35,7 +35,13 @@ from tierline_api.objects.plan import Tier as TierName
 from tierline_api.schema.metadata import ClusterObjectMeta
 
 _OF_THE_FIRST_DEVICE = ("device", "product", "extent_bytes")
-_OF_ALL_DEVICES = ("fast_limit_bytes", "fast_used_bytes", "fast_peak_bytes", "fast_planned_bytes")
+_OF_ALL_DEVICES = (
+    "fast_limit_bytes",
+    "fast_used_bytes",
+    "fast_peak_bytes",
+    "fast_start_peak_bytes",
+    "fast_planned_bytes",
+)
 
 
 def describe_node(node: Node, name: str) -> MemNode:
@@ -172,6 +178,7 @@ def _describe_unit(node: Node, unit: Unit) -> dict[str, Any]:
         "fast_limit_bytes": memory.limit_bytes,
         "fast_used_bytes": memory.used_bytes,
         "fast_peak_bytes": memory.peak_bytes,
+        "fast_start_peak_bytes": memory.start_peak_bytes,
         "fast_planned_bytes": node.registry.planned_bytes(unit.name),
         "parked_bytes": sum(memory.parked.values()),
         "waiting_jobs": unit.leases.waiting,

@@ -491,10 +491,15 @@ class Jobs:
             end_ns=end_ns,
             stall_ns=min(message.stall_ns, has_had_ns),
             fetched_bytes=min(message.fetched_bytes, _LATEST_NS),
-            workspace_bytes=min(
-                message.workspace_peak_bytes, self._client.unit.device.memory_bytes
-            ),
+            workspace_bytes=self._workspace_bytes(message.workspace_peak_bytes),
         )
+
+    def _workspace_bytes(self, said_bytes: int) -> int:
+        """What the job's process had in addition to weights; on a GPU it is known by now."""
+        client = self._client
+        if client.unit.memory.told and not self._workspace.lent:
+            return client.unit.memory.besides_weights(client.task.name, client.token)
+        return min(said_bytes, client.unit.device.memory_bytes)
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:
         if message.job == self._revoked:
@@ -540,6 +545,8 @@ class Jobs:
         if has_device and workspace_bytes > plan.workspace_bytes and not self._workspace.lent:
             unit.memory.set_workspace(workspace_bytes)
         self._leave(job)
+        if not job.warmup:
+            unit.memory.started(self._client.task.name, self._client.token)
         self._ended_ns = end_ns
         count = partial(
             self.records.count,

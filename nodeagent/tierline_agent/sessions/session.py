@@ -332,6 +332,8 @@ class Session:
         if registration.training:  # whoever has the device, it stays
             kept_bytes = registration.plan.workspace_bytes
             client.unit.memory.add_unmanaged(client.task.name, client.token, kept_bytes)
+        if client.task.plan.extent_count and not message.reattach_token:
+            client.unit.memory.starts(client.task.name, client.token)
         client.staging = device.create_staging(limits.staging_slots)
         if known is None:  # else what was written down stays until its arenas are back
             client.write_down()

@@ -54,11 +54,14 @@ class Standing:
         """Something that the administrator should see."""
         client = self._client
         kind = NoticeKind(message.kind)
+        memory, whose = client.unit.memory, (client.task.name, client.token)
+        if kind is NoticeKind.HELD:  # a figure, often, and no news
+            memory.set_held(*whose, min(message.size_bytes, _MOST_BYTES))
+            return
         # its own words, escaped: they may hold whole lines and orders to a terminal
         _log.warning("%s reports %s: %r", client, kind.name.lower(), message.text)
         size_bytes = min(message.size_bytes, _MOST_BYTES)
         client.task.add_notice(kind.name.lower(), size_bytes, message.text)
-        memory, whose = client.unit.memory, (client.task.name, client.token)
         if kind in _STATES_THAT_HOLD_MEMORY:
             memory.add_unmanaged(*whose, size_bytes)
         elif kind is NoticeKind.UNSWAPPABLE:

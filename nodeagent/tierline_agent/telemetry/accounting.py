@@ -159,9 +159,15 @@ class JobLog:
 
 @dataclass
 class FastMemory:
-    """Bytes of fast memory in use: extents, workspaces of begun jobs, what left management."""
+    """Bytes of fast memory in use.
+
+    On the host: extents, workspaces of begun jobs, what left management. On a GPU, where processes
+    say what they hold by themselves: extents, and all of that.
+    """
 
     limit_bytes: int
+    told: bool = False
+    """Whether processes say what they hold."""
     extent_bytes: int = 0
     workspace_bytes: int = 0
     parked: dict[int, int] = field(default_factory=dict)
@@ -170,11 +176,20 @@ class FastMemory:
     """By task and client: weights that stay where the framework put them."""
     unswappable: dict[tuple[str, int], int] = field(default_factory=dict)
     """By task and client: what cannot move, as reported last."""
+    held: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By task and client: all that it holds by itself, as reported last."""
+    starting: set[tuple[str, int]] = field(default_factory=set)
+    """By task and client: those with weights of their own still; no job of theirs has counted."""
     peak_bytes: int = 0
+    """The most that was in use, without what those that start hold by themselves."""
+    start_peak_bytes: int = 0
+    """The most that was in use while any started; 0 if none did."""
 
     @property
     def used_bytes(self) -> int:
         """In use now."""
+        if self.told:
+            return self.extent_bytes + sum(self.held.values())
         others = sum(self.unmanaged.values()) + self.unswappable_bytes
         return self.extent_bytes + self.workspace_bytes + sum(self.parked.values()) + others
 
@@ -213,6 +228,27 @@ class FastMemory:
         self.unswappable[task, client] = size_bytes
         self._observe()
 
+    def set_held(self, task: str, client: int, size_bytes: int) -> None:
+        """A client reports how many bytes it has by now that are in no extent."""
+        self.held[task, client] = size_bytes
+        self._observe()
+
+    def besides_weights(self, task: str, client: int) -> int:
+        """What a client holds by itself that is no weight, as reported last."""
+        key = (task, client)
+        return max(0, self.held.get(key, 0) - self.unmanaged.get(key, 0))
+
+    def starts(self, task: str, client: int) -> None:
+        """A client begins with weights of its own, which it is to give to the agent."""
+        if self.told:
+            self.starting.add((task, client))
+
+    def started(self, task: str, client: int) -> None:
+        """What a client holds by itself is what was planned for it, or more, from now on."""
+        if (task, client) in self.starting:
+            self.starting.remove((task, client))
+            self._observe()
+
     def unswappable_of(self, task: str, client: int) -> int:
         """What a client reported last, bytes."""
         return self.unswappable.get((task, client), 0)
@@ -221,6 +257,12 @@ class FastMemory:
         """The client is gone, and its memory with it."""
         self.unmanaged.pop((task, client), None)
         self.unswappable.pop((task, client), None)
+        self.held.pop((task, client), None)
+        self.starting.discard((task, client))
 
     def _observe(self) -> None:
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        used = self.used_bytes
+        if self.starting:
+            self.start_peak_bytes = max(self.start_peak_bytes, used)
+            used -= sum(self.held.get(one, 0) for one in self.starting)
+        self.peak_bytes = max(self.peak_bytes, used)

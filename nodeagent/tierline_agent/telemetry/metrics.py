@@ -249,7 +249,12 @@ class Metrics:
         )
         self.fast_peak_bytes = self._gauge(
             "tierline_fast_memory_peak_bytes",
-            "The most fast memory that was in use since the agent's start.",
+            "The most fast memory that was in use since the agent's start, but by what begins.",
+            "device",
+        )
+        self.fast_start_peak_bytes = self._gauge(
+            "tierline_fast_memory_start_peak_bytes",
+            "The most that was in use of a GPU while programs began, with weights of their own.",
             "device",
         )
         self.fast_limit_bytes = self._gauge(

@@ -18,7 +18,7 @@ from itertools import starmap
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 7
+MINOR: Final = 8
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -87,7 +87,8 @@ class DescriptorKind(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move.
+    """What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move,
+HELD all of a GPU's memory that the process has by itself, as of now; of its own context nothing.
 READS_UNSEEN: one of the kernels named read weights unseen, which has ended the program."""
 
     STAYS_RESIDENT = 1
@@ -97,6 +98,7 @@ READS_UNSEEN: one of the kernels named read weights unseen, which has ended the 
     UNSWAPPABLE = 5
     PINNED = 6
     READS_UNSEEN = 7
+    HELD = 8
 
 
 class ErrorCode(enum.IntEnum):
@@ -1108,7 +1110,7 @@ class Notice:
     text: str
 
     def _payload(self) -> bytes:
-        if not 1 <= self.kind <= 7:
+        if not 1 <= self.kind <= 8:
             raise _malformed("Notice.kind is not a known value")
         return self._FIXED.pack(
             self.kind,
@@ -1122,7 +1124,7 @@ class Notice:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Notice has a wrong length")
         kind, reserved, size_bytes, text = cls._FIXED.unpack(payload)
-        if not 1 <= kind <= 7:
+        if not 1 <= kind <= 8:
             raise _malformed("Notice.kind is not a known value")
         if reserved != 0x0:
             raise _malformed("Notice.reserved is not 0x0")

@@ -15,7 +15,7 @@ identity of a storage that was freed cannot come again as another weight's.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import torch
 
@@ -112,7 +112,7 @@ class Course:
         kept = self._kept(self._apart)
         return not kept or self._judge(kept)[1]
 
-    def lesson(self, models: Iterable[torch.nn.Module]) -> Lesson:
+    def lesson(self, models: Sequence[torch.nn.Module]) -> Lesson:
         """What follows from the jobs so far; `models` are those of all sites of the process."""
         apart = dict.fromkeys(seen_by_others(self._weights), SEEN)
         apart |= self._apart
@@ -125,9 +125,20 @@ class Course:
         contents = None
         if kept and self._runs:
             weights = [self._weights[index] for index in kept]
-            contents = _arranged(weights, self._judge(kept)[0], names, stays)
+            parts = self._in_parts(models)
+            contents = _arranged(weights, self._judge(kept)[0], names, stays, parts)
         known = self._workspace_known or not self._runs
         return Lesson(contents, self._workspace(models), stays, names, workspace_known=known)
+
+    def _in_parts(self, models: Iterable[torch.nn.Module]) -> set[int]:
+        """Modules (by id) of what is a part of these roots and has jobs of its own.
+
+        Its weights are for those to count: they may not have shown them yet.
+        """
+        roots = self.roots
+        own = {id(module) for root in roots for module in root.modules()}
+        parts = [one for one in models if id(one) in own and not _among(one, roots)]
+        return {id(module) for part in parts for module in part.modules()}
 
     def _workspace(self, models: Iterable[torch.nn.Module]) -> int:
         """What the jobs took in addition to weights, whichever site's they are; bytes."""
@@ -192,11 +203,17 @@ def _arranged(
     selection: Selection,
     names: Mapping[int, str],
     stays: dict[str, int],
+    parts: Set[int] = frozenset(),
 ) -> Contents | None:
-    """The arena of what was selected, if anything moves there; the rest is added to `stays`."""
+    """The arena of what was selected, if anything moves there; the rest is added to `stays`.
+
+    But not what modules of `parts` (by id) own.
+    """
     for group in selection.stays:
-        size_bytes = sum(weights[index].size_bytes for index in group.weights)
-        stays[group.reason] = stays.get(group.reason, 0) + size_bytes
+        own = [weights[index] for index in group.weights if not weights[index].owners & parts]
+        if own:
+            size_bytes = sum(weight.size_bytes for weight in own)
+            stays[group.reason] = stays.get(group.reason, 0) + size_bytes
     contents = arrange(weights, selection, names)
     if len(contents.entries) > MOST_ENTRIES:
         many = f"more layers than a profile holds ({len(contents.entries):,})"

@@ -101,7 +101,9 @@ class LaunchRecorder(OperatorWatch):
             self._reads = _few(self._launches.reads())
             self._addressed = self._launches.addressed()
             self._graphed = self._launches.in_graphs()
-        self.workspace_bytes = torch.cuda.memory_reserved()
+        # What PyTorch keeps, and what libraries have from the driver themselves. A pool of the
+        # driver's keeps more than is in use.
+        self.workspace_bytes = max(self._launches.held_bytes, torch.cuda.memory_reserved())
         self.prepares = self._prepared != preparations()
 
     def run(self, weights: Sequence[Weight]) -> Run | None:

@@ -26,7 +26,8 @@
 extern "C" {
 #endif
 
-/* Kinds of what a process holds. Device and virtual memory can be swapped, the others cannot. */
+/* Kinds of what a process holds. Device and virtual memory, and what is swapped, can be swapped,
+ * the others cannot. */
 enum tierline_holding {
     TIERLINE_HELD_DEVICE,   /* cuMemAlloc */
     TIERLINE_HELD_VIRTUAL,  /* cuMemCreate on the device */
@@ -36,6 +37,7 @@ enum tierline_holding {
     TIERLINE_HELD_HOST,     /* pinned host memory */
     TIERLINE_HELD_IMPORTED, /* memory of another process or API */
     TIERLINE_HELD_SPILLED,  /* beyond the budget, in host memory; not charged */
+    TIERLINE_HELD_SWAPPED,  /* in the memory that is swapped whole (TIERLINE_SWAP) */
     TIERLINE_HELD_KINDS
 };
 
@@ -55,6 +57,12 @@ void tierline_interposer_held(tierline_held *out);
 /* Bytes that can be neither moved nor dropped: all but device and virtual memory that was not
  * exported. Host memory, pinned or spilled, is not among them. */
 uint64_t tierline_interposer_unswappable_bytes(void);
+
+/* Bytes of the device that the process has from the driver, less what lies in memory of Tierline's:
+ * with its context, and rounded up by the driver, what it is seen to use there. *most, unless NULL,
+ * gets the most of them since the last such call. Graphs' memory counts as in unswappable bytes,
+ * and of a pool what is in use. */
+uint64_t tierline_interposer_device_bytes(uint64_t *most);
 
 /* The unswappable or the spilled bytes have changed, by steps of 2 MiB. Called at the end of the
  * driver call that did it, on its thread, without locks; the listener reads the figures itself,

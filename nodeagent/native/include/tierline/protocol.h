@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 7U
+#define TLP_MINOR 8U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -48,7 +48,8 @@ enum tlp_descriptor_kind {
     TLP_DESCRIPTOR_KIND_LEASE = 6,
 };
 
-/* What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move.
+/* What a client says of itself. PINNED is in an arena; UNSWAPPABLE is all that cannot move,
+HELD all of a GPU's memory that the process has by itself, as of now; of its own context nothing.
 READS_UNSEEN: one of the kernels named read weights unseen, which has ended the program. */
 enum tlp_notice_kind {
     TLP_NOTICE_KIND_STAYS_RESIDENT = 1,
@@ -58,6 +59,7 @@ enum tlp_notice_kind {
     TLP_NOTICE_KIND_UNSWAPPABLE = 5,
     TLP_NOTICE_KIND_PINNED = 6,
     TLP_NOTICE_KIND_READS_UNSEEN = 7,
+    TLP_NOTICE_KIND_HELD = 8,
 };
 
 /* Why a request failed. The first three close the connection. NESTED: JOB_BEGIN,

@@ -11,6 +11,7 @@
 #include "jobs/job.h"
 #include "launches/captures.h"
 #include "lease/detours.h"
+#include "lease/holdings.h"
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
 #include "lease/window.h"
@@ -308,6 +309,7 @@ static int ask(tierline_client *client, const struct tlp_job_begin *asked, uint6
         return code;
     }
     tl_lock_acquire(&client->lock);
+    tl_holdings_settle(client);
     code = tl_job_begin(client, asked, false);
     *job = client->job.number;
     if (code == TL_BUSY) {

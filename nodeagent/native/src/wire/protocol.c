@@ -594,7 +594,7 @@ static int decode_notice(const uint8_t *payload, size_t length, struct tlp_notic
     if (length != 208) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Notice has a wrong length");
     }
-    if (load32(payload) < 1 || load32(payload) > 7) {
+    if (load32(payload) < 1 || load32(payload) > 8) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Notice.kind is not a known value");
     }
     if (load32(payload + 4) != 0x0) {

@@ -69,6 +69,35 @@ def test_the_peak_is_of_the_sum() -> None:
     assert memory.used_bytes == 40
 
 
+def test_on_a_gpu_what_processes_say_counts_and_no_guess() -> None:
+    memory = FastMemory(limit_bytes=100, told=True)
+    memory.set_extents(40)
+    memory.set_workspace(20)
+    memory.add_unmanaged("t", 1, 5)
+    memory.set_unswappable("t", 1, 7)
+    memory.set_held("t", 1, 30)
+    assert (memory.used_bytes, memory.peak_bytes, memory.start_peak_bytes) == (70, 70, 0)
+    assert memory.besides_weights("t", 1) == 25
+    assert memory.besides_weights("t", 2) == 0
+    memory.forget_client("t", 1)
+    assert memory.used_bytes == 40
+
+
+def test_what_a_program_holds_before_its_weights_are_the_agents_is_told_apart() -> None:
+    memory = FastMemory(limit_bytes=100, told=True)
+    memory.starts("t", 1)
+    memory.set_held("t", 1, 500)
+    memory.set_held("t", 2, 3)
+    memory.set_extents(40)
+    assert (memory.used_bytes, memory.peak_bytes, memory.start_peak_bytes) == (543, 43, 543)
+    memory.set_held("t", 1, 10)
+    memory.started("t", 1)
+    memory.started("t", 1)
+    assert (memory.used_bytes, memory.peak_bytes, memory.start_peak_bytes) == (53, 53, 543)
+    memory.set_held("t", 1, 200)
+    assert (memory.peak_bytes, memory.start_peak_bytes) == (243, 543)
+
+
 def test_what_cannot_move_counts_as_it_was_reported_last() -> None:
     memory = FastMemory(limit_bytes=100)
     memory.set_unswappable("t", 1, 30)

@@ -53,7 +53,7 @@ def told(who: str, kind: str) -> dict[str, Any]:
     """A snapshot in which a task has a notice."""
     notices = {who: [{"kind": kind}]}
     tasks = [{"name": name, "notices": notices.get(name, [])} for name in ("fast", "slow")]
-    return {"tasks": tasks, "fast_peak_bytes": 0, "fast_limit_bytes": 1}
+    return {"tasks": tasks, "fast_peak_bytes": 0, "fast_limit_bytes": 1, "fast_start_peak_bytes": 0}
 
 
 @pytest.mark.parametrize(

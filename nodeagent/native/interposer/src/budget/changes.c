@@ -22,7 +22,7 @@ typedef void own_listener(void);
 static _Atomic(struct listener *) listener;
 static _Atomic(own_listener *) own;
 static atomic_bool noted;
-static _Atomic uint64_t told_unswappable, told_spilled; /* steps */
+static _Atomic uint64_t told_unswappable, told_spilled, told_on_device; /* steps */
 
 void changes_note(void) {
     atomic_store_explicit(&noted, true, memory_order_release);
@@ -32,7 +32,11 @@ static uint64_t steps(uint64_t bytes) {
     return (bytes + STEP_BYTES - 1) / STEP_BYTES;
 }
 
-void changes_tell(changes_figures *figures) {
+static bool moves(_Atomic uint64_t *told, uint64_t bytes) {
+    return atomic_exchange(told, steps(bytes)) != steps(bytes);
+}
+
+void changes_tell(void (*figures)(struct changes_figures *now)) {
     const struct listener *now = atomic_load_explicit(&listener, memory_order_acquire);
     own_listener *ours = atomic_load_explicit(&own, memory_order_acquire);
     bool asked = now != NULL && now->function != NULL;
@@ -40,14 +44,14 @@ void changes_tell(changes_figures *figures) {
         !atomic_exchange(&noted, false)) {
         return;
     }
-    uint64_t unswappable = 0;
-    uint64_t spilled = 0;
-    figures(&unswappable, &spilled);
-    bool moved = atomic_exchange(&told_unswappable, steps(unswappable)) != steps(unswappable);
-    moved |= atomic_exchange(&told_spilled, steps(spilled)) != steps(spilled);
+    struct changes_figures held;
+    figures(&held);
+    bool moved = moves(&told_unswappable, held.unswappable);
+    moved |= moves(&told_spilled, held.spilled);
     if (moved && asked) {
         now->function(now->context);
     }
+    moved |= moves(&told_on_device, held.on_device);
     if (moved && ours != NULL) {
         ours();
     }
@@ -66,6 +70,7 @@ void changes_forget(void) {
     }
     atomic_store(&told_unswappable, 0);
     atomic_store(&told_spilled, 0);
+    atomic_store(&told_on_device, 0);
 }
 
 TIERLINE_EXPORT int tierline_interposer_on_change(tierline_change *function, void *context) {

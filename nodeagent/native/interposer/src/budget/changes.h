@@ -5,10 +5,13 @@
 
 /* The ledger's figures may have changed. Cheap; any lock may be held. */
 void changes_note(void);
-/* At the end of a hook, without locks: calls back if one of these figures moved by enough. Asks for
- * them only if something was noted and somebody listens. */
-typedef void changes_figures(uint64_t *unswappable_bytes, uint64_t *spilled_bytes);
-void changes_tell(changes_figures *figures);
+struct changes_figures {
+    uint64_t unswappable, spilled, on_device; /* bytes */
+};
+/* At the end of a hook, without locks: calls back if one of these figures moved by enough; the
+ * program's listener only for the first two. Asks for them only if something was noted and somebody
+ * listens. */
+void changes_tell(void (*figures)(struct changes_figures *now));
 
 /* The library's own listener, told in addition to the program's; NULL takes it away, but calls
  * under way may still be in it. */

@@ -35,6 +35,21 @@ static struct name *table;
 static size_t slots; /* 0 or a power of two */
 static size_t used;
 static tierline_held held;
+static uint64_t most_on_device; /* since it was asked for */
+
+/* Not what other processes made. */
+static uint64_t on_device(void) {
+    return held.bytes[TIERLINE_HELD_DEVICE] + held.bytes[TIERLINE_HELD_VIRTUAL] +
+           held.bytes[TIERLINE_HELD_POOL] + held.bytes[TIERLINE_HELD_MANAGED] +
+           held.bytes[TIERLINE_HELD_ARRAY] + held.graph_bytes;
+}
+
+/* The figures moved. */
+static void note(void) {
+    uint64_t now = on_device();
+    most_on_device = now > most_on_device ? now : most_on_device;
+    changes_note();
+}
 
 static size_t slot_of(uint64_t key) {
     return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (slots - 1);
@@ -114,7 +129,7 @@ static void let_go(struct holding *holding, uint64_t references) {
     held.exported_bytes -= holding->exported ? holding->bytes : 0;
     budget_release(holding->charged);
     free(holding);
-    changes_note();
+    note();
 }
 
 /* Takes a name out with all its references. */
@@ -155,7 +170,7 @@ void ledger_add(enum tierline_holding kind, uint64_t key, uint64_t bytes, uint64
     } else {
         held.bytes[kind] += bytes;
         held.count[kind]++;
-        changes_note();
+        note();
     }
     pthread_mutex_unlock(&lock);
 }
@@ -163,7 +178,7 @@ void ledger_add(enum tierline_holding kind, uint64_t key, uint64_t bytes, uint64
 void ledger_note_graph(uint64_t bytes) {
     pthread_mutex_lock(&lock);
     held.graph_bytes += bytes;
-    changes_note();
+    note();
     pthread_mutex_unlock(&lock);
 }
 
@@ -251,7 +266,7 @@ void ledger_map(uint64_t address, uint64_t bytes, uint64_t handle_key) {
         if (holding->bytes == 0) {
             holding->bytes = bytes; /* an imported handle tells its size when it is mapped */
             held.bytes[holding->kind] += bytes;
-            changes_note();
+            note();
         }
         if (insert((struct name){
                 .key = address, .references = 1, .span = bytes, .holding = holding})) {
@@ -285,7 +300,7 @@ void ledger_export(uint64_t key) {
         (holding->kind == TIERLINE_HELD_DEVICE || holding->kind == TIERLINE_HELD_VIRTUAL)) {
         holding->exported = true;
         held.exported_bytes += holding->bytes;
-        changes_note();
+        note();
     }
     pthread_mutex_unlock(&lock);
 }
@@ -320,7 +335,7 @@ struct ledger_memory *ledger_list(uint32_t *count) {
 static bool ends_with_context(enum tierline_holding kind) {
     return kind == TIERLINE_HELD_DEVICE || kind == TIERLINE_HELD_MANAGED ||
            kind == TIERLINE_HELD_ARRAY || kind == TIERLINE_HELD_HOST ||
-           kind == TIERLINE_HELD_SPILLED;
+           kind == TIERLINE_HELD_SPILLED || kind == TIERLINE_HELD_SWAPPED;
 }
 
 void ledger_forget_context(const void *context) {
@@ -357,6 +372,7 @@ void ledger_fork_after(bool in_child) {
         slots = 0;
         used = 0;
         memset(&held, 0, sizeof held);
+        most_on_device = 0;
         budget_forget();
         changes_forget();
     }
@@ -383,10 +399,22 @@ TIERLINE_EXPORT uint64_t tierline_interposer_unswappable_bytes(void) {
     return unswappable(&now);
 }
 
-static void figures(uint64_t *unswappable_bytes, uint64_t *spilled_bytes) {
+TIERLINE_EXPORT uint64_t tierline_interposer_device_bytes(uint64_t *most) {
     pthread_mutex_lock(&lock);
-    *unswappable_bytes = unswappable(&held);
-    *spilled_bytes = held.bytes[TIERLINE_HELD_SPILLED];
+    uint64_t now = on_device();
+    if (most != NULL) {
+        *most = most_on_device;
+        most_on_device = now;
+    }
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+static void figures(struct changes_figures *now) {
+    pthread_mutex_lock(&lock);
+    *now = (struct changes_figures){.unswappable = unswappable(&held),
+                                    .spilled = held.bytes[TIERLINE_HELD_SPILLED],
+                                    .on_device = on_device()};
     pthread_mutex_unlock(&lock);
 }
 

@@ -1036,7 +1036,7 @@ TIERLINE_EXPORT int cuMemAllocAsync(uint64_t *dptr, size_t bytesize, void *hStre
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1065,7 +1065,7 @@ TIERLINE_EXPORT int cuMemAllocAsync_ptsz(uint64_t *dptr, size_t bytesize, void *
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1094,7 +1094,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync(uint64_t *dptr, size_t bytesize, voi
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1121,7 +1121,7 @@ TIERLINE_EXPORT int cuMemAllocFromPoolAsync_ptsz(uint64_t *dptr, size_t bytesize
             if (captured) {
                 ledger_note_graph(bytesize);
             } else {
-                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_DEVICE : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
+                ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_POOL, *dptr, bytesize, charged);
             }
         } else {
             budget_release(charged);
@@ -1208,7 +1208,7 @@ TIERLINE_EXPORT int cuMemAllocPitch_v2(uint64_t *dptr, size_t *pPitch, size_t Wi
     if (result == ABI_SUCCESS) {
         result = swap_allocate_pitch(next, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
         if (result == ABI_SUCCESS) {
-            ledger_add(TIERLINE_HELD_DEVICE, *dptr, *pPitch * Height, charged);
+            ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_DEVICE, *dptr, *pPitch * Height, charged);
         } else {
             budget_release(charged);
         }
@@ -1232,7 +1232,7 @@ TIERLINE_EXPORT int cuMemAlloc_v2(uint64_t *dptr, size_t bytesize) {
     if (result == ABI_SUCCESS) {
         result = swap_allocate(next, dptr, bytesize);
         if (result == ABI_SUCCESS) {
-            ledger_add(TIERLINE_HELD_DEVICE, *dptr, bytesize, charged);
+            ledger_add(swap_holds(*dptr) ? TIERLINE_HELD_SWAPPED : TIERLINE_HELD_DEVICE, *dptr, bytesize, charged);
         } else {
             budget_release(charged);
         }

@@ -1,0 +1,96 @@
+"""What programs hold of a GPU, as NVML shows it, against what the agent says.
+
+    tests/gpu/site.sh python3 -m tests.gpu.memory [--size large] [--fast-memory 384Mi]
+
+A program of 768 MiB (or of 384 MiB, in weights of 2 MiB) runs by `tierline run`. Of its managed
+process each row has what the library counts, what NVML shows in addition (its context), and the
+agent's own, its context left out. Ends with 1 if, once kernels are loaded, what is in addition
+moves by more than a piece of 2 MiB, if the agent's peak differs from NVML's by more than that for
+each process, or if the fast memory was exceeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PROGRAM = Path(__file__).parent / "programs" / "memory.py"
+PIECE = 2 << 20
+TASK = """apiVersion: tierline.io/v1alpha1
+kind: MemTask
+metadata: {{name: held, namespace: memory}}
+spec:
+  realtime: {{period: 250ms, criticality: BestEffort}}
+  memory: {{budget: 16Gi}}
+  swap: {{tiers: [dram]}}
+  device: {{kind: cuda}}
+  template:
+    spec:
+      containers:
+      - name: main
+        image: none
+        command: ["{python}", "{program}", "{path}"]
+        env:
+        - {{name: SIZE, value: {size}}}
+"""
+
+
+def run(size: str, fast: str, folder: Path) -> dict[str, Any]:
+    """The report of a run; prints what it said."""
+    file, report = folder / "task.yaml", folder / "report.json"
+    path = folder / "rows"
+    file.write_text(TASK.format(python=sys.executable, program=PROGRAM, path=path, size=size))
+    options = ["run", str(file), "--duration", "8", "--fast-memory", fast]
+    done = subprocess.run(
+        [sys.executable, "-m", "tierline_cli", *options, "--json-file", str(report)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    print(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stdout + done.stderr))
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def judge(rows: list[dict[str, Any]], report: dict[str, Any]) -> bool:
+    """Print a table; whether the agent's figures are NVML's."""
+    mine, context, contexts, peak = str(rows[0]["pid"]), 0, [], 0
+    print("job    held  shown less held  of the agent  MiB")
+    for row in rows:
+        others = sum(bytes_ for pid, bytes_ in row["shown"].items() if pid != mine)
+        context = context or others  # before it has an extent
+        extents, more = others - context, row["shown"][mine] - row["held"]
+        print(f"{row['job']:3} {row['held'] >> 20:7} {more >> 20:16} {extents >> 20:13}")
+        if row["job"] >= 1:
+            contexts.append(more)
+            peak = max(peak, extents + row["held"])
+    told, limit = report["fast_memory_peak_bytes"], report["fast_memory_limit_bytes"]
+    print(f"peak {peak >> 20} MiB by NVML, {told >> 20} by the agent, of {limit >> 20}")
+    moved = max(contexts) - min(contexts)
+    return moved <= PIECE and abs(told - peak) <= 2 * PIECE and told <= limit
+
+
+def main() -> int:
+    """Run one."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=("large", "small"), default="large")
+    parser.add_argument("--fast-memory", default="384Mi")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        report = run(arguments.size, arguments.fast_memory, Path(name))
+        right = judge(
+            [json.loads(line) for line in (Path(name) / "rows").read_text().splitlines()], report
+        )
+    print("as the driver shows it" if right else "NOT as the driver shows it")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
