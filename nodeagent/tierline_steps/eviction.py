@@ -1,9 +1,10 @@
-"""Run the graph within an arena: what does not fit goes, and is made again when it is needed.
+"""Run an order within an arena: what does not fit goes, and is made again when it is needed.
 
-The operators run in a given order, which says when each value is needed next. When a result needs
-room, what costs least goes first: the time to make a value again (with all that is gone and must be
+The order may run operators again. It says when each value is needed next, and which are made again
+before that: these go first, and are not made again as long as they are there. When a result needs
+more room, what costs least goes: the time to make a value again (with all that is gone and must be
 made again for it, and a share of what is gone and would be made from it), by its size and by how
-long it is not needed. Nothing goes that cannot be made again. What results is an order with
+long it is not needed. Nothing goes that cannot be made again. What results is an order with other
 repetitions; whether it fits says its `Schedule`.
 
 Costs look at a value's neighbourhood only (`_REACH` values): they are estimates.
@@ -14,8 +15,12 @@ from dataclasses import dataclass, field
 from tierline_steps.schedule import Problem
 
 _REACH = 64
-_NEVER = 1 << 60
+_NEVER = (1 << 60) + 1
 _KEPT = 1e30
+_MADE_ANYWAY = 1e-6
+"""What keeping a value that the order makes again is worth, by what making it takes."""
+_AT_THE_END = 1e3
+"""The same for one that nothing but the program reads: all that it is made from is gone by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,14 @@ class _Run:
 
     def __post_init__(self) -> None:
         count = len(self.problem.sizes)
-        position = {operator: index for index, operator in enumerate(self.base)}
-        self.position = position
-        self.uses = [
-            sorted(position[reader] for reader in readers) for readers in self.problem.readers
-        ]
+        self.events: list[list[int]] = [[] for _ in range(count)]  # step * 2, + 1 where made
+        for step, operator in enumerate(self.base):
+            for value in self.problem.reads[operator]:
+                self.events[value].append(step * 2)
+            for value in self.problem.writes[operator]:
+                self.events[value].append(step * 2 + 1)
         self.at = [0] * count
+        self.ran: set[int] = set()
         self.there, self.made = [False] * count, [False] * count
         self.pinned, self.wanted = [0] * count, [0] * count
         self.candidates: set[int] = set()
@@ -64,7 +71,7 @@ class _Run:
     def go(self) -> bool:
         for index, operator in enumerate(self.base):
             self.now = index
-            if not self._run(operator):
+            if not self._is_there(operator) and not self._run(operator):
                 return False
             self.now = index + 1
             for value in self.problem.reads[operator] + self.problem.writes[operator]:
@@ -78,17 +85,28 @@ class _Run:
                 self.pinned[value] += 1
         return True
 
-    def _is_spent(self, value: int) -> bool:
-        return self._next_use(value) == _NEVER and self._reads_again(value) is None
+    def _is_there(self, operator: int) -> bool:
+        """Whether it ran, and all that it made and that is read before it runs again is there."""
+        return operator in self.ran and all(
+            self.there[value] or self._event(value, self.now * 2 + 2) & 1
+            for value in self.problem.writes[operator]
+        )
 
-    def _next_use(self, value: int) -> int:
-        uses, at = self.uses[value], self.at[value]
-        while at < len(uses) and uses[at] < self.now:
+    def _is_spent(self, value: int) -> bool:
+        return self._event(value, self.now * 2) == _NEVER and self._reads_again(value) is None
+
+    def _event(self, value: int, since: int) -> int:
+        """What the order does with it next: step * 2 to read it, + 1 to make it again.
+
+        Odd, too, if nothing reads it any more. `since` only ever grows.
+        """
+        events, at = self.events[value], self.at[value]
+        while at < len(events) and events[at] < since:
             at += 1
         self.at[value] = at
-        if at < len(uses):
-            return uses[at]
-        return len(self.base) if self.problem.live_out[value] else _NEVER
+        if at < len(events):
+            return events[at]
+        return len(self.base) * 2 if self.problem.live_out[value] else _NEVER
 
     def _run(self, operator: int) -> bool:
         reads, writes = self.problem.reads[operator], self.problem.writes[operator]
@@ -102,6 +120,7 @@ class _Run:
             fits = self._has_room(new + self.problem.workspaces[operator])
         if fits:
             self.steps.append(operator)
+            self.ran.add(operator)
             for value in writes:
                 if not self.there[value]:
                     self._add(value)
@@ -122,7 +141,7 @@ class _Run:
                     return False
                 found.add(operator)
                 todo += [one for one in reads[operator] if not self.there[one]]
-        operators = sorted(found, key=self.position.__getitem__)
+        operators = sorted(found)
         for operator in operators:
             for one in reads[operator]:
                 self.wanted[one] += 1
@@ -197,19 +216,23 @@ class _Run:
         return False
 
     def _score(self, value: int) -> float:
-        if self.stale[value] or self.need[value] < self.now:
+        if self.stale[value] or self.need[value] < self.now * 2:
             self._estimate(value)
-        if self.need[value] == _NEVER:
+        need = self.need[value]
+        if need == _NEVER:
             return -1.0
         if self.cost[value] >= _KEPT:
             return _KEPT
-        idle = max(self.begins[min(self.need[value], len(self.base))] - self.begins[self.now], 1)
+        idle = max(self.begins[need >> 1] - self.begins[self.now], 1)
         cost = self.cost[value] + self.taste.share * self.after[value] + 1.0
-        return float(cost / (self.problem.sizes[value] * idle**self.taste.patience))
+        score = float(cost / (self.problem.sizes[value] * idle**self.taste.patience))
+        if need & 1:
+            return score * _MADE_ANYWAY
+        return score * _AT_THE_END if need == len(self.base) * 2 else score
 
     def _estimate(self, value: int) -> None:
         problem, there = self.problem, self.there
-        need, after = self._next_use(value), 0.0
+        need, after = self._event(value, self.now * 2), 0.0
         again = self._reads_again(value)
         if again is not None:
             need, after = min(need, again[0]), again[1]
@@ -233,17 +256,17 @@ class _Run:
         first, cost, seen, todo = _NEVER, 0.0, {value}, [value]
         while todo and len(seen) < _REACH:
             for reader in problem.readers[todo.pop()]:
-                gone = [
-                    one
-                    for one in problem.writes[reader]
-                    if made[one] and not there[one] and problem.sizes[one] > self.least
-                ]
-                for one in gone:
-                    if one not in seen:
-                        seen.add(one)
-                        need = self._next_use(one)
-                        first = min(first, need)
-                        todo.append(one)
+                gone = False
+                for one in problem.writes[reader]:
+                    if made[one] and not there[one] and problem.sizes[one] > self.least:
+                        need = self._event(one, self.now * 2)
+                        if need & 1:  # the order makes it, and reads what that takes
+                            continue
+                        gone = True
+                        if one not in seen:
+                            seen.add(one)
+                            first = min(first, need)
+                            todo.append(one)
                 if gone:
                     cost += problem.times[reader]
         return None if first == _NEVER else (first, cost)

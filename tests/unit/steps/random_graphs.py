@@ -93,6 +93,19 @@ def training_chain(
     return _checked(Graph("chain", tuple(values), tuple(operators), layers))
 
 
+def repetitive_order(graph: Graph, rng: Random, share: float = 0.1) -> list[int]:
+    """Its order, with some operators once more after their first run, none before its operands."""
+    order: list[int] = []
+    for operator in range(len(graph.operators)):
+        order.append(operator)
+        order += [
+            earlier
+            for earlier in range(operator)
+            if graph.operators[earlier].repeatable and rng.random() < share
+        ]
+    return order
+
+
 def _checked(graph: Graph) -> Graph:
     graph.check()
     return graph

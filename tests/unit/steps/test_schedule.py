@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tests.unit.steps.random_graphs import random_graph, training_chain
+from tests.unit.steps.random_graphs import random_graph, repetitive_order, training_chain
 
 from tierline_steps.graph import Graph
 from tierline_steps.schedule import Problem, Schedule
@@ -72,15 +72,7 @@ def _repetitive(seed: int) -> tuple[Graph, list[int]]:
     """A graph, and its order with some operators once more after their first run."""
     rng = _random(seed)
     graph = random_graph(rng, 20) if seed % 2 else training_chain(6, rng)
-    order: list[int] = []
-    for operator in range(len(graph.operators)):
-        order.append(operator)
-        order += [
-            earlier
-            for earlier in range(operator)
-            if graph.operators[earlier].repeatable and rng.random() < 0.1
-        ]
-    return graph, order
+    return graph, repetitive_order(graph, rng)
 
 
 def _random(seed: int) -> Random:
