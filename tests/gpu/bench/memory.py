@@ -1,6 +1,6 @@
 """What programs hold of a GPU, as NVML shows it, against what the agent says.
 
-    tests/gpu/site.sh python3 -m tests.gpu.memory [--size large] [--fast-memory 384Mi]
+    tests/gpu/site.sh python3 -m tests.gpu.bench.memory [--size large] [--fast-memory 384Mi]
 
 A program of 768 MiB (or of 384 MiB, in weights of 2 MiB) runs by `tierline run`. Of its managed
 process each row has what the library counts, what NVML shows in addition (its context), and the
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-PROGRAM = Path(__file__).parent / "programs" / "memory.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "memory.py"
 PIECE = 2 << 20
 TASK = """apiVersion: tierline.io/v1alpha1
 kind: MemTask
