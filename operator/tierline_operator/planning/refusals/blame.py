@@ -21,8 +21,8 @@ from tierline_operator.planning.refusals.reasons import (
     NOTHINGS,
     enough_memory,
     lacks_memory,
-    milliseconds,
     rounded_s,
+    would_be_enough,
 )
 from tierline_operator.planning.refusals.remedies import LONGEST_FACTOR
 from tierline_operator.planning.request import TaskDemand
@@ -124,7 +124,8 @@ def with_more_time(
             low_s, high_s = (low_s, middle_s) if enough(middle_s) else (middle_s, high_s)
         told_s = min(rounded_s(high_s), most_s)
         if enough(told_s):
-            help_ = f"a {what} of {milliseconds(told_s)} for {tasks[index].name} would be enough"
+            task = tasks[index]
+            help_ = would_be_enough(what, told_s, task.name, task.period_s)
             sentence = refusal.sentence
             for nothing in NOTHINGS:
                 sentence = sentence.removesuffix(nothing)

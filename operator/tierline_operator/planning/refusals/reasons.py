@@ -36,7 +36,9 @@ def milliseconds(seconds: float) -> str:
     rounded = rounded_s(seconds) * 1000
     if rounded <= 0:
         return "0 ms"
-    return f"{rounded / 1000:.3g} s" if rounded >= 1000 else f"{rounded:.3g} ms"
+    if rounded < 999.5:
+        return f"{rounded:.3g} ms"
+    return f"{rounded / 1000:.3g} s" if rounded < 999_500 else f"{rounded / 1000:.0f} s"
 
 
 def rounded_s(seconds: float) -> float:
@@ -45,6 +47,17 @@ def rounded_s(seconds: float) -> float:
         return 0.0
     step = 10.0 ** (math.floor(math.log10(seconds)) - 2)
     return math.ceil(seconds / step - 1e-6) * step
+
+
+def would_be_enough(what: str, seconds: float, name: str, period_s: float) -> str:
+    """A remedy in words, which a manifest may say as they are.
+
+    Rounded up, but for a deadline that would lie after its period's end: that is the period.
+    """
+    told = milliseconds(seconds)
+    if what == "deadline" and rounded_s(seconds) > period_s:
+        told = f"{period_s:.9g} s" if period_s >= 1 else f"{period_s * 1000:.9g} ms"
+    return f"a {what} of {told} for {name} would be enough"
 
 
 def memory_exceeded(
@@ -339,10 +352,10 @@ def _help(
         return UNSURE
     if remedy is None:
         return NOTHING_HELPS
-    name = tasks[remedy.index].name
+    task = tasks[remedy.index]
     if remedy.what == "removal":
-        return f"the others would hold without {name}"
-    return f"a {remedy.what} of {milliseconds(remedy.value_s)} for {name} would be enough"
+        return f"the others would hold without {task.name}"
+    return would_be_enough(remedy.what, remedy.value_s, task.name, task.period_s)
 
 
 def workspace_unknown(demand: TaskDemand) -> str:

@@ -21,7 +21,7 @@ from tests.unit.cli.reporting.test_answers import NODE, PROFILE, TASK, changed
 from tierline_cli import errors
 from tierline_cli.main import BAD_INPUT, cli
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[4]
 _SECOND: Final = changed(changed(TASK, "metadata.name", "b"), "spec.profile", "a")
 _LONG: Final = changed(
     changed(_SECOND, "spec.realtime.period", "10s"), "spec.realtime.executionTime", "1s"

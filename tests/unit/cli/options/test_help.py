@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tierline_cli.main import cli
 from tierline_operator.__main__ import run
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+PAGE = Path(__file__).parents[4] / "docs" / "reference" / "cli.md"
 
 
 def commands(group: click.Group, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
