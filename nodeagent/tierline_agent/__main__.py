@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import gc
 import logging
 import os
 import sys
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     log_to(sys.stderr.fileno())
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.disable()  # until all is there that lives as long as the agent (`app`)
     try:
         config = load_config(options.config)
         uvloop.run(run(config))
