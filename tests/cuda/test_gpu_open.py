@@ -235,6 +235,14 @@ def test_records_of_jobs_that_took_the_lease(agent: AgentProcess) -> None:
     record = agent.call("jobs", since=cursor)["jobs"][-1]
     assert (record["job"], record["missed"], record["stall_ns"]) == (late, True, 5)
     assert (record["workspace_bytes"], record["fetched_bytes"]) == (7, 3)
+    client.send(p.Notice(p.NoticeKind.HELD, 9, "by the driver's word"))
+    again = client.take(deadline_s=0)
+    assert again is not None
+    client.unlock_lease()
+    client.send(p.JobReturned(again, (1 << 64) - 1, 7, 5, 3))
+    client.send(p.Output(again, b"i" * 32, b"o" * 32))
+    assert client.counted().misses == 2
+    assert agent.call("jobs", since=cursor)["jobs"][-1]["workspace_bytes"] == 9
     assert record["output_digest"] == (b"o" * 32).hex()
     assert record["granted_ns"] <= record["end_ns"] <= time.monotonic_ns()
 

@@ -495,10 +495,11 @@ class Jobs:
         )
 
     def _workspace_bytes(self, said_bytes: int) -> int:
-        """What the job's process had in addition to weights; on a GPU it is known by now."""
+        """What the job's process had in addition to weights; on a GPU it is known before."""
         client = self._client
-        if client.unit.memory.told and not self._workspace.lent:
-            return client.unit.memory.besides_weights(client.task.name, client.token)
+        known_bytes = client.unit.memory.besides_weights(client.task.name, client.token)
+        if known_bytes is not None and not self._workspace.lent:
+            said_bytes = known_bytes
         return min(said_bytes, client.unit.device.memory_bytes)
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:

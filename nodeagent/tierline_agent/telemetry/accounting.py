@@ -233,10 +233,11 @@ class FastMemory:
         self.held[task, client] = size_bytes
         self._observe()
 
-    def besides_weights(self, task: str, client: int) -> int:
-        """What a client holds by itself that is no weight, as reported last."""
+    def besides_weights(self, task: str, client: int) -> int | None:
+        """What a client holds by itself that is no weight, as reported last; None: it did not."""
         key = (task, client)
-        return max(0, self.held.get(key, 0) - self.unmanaged.get(key, 0))
+        held = self.held.get(key)
+        return None if held is None else max(0, held - self.unmanaged.get(key, 0))
 
     def starts(self, task: str, client: int) -> None:
         """A client begins with weights of its own, which it is to give to the agent."""

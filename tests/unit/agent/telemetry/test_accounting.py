@@ -78,7 +78,7 @@ def test_on_a_gpu_what_processes_say_counts_and_no_guess() -> None:
     memory.set_held("t", 1, 30)
     assert (memory.used_bytes, memory.peak_bytes, memory.start_peak_bytes) == (70, 70, 0)
     assert memory.besides_weights("t", 1) == 25
-    assert memory.besides_weights("t", 2) == 0
+    assert memory.besides_weights("t", 2) is None
     memory.forget_client("t", 1)
     assert memory.used_bytes == 40
 
