@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tests.documents import commands, environment, links
+from tests.documents import commands, drawings, environment, links
 from tests.documents.pages import Repository
 
 repository = Repository.read(Path(__file__).parents[2])
@@ -11,6 +11,7 @@ wrong = [
     *links.dead(repository),
     *commands.unknown(repository),
     *environment.differences(repository),
+    *drawings.broken(repository),
 ]
 for sentence in wrong:
     print(sentence, file=sys.stderr)

@@ -29,7 +29,9 @@ def cluster_options(command: Command) -> Command:
     for option in reversed(
         (
             click.option("-n", "--namespace", help="Namespace; else that of the context."),
-            click.option("-A", "--all-namespaces", "everywhere", is_flag=True),
+            click.option(
+                "-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces."
+            ),
             click.option("--context", help="Context of the kubeconfig; else the current one."),
             click.option("--kubeconfig", type=click.Path(), help="File; else KUBECONFIG."),
             click.option(

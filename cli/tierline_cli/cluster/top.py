@@ -24,7 +24,13 @@ _PLAIN = {"box": None, "header_style": "bold", "padding": (0, 2, 0, 0)}
 @cluster_options
 @output_option
 @click.option("-w", "--watch", is_flag=True, help="Show it again and again until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(min=0.5), default=2.0, show_default=True)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.5),
+    default=2.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 def command(
     namespace: str | None,
     everywhere: bool,

@@ -26,7 +26,13 @@ from tierline_cli.reporting.narrow import Fitted
 )
 @click.option("--once", is_flag=True, help="Print the state once.")
 @click.option("--node", "as_node", is_flag=True, help="Print the agent's MemNode as YAML and end.")
-@click.option("--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 def command(run_dir: Path, once: bool, as_node: bool, interval: float) -> None:
     """Show the tasks, tiers and links of a running agent; Ctrl-C ends."""
     with AdminClient(run_dir / "admin.sock") as admin:

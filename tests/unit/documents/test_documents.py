@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.documents import commands, environment, links
+from tests.documents import commands, drawings, environment, links
 from tests.documents.pages import Repository
 
 MAKEFILE = ".PHONY: all\nall: ## everything\n\techo\n"
@@ -49,6 +49,7 @@ def said(root: Path) -> list[str]:
         links.dead,
         commands.unknown,
         environment.differences,
+        drawings.broken,
     )
     return [sentence for check in checks for sentence in check(repository)]
 
@@ -78,6 +79,10 @@ def test_a_right_repository_has_nothing_to_mend(root: Path) -> None:
         (
             "```\n$ tierline run a.yaml --fly=1\n```",
             "README.md:2: tierline run a.yaml --fly=1: run has no option --fly=1",
+        ),
+        (
+            "```mermaid\nsequenceDiagram\n  a->>b: one; two\n```",
+            "README.md:3: a->>b: one; two: ; and # end a statement",
         ),
     ],
 )

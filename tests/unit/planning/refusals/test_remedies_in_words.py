@@ -12,7 +12,7 @@ TIMES = st.floats(1e-3, 1e5)
 
 
 def told_s(sentence: str) -> float:
-    number, unit = sentence.split(" of ")[1].split(" for ")[0].split()
+    number, unit = sentence.split(" of ")[1].split(" for ", maxsplit=1)[0].split()
     return parse_duration(number + unit)
 
 
