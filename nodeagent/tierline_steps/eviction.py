@@ -16,6 +16,7 @@ from tierline_steps.schedule import Problem
 
 _REACH = 64
 _NEVER = (1 << 60) + 1
+_MOST_RUNS = 6  # of each operator, on average: what needs more will not get anywhere
 _KEPT = 1e30
 _MADE_ANYWAY = 1e-6
 """What keeping a value that the order makes again is worth, by what making it takes."""
@@ -118,6 +119,7 @@ class _Run:
         if fits:
             new = sum(self.problem.sizes[value] for value in writes if not self.there[value])
             fits = self._has_room(new + self.problem.workspaces[operator])
+        fits = fits and len(self.steps) < _MOST_RUNS * len(self.problem.times)
         if fits:
             self.steps.append(operator)
             self.ran.add(operator)

@@ -9,6 +9,7 @@ a region of their own at the bottom, so that they do not split the large holes.
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from random import Random
 
 from tierline_steps.plan import ALIGNMENT
@@ -17,7 +18,8 @@ GoOn = Callable[[], bool]
 """Whether to search on; clocks are the caller's."""
 
 _SMALL = 4096  # an instance of less than this part of the arena is small
-_NEAR = 24
+_ROUND = 32  # tries, after which it begins again elsewhere
+_HOPELESS = 1.15  # of the room: so much is never searched away
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +95,30 @@ class _Puzzle:
 
     def best(self, room: int, go_on: GoOn, rng: Random) -> Placement:
         """Of all rules; and better ones, until one fits or there is no more time."""
-        first, *others = self._orders()
-        found, kept = self.put(first), first
-        for order in others:
-            if found.top_bytes <= room:
-                return found
+        found: list[tuple[Placement, list[int]]] = []
+        for order in self._orders():
             placement = self.put(order)
-            if placement.top_bytes < found.top_bytes:
-                found, kept = placement, order
-        return self._searched(found, kept, room, go_on, rng)
+            found.append((placement, order))
+            if placement.top_bytes <= room:
+                return placement
+        best = min(found, key=lambda one: one[0].top_bytes)
+        if best[0].top_bytes > room * _HOPELESS:
+            return best[0]
+        return self._searched([found[0], best], room, go_on, rng)
 
     def _orders(self) -> list[list[int]]:
         lives = [one.last - one.first + 1 for one in self.intervals]
         crowd = self._crowds()
         sizes = self.sizes
+        end = max(one.last for one in self.intervals)
+
+        def to_the_end(one: int) -> tuple[int, ...]:
+            """In the order in which they begin, so that they leave no holes among each other."""
+            interval = self.intervals[one]
+            return (0, interval.first) if interval.last == end else (1, -sizes[one], -interval.last)
+
         rules: tuple[Callable[[int], tuple[int, ...]], ...] = (
+            to_the_end,
             lambda one: (-sizes[one], -lives[one]),
             lambda one: (-crowd[one], -sizes[one]),
             lambda one: (-sizes[one] * lives[one],),
@@ -145,23 +156,28 @@ class _Puzzle:
         return Placement(tuple(offsets), top)
 
     def _searched(
-        self, found: Placement, order: list[int], room: int, go_on: GoOn, rng: Random
+        self,
+        starts: list[tuple[Placement, list[int]]],
+        room: int,
+        go_on: GoOn,
+        rng: Random,
     ) -> Placement:
-        """Place those that end at the top earlier; also from what is a little worse."""
-        current, now, best = list(order), found, found
-        while best.top_bytes > room and go_on():
-            trial = list(current)
-            peaks = [
-                index
-                for index, one in enumerate(trial)
-                if now.offsets[one] + self.sizes[one] > max(room, now.top_bytes * 97 // 100)
-            ] or [len(trial) - 1]
-            for _ in range(1 + rng.randrange(3)):
-                index = rng.choice(peaks)
-                near = max(0, index - 1 - rng.randrange(_NEAR))
-                trial.insert(rng.choice((near, rng.randrange(index + 1))), trial.pop(index))
+        """Place what ends above the room earlier, again and again (Joslin and Clements 1999)."""
+        best = min((placement for placement, _ in starts), key=lambda one: one.top_bytes)
+        for number in count():
+            if best.top_bytes <= room or not go_on():
+                return best
+            if number % _ROUND == 0:
+                now, current = starts[number // _ROUND % len(starts)]
+            places = [float(place) for place in range(len(current))]
+            some = rng.choice((0.3, 1.0))
+            for place, one in enumerate(current):
+                ends = now.offsets[one] + self.intervals[one].size_bytes
+                if ends > room and rng.random() < some:
+                    places[place] *= rng.random()
+            trial = [current[at] for at in sorted(range(len(current)), key=places.__getitem__)]
             placement = self.put(trial)
-            if placement.top_bytes <= now.top_bytes * (1 + 0.03 * rng.random() ** 4):
+            if placement.top_bytes <= now.top_bytes * (1 + 0.01 * rng.random() ** 4):
                 current, now = trial, placement
             if placement.top_bytes < best.top_bytes:
                 best = placement
