@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.steps.exact import least_ns
-from tests.unit.steps.one_plan import DROP, GRAPH, PLAN
-from tests.unit.steps.random_graphs import random_graph, small_graph, training_chain
-from tests.unit.steps.random_plans import random_plan
+from tests.unit.steps.kit.exact import least_ns
+from tests.unit.steps.kit.one_plan import DROP, GRAPH, PLAN
+from tests.unit.steps.kit.random_graphs import random_graph, small_graph, training_chain
+from tests.unit.steps.kit.random_plans import random_plan
 
 from tierline_steps.bound import Bound, bound, floor
 from tierline_steps.graph import Graph, Role

@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.steps.random_graphs import random_graph, repetitive_order, training_chain
+from tests.unit.steps.kit.random_graphs import random_graph, repetitive_order, training_chain
 
 from tierline_steps.eviction import Taste, evicted
 from tierline_steps.graph import Graph, Operator, Role, Value

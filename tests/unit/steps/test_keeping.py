@@ -7,7 +7,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.steps.random_graphs import small_graph
+from tests.unit.steps.kit.random_graphs import small_graph
 
 from tierline_steps.keeping import kept
 from tierline_steps.schedule import Problem

@@ -6,9 +6,9 @@ import json
 from random import Random
 
 import pytest
-from tests.unit.steps.one_plan import PLAN
-from tests.unit.steps.random_graphs import random_graph
-from tests.unit.steps.random_plans import random_plan
+from tests.unit.steps.kit.one_plan import PLAN
+from tests.unit.steps.kit.random_graphs import random_graph
+from tests.unit.steps.kit.random_plans import random_plan
 
 from tierline_steps.plan import Links, Plan, PlanError
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.steps.exact import least_ns
-from tests.unit.steps.random_graphs import random_graph, small_graph, training_chain
+from tests.unit.steps.kit.exact import least_ns
+from tests.unit.steps.kit.random_graphs import random_graph, small_graph, training_chain
 
 from tierline_steps.bound import Bound, bound, floor
 from tierline_steps.graph import Graph

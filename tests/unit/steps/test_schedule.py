@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tests.unit.steps.random_graphs import random_graph, repetitive_order, training_chain
+from tests.unit.steps.kit.random_graphs import random_graph, repetitive_order, training_chain
 
 from tierline_steps.graph import Graph
 from tierline_steps.schedule import Problem, Schedule

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.steps.random_graphs import random_graph, small_graph, training_chain
+from tests.unit.steps.kit.random_graphs import random_graph, small_graph, training_chain
 
 from tierline_steps.graph import Graph, Operator, Role, Value
 from tierline_steps.schedule import Problem, Schedule

@@ -6,9 +6,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from tests.unit.steps.one_plan import COMPUTE, D2H, GRAPH, H2D, PLAN, step
-from tests.unit.steps.random_graphs import random_graph
-from tests.unit.steps.random_plans import random_plan
+from tests.unit.steps.kit.one_plan import COMPUTE, D2H, GRAPH, H2D, PLAN, step
+from tests.unit.steps.kit.random_graphs import random_graph
+from tests.unit.steps.kit.random_plans import random_plan
 
 from tierline_steps.graph import Graph
 from tierline_steps.plan import Links, Plan, Queue, Step

@@ -7,12 +7,12 @@ from random import Random
 from types import ModuleType
 
 import pytest
-from tests.unit.steps.faults import KINDS, judge
-from tests.unit.steps.one_plan import FAULTS, GRAPH, PLAN, Fault
-from tests.unit.steps.random_graphs import random_graph
-from tests.unit.steps.random_plans import random_plan
-from tests.unit.steps.truth import shown_wrong
-from tests.unit.steps.weakened import without_a_check, without_part_of_a_check
+from tests.unit.steps.kit.faults import KINDS, judge
+from tests.unit.steps.kit.one_plan import FAULTS, GRAPH, PLAN, Fault
+from tests.unit.steps.kit.random_graphs import random_graph
+from tests.unit.steps.kit.random_plans import random_plan
+from tests.unit.steps.kit.truth import shown_wrong
+from tests.unit.steps.kit.weakened import without_a_check, without_part_of_a_check
 
 from tierline_steps import verify as verifier
 from tierline_steps.plan import Instance, Plan, Queue, Step
@@ -81,7 +81,7 @@ def test_random_plans_do_all_that_plans_can() -> None:
 
 
 def test_no_fault_is_accepted_that_random_runs_show() -> None:
-    """`python -m tests.unit.steps.faults` does this a hundred thousand times."""
+    """`python -m tests.unit.steps.kit.faults` does this a hundred thousand times."""
     found = judge(seed=0, runs=2000, timings=5)
     kinds = {kind for kind, _, _ in found}
     assert kinds == set(KINDS)

@@ -1,6 +1,6 @@
 """Faults of plans: what the verifier says of them, and what random runs show.
 
-    python -m tests.unit.steps.faults [--runs 100000] [--seed 1] [--timings 20]
+    python -m tests.unit.steps.kit.faults [--runs 100000] [--seed 1] [--timings 20]
 
 Prints a table, by kind of fault: how many the verifier rejected and accepted; of the accepted ones
 how many random runs show to be wrong, which must be none (exit status 1); and of the rejected ones
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from tests.unit.steps.random_graphs import random_graph
-from tests.unit.steps.random_plans import aligned, random_plan
-from tests.unit.steps.truth import shown_wrong
+from tests.unit.steps.kit.random_graphs import random_graph
+from tests.unit.steps.kit.random_plans import aligned, random_plan
+from tests.unit.steps.kit.truth import shown_wrong
 
 from tierline_steps.graph import Graph
 from tierline_steps.plan import ALIGNMENT, Instance, Plan, Queue, Step
