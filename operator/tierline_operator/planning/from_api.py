@@ -107,7 +107,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
         layout=layout,
         compute_s=fold_compute(shapes, times),
         mean_compute_s=_mean_compute_s(spec.realtime.criticality, layers, shapes, scale),
-        longest_layer_s=_longest_layer_s(layers, shapes, scale, again),
+        longest_s=_longest_s(layers, shapes, scale, again),
         workspace_bytes=workspace_bytes,
         workspace_known=profile.spec.workspace_known or spec.memory.workspace_bytes is not None,
         tiers=tuple(tier.value for tier in spec.swap.tiers),
@@ -209,15 +209,15 @@ def _mean_compute_s(
     return fold_compute(shapes, [seconds * scale for seconds in typical])
 
 
-def _longest_layer_s(
+def _longest_s(
     layers: Sequence[Layer], shapes: Sequence[LayerShape], scale: float, again: dict[int, int]
-) -> float:
-    """The longest stretch from a gate to the next in any job that was measured."""
+) -> Sequence[float]:
+    """The longest time of each layer in any job that was measured; a job's own bounds it."""
     longest = [
         max(one.compute_time_s, one.longest_compute_time_s or 0.0) * again.get(one.arena, 1)
         for one in layers
     ]
-    return max(fold_compute(shapes, [seconds * scale for seconds in longest]), default=0.0)
+    return fold_compute(shapes, [seconds * scale for seconds in longest])
 
 
 def capacity_of(

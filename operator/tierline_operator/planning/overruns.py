@@ -27,7 +27,11 @@ _CLOSE: Final = 1.001
 
 def longer(demand: TaskDemand, factor: float) -> TaskDemand:
     """The same task with worst times that are longer by a factor."""
-    return replace(demand, compute_s=tuple(seconds * factor for seconds in demand.compute_s))
+    return replace(
+        demand,
+        compute_s=tuple(seconds * factor for seconds in demand.compute_s),
+        longest_s=tuple(seconds * factor for seconds in demand.longest_s),
+    )
 
 
 def factor_of(

@@ -75,9 +75,9 @@ class TaskDemand:
     they keep others waiting for `first_section_s` at most, and only that. It has no deadline."""
     state_bytes: int = 0
     """What stays in fast memory from step to step, in addition to what one allocates."""
-    longest_layer_s: float = 0.0
-    """The longest time of a layer in any job: others may wait for that where a job yields. It may
-    be more than in `compute_s`, which are parts of the longest job."""
+    longest_s: Sequence[float] = ()
+    """The longest time of each layer in any job. It may be more than in `compute_s`, which are
+    parts of the longest job; without it no layer takes longer than there."""
     wishes: Sequence[Wish] = ()
     """What it asks of some of its layers, which every plan fulfils."""
     held: Held | None = None

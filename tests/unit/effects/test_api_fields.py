@@ -155,7 +155,7 @@ def beside_one_that_yields(objects: Objects) -> str:
         period_s=60.0,
         deadline_s=60.0,
         compute_s=[5 * seconds for seconds in demand.compute_s],
-        longest_layer_s=5 * demand.longest_layer_s,
+        longest_s=[5 * seconds for seconds in demand.longest_s],
     )
     return _answered([demand, other], replace(capacity, fast_bytes=1 << 30))
 

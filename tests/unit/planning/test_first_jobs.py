@@ -104,10 +104,12 @@ def test_a_layer_that_was_slow_in_a_short_job_blocks_as_long() -> None:
     slow = task("slow", 2000, 2000, 200, megabytes=4, layers=4)
     answer = admitted(URGENT, slow, where=YIELDING)
     assert answer.plans[1].layer_s == pytest.approx(0.055)
-    longer = admitted(URGENT, replace(slow, longest_layer_s=0.07), where=YIELDING)
+    longer = admitted(URGENT, replace(slow, longest_s=(0.05, 0.05, 0.07, 0.05)), where=YIELDING)
     assert longer.plans[1].layer_s == pytest.approx(0.075)
     assert response_s(longer) == pytest.approx(response_s(answer) + 0.02, abs=1e-6)
-    assert isinstance(plan([URGENT, replace(slow, longest_layer_s=0.3)], YIELDING), Infeasible)
+    assert isinstance(
+        plan([URGENT, replace(slow, longest_s=(0.05, 0.05, 0.3, 0.05))], YIELDING), Infeasible
+    )
 
 
 @pytest.mark.parametrize("way", list(Scheduling))

@@ -18,6 +18,18 @@ The ring deadlocks, if and only if a layer reads more streamed extents than the 
 the answer is RingTooSmall, never a number (trap T9). `max(compute, bytes / bandwidth)` is *not* a
 bound (trap T2): it forgets the filling of the ring and every local shortage.
 
+Theorem (any job that was seen). c_l of a profile are shares of its longest job. In another job one
+layer may take longer than its share, up to its own longest L_l, and all together no longer than W =
+sum of c_l. The recursion is a longest path: its time is the greatest sum, over chains of copies and
+layers, of what they take, and in each chain the layers take at most min(W, sum of their L_l), which
+is at most s * (sum of their L_l) + (1 - s) * W for any s from 0 to 1. So with F(c) the time of the
+recursion,
+
+    time of any such job <= F(s * L) + (1 - s) * W         for each s,
+
+and the least of them is planned with (`spreads`). Where all layers are steady L = c, and s = 1 is
+the recursion itself. The same holds for restarts, since no layer runs twice (restart.py).
+
 One-extent-blocked variant (P3): `start_delay_s` starts every copy chain that much later, for a link
 that may be busy with an extent of something else at dispatch: with as many as it serves at a time,
 for none of them can be called back. A fully resident job is not delayed.
@@ -59,6 +71,8 @@ from dataclasses import dataclass, replace
 from tierline_api.layout import ArenaLayout
 
 NEVER = float("inf")
+SHARES = (1.0, 0.5, 0.0)
+"""Of each layer's longest time, for which a bound is computed; any from 0 to 1 gives one."""
 
 
 class RingTooSmall(ValueError):  # noqa: N818 - the contract's name: an answer, not a fault
@@ -135,8 +149,13 @@ class Pipeline:
         kept: frozenset[int] = frozenset(),
         streamed: frozenset[int] = frozenset(),
         in_turn: bool = False,
+        longest_s: Sequence[float] = (),
+        gate_s: float = 0.0,
     ) -> None:
-        """`passes`: how often a release runs each arena; those that are not named once.
+        """`longest_s`: the longest time of each layer in any job; without it, or where it is less,
+        no layer takes longer than its `compute_s`. Both have `gate_s` in them, which each takes.
+
+        `passes`: how often a release runs each arena; those that are not named once.
 
         `in_turn`: one engine copies for all links, in the order of the stream.
 
@@ -165,6 +184,12 @@ class Pipeline:
             for arena, seconds in zip(layout.layer_arena, self.compute_s, strict=False)
         )
         """What its layers take in a release."""
+        self.longest_s = self.compute_s
+        if layout.layer_count and longest_s:
+            pairs = zip(longest_s, self.compute_s, strict=True)
+            self.longest_s = tuple(max(longest, share) for longest, share in pairs)
+        self.spreads = self._spreads(gate_s)
+        """Layer times, and what is added to the recursion's time of them: each is a bound."""
         self.link_of_extent = (0,) * len(link_of_extent) if in_turn else tuple(link_of_extent)
         """Copies of equal numbers wait for each other."""
         self.link_count = min(1, len(links)) if in_turn else len(links)
@@ -195,25 +220,57 @@ class Pipeline:
             self.new_extents.append(range(reached, last + 1))
             reached = max(reached, last + 1)
 
+    def _spreads(self, gate_s: float) -> list[tuple[tuple[float, ...], float]]:
+        if sum(self.longest_s) <= sum(self.compute_s) * (1 + 1e-9):
+            return [(self.compute_s, 0.0)]
+        layers = self.layout.layer_count
+        runs = layers + sum(self._again[arena] for arena in self.layout.layer_arena)
+        work_s = max(0.0, self.release_compute_s - runs * gate_s)
+        return [
+            (
+                tuple(gate_s + share * max(0.0, seconds - gate_s) for seconds in self.longest_s),
+                (1 - share) * work_s,
+            )
+            for share in SHARES
+        ]
+
     def total_s(self, resident: Set[int], ring_extents: int) -> float:
         """Time of a release in seconds, or infinity where the ring deadlocks."""
         try:
-            return self._run(resident, ring_extents, None)[0]
+            return self._least(resident, ring_extents, 0)[0]
         except RingTooSmall:
             return NEVER
 
     def call_s(self, resident: Set[int], ring_extents: int) -> float:
         """Time of the longest job of a release, that is of one arena. Raises RingTooSmall."""
-        return self._run(resident, ring_extents, None)[2]
+        return self._least(resident, ring_extents, 2)[0]
+
+    def layers_s(self, resident: Set[int], ring_extents: int) -> tuple[float, ...]:
+        """The layer times with which a release has the time of `total_s`. Raises RingTooSmall."""
+        return self._least(resident, ring_extents, 0)[1]
+
+    def _least(
+        self, resident: Set[int], ring_extents: int, figure: int
+    ) -> tuple[float, tuple[float, ...]]:
+        if len(self.spreads) == 1:
+            return self._run(resident, ring_extents, None, self.compute_s)[figure], self.compute_s
+        return min(
+            (self._run(resident, ring_extents, None, times)[figure] + more_s, times)
+            for times, more_s in self.spreads
+        )
 
     def job(self, resident: Set[int], ring_extents: int) -> JobTime:
         """Job time with its stalls and the start of each layer. Raises RingTooSmall."""
         starts: list[float] = []
-        total, stall, _ = self._run(resident, ring_extents, starts)
+        total, stall, _ = self._run(resident, ring_extents, starts, self.compute_s)
         return JobTime(total, stall, tuple(starts))
 
     def _run(
-        self, resident: Set[int], ring_extents: int, starts: list[float] | None
+        self,
+        resident: Set[int],
+        ring_extents: int,
+        starts: list[float] | None,
+        compute_s: tuple[float, ...],
     ) -> tuple[float, float, float]:
         layout = self.layout
         copy_s, late_s, last_layer = self.copy_s, self.late_s, layout.last_layer
@@ -221,14 +278,14 @@ class Pipeline:
         pinned = layout.pinned_extents
         held = resident if resident >= pinned else {*resident, *pinned}
         if not layout.layer_count:
-            seconds = sum(self.compute_s)
+            seconds = sum(compute_s)
             return seconds, 0.0, seconds
         end = stall = ready = begun = longest = 0.0
         again = 0
         ends: list[float] = []
         stream: list[int] = []
         clock = [0.0] * self.link_count
-        for layer, compute in enumerate(self.compute_s):
+        for layer, compute in enumerate(compute_s):
             if self.arena_starts[layer]:
                 longest = max(longest, end - begun)
                 end += again * (end - begun)

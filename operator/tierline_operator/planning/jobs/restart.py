@@ -18,6 +18,9 @@ a job preempted m times takes no longer than T_first + m * penalty, and one pree
 kind does cost that much. On one link the maximum is found at r = first (docs/design/theory.md, P5);
 over several links a restart can get ahead of the undisturbed job on one of them, hence every r.
 
+Layers may take their time in other shares than planned: with the layer times by which the job's
+own bound was found (`Pipeline.layers_s`) both sums grow by the same, since no layer runs twice.
+
 All restarts are computed at once: the recursion of pipeline.py with a vector in place of each
 number, one entry per restart. Every restart may find a link busy (P3), as every dispatch may.
 
@@ -28,7 +31,7 @@ nothing is charged for them here, the planner counts their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +43,7 @@ Floats = npt.NDArray[np.float64]
 
 def restart_penalty_s(pipeline: Pipeline, resident: Set[int], ring_extents: int) -> float:
     """Seconds that one preemption may add to a job. Raises RingTooSmall."""
-    layout = pipeline.layout
+    layout, layers_s = pipeline.layout, pipeline.layers_s(resident, ring_extents)
     held = resident | layout.pinned_extents
     worst = 0.0
     for arena in range(layout.arena_count):
@@ -52,12 +55,15 @@ def restart_penalty_s(pipeline: Pipeline, resident: Set[int], ring_extents: int)
         ]
         if streamed:
             spans = range(layers[0], layers[-1] + 1)
-            worst = max(worst, _of_arena(pipeline, spans, streamed, resident, ring_extents))
+            worst = max(
+                worst, _of_arena(pipeline, layers_s, spans, streamed, resident, ring_extents)
+            )
     return worst
 
 
 def _of_arena(
     pipeline: Pipeline,
+    layers_s: Sequence[float],
     layers: range,
     streamed: list[int],
     resident: Set[int],
@@ -87,7 +93,7 @@ def _of_arena(
             at += 1
         started = slice(0, layer + 1)
         starts[layer, started] = np.maximum(end[started], ready[started])
-        end[started] = starts[layer, started] + pipeline.compute_s[base + layer]
+        end[started] = starts[layer, started] + layers_s[base + layer]
         ends[layer, started] = end[started]
     penalties: Floats = end[:, None] - end[None, :] + starts
     return float(np.max(np.tril(penalties)))

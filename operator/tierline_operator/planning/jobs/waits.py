@@ -8,7 +8,7 @@ what the next layer reads before it stands there.
 Theorem. It stands no later than a job that goes on at l with an empty ring, at the worst l: after
 
     y(l)          after the start delay of P3 and the copies of what l reads,
-    e = y(l) + c_l
+    e = y(l) + L_l        with the longest time of that layer in any job
     y(l+1)        after the copies of what l+1 reads besides; those without a slot begin at e,
     max(e, y(l+1))
 
@@ -37,7 +37,7 @@ def yields_within_s(pipeline: Pipeline, resident: Set[int], ring_extents: int) -
     ends = zip(layout.first_extent, layout.last_extent, strict=True)
     reads = [[e for e in range(first, last + 1) if e not in held] for first, last in ends]
     longest_s = 0.0
-    for layer, compute_s in enumerate(pipeline.compute_s if reads else ()):
+    for layer, compute_s in enumerate(pipeline.longest_s if reads else ()):
         follows = layer + 1 < len(reads)
         own, more = reads[layer], reads[layer + 1] if follows else []
         clock = [pipeline.start_delay_s] * pipeline.link_count

@@ -93,16 +93,20 @@ class Task:
         """How much later its stream may begin after another task's copy that comes from elsewhere:
         of a stream that it displaces, or of one extent for that task's next job."""
 
-        def pipeline(times: Sequence[float]) -> Pipeline:
-            scaled = [seconds * device.margins.compute + device.gate_s for seconds in times]
+        def scaled(times: Sequence[float]) -> list[float]:
+            return [seconds * device.margins.compute + device.gate_s for seconds in times]
+
+        def pipeline(times: Sequence[float], longest: Sequence[float] = ()) -> Pipeline:
             return Pipeline(
-                *(demand.layout, scaled, link_of, links, busy_s, demand.calls),
+                *(demand.layout, scaled(times), link_of, links, busy_s, demand.calls),
+                longest_s=scaled(longest),
+                gate_s=device.gate_s,
                 kept=demand.kept,
                 streamed=demand.streamed,
                 in_turn=device.in_turn,
             )
 
-        self.worst = pipeline(demand.compute_s)
+        self.worst = pipeline(demand.compute_s, demand.longest_s)
         mean = demand.mean_compute_s if demand.criticality is Criticality.SOFT else None
         self.mean = None if mean is None else pipeline(mean)
         self.compute_s = self.worst.release_compute_s + self.calls * self.dispatch_s
@@ -114,8 +118,8 @@ class Task:
         self.parked_extents = 0 if in_own else -(-self._activation_bytes() // size)
         """What the task holds besides its plan while it is preempted; nothing where its workspace
         is its own all the time."""
-        longest_s = demand.longest_layer_s * device.margins.compute + device.gate_s
-        self.layer_ns = cost_ns(max([longest_s, *self.worst.compute_s]) + self.dispatch_s)
+        longest_s = max([*self.worst.compute_s, *self.worst.longest_s], default=device.gate_s)
+        self.layer_ns = cost_ns(longest_s + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate, without waits for data."""
         self.yields_while_waiting = device.yields_while_waiting
         # Without layers nothing is known of them but what the plan was made with.

@@ -84,6 +84,66 @@ def test_the_recursion_is_the_least_solution_of_its_constraints(arenas: int) -> 
     assert 0 < deadlocks < 300
 
 
+def other_shares(
+    rng: np.random.Generator, compute: list[float], longest: list[float]
+) -> list[float]:
+    """Layer times of another job: none above its longest, in all no more than before."""
+    left, times = sum(compute), [0.0] * len(compute)
+    for layer in rng.permutation(len(compute)):
+        most = min(longest[layer], left)
+        times[layer] = most * float(rng.choice([1.0, 1.0, rng.random(), 0.0]))
+        left -= times[layer]
+    return times
+
+
+@pytest.mark.parametrize("arenas", [1, 2])
+def test_no_job_that_was_seen_takes_longer_however_its_layers_share_its_time(arenas: int) -> None:
+    rng = np.random.default_rng(10 + arenas)
+    longer = tight = 0
+    for _ in range(300):
+        layout = random_layout(rng, arenas=arenas)
+        compute = [rng.random() for _ in range(layout.layer_count)]
+        longest = [one * float(rng.choice([1.0, 1.5, 4.0])) for one in compute]
+        links = [LinkRate(float(rng.choice([50.0, 100.0, 400.0])), 0.05)]
+        link_of = [0] * layout.extent_count
+        resident = {x for x in range(layout.extent_count) if rng.random() < 0.3}
+        ring = layout.largest_span() + int(rng.integers(4))
+        gate_s = float(rng.choice([0.0, 0.2]))
+
+        def pipeline(times: list[float], most: list[float] | None = None) -> Pipeline:
+            gated = [one + gate_s for one in times]  # noqa: B023 - called at once
+            others = [] if most is None else [one + gate_s for one in most]  # noqa: B023
+            return Pipeline(
+                *(layout, gated, link_of, links, 0.3),  # noqa: B023
+                longest_s=others,
+                gate_s=gate_s,  # noqa: B023
+            )
+
+        bound = pipeline(compute, longest)
+        planned = bound.total_s(resident, ring)
+        assert planned >= pipeline(compute).total_s(resident, ring) - 1e-9
+        worst = 0.0
+        for _ in range(30):
+            seen = pipeline(other_shares(rng, compute, longest))
+            worst = max(worst, seen.total_s(resident, ring))
+            assert seen.call_s(resident, ring) <= bound.call_s(resident, ring) + 1e-9
+        assert worst <= planned + 1e-9
+        longer += worst > pipeline(compute).total_s(resident, ring) + 1e-9
+        tight += worst > 0.9 * planned
+    assert longer > 30, "the shares of the longest job alone are no bound"
+    assert tight > 100
+
+
+def test_where_layers_are_steady_or_resident_nothing_is_added() -> None:
+    layout = layout_of([100] * 4)
+    steady = Pipeline(layout, [1.0] * 4, [0] * 4, [UNIT], longest_s=[1.0] * 4)
+    assert steady.total_s(set(), 2) == 5.0
+    unsteady = Pipeline(layout, [1.0] * 4, [0] * 4, [UNIT], longest_s=[1.0, 1.0, 1.0, 4.0])
+    assert unsteady.total_s({0, 1, 2, 3}, 2) == 4.0
+    assert unsteady.total_s(set(), 2) == pytest.approx(8.0, abs=0.5)
+    assert unsteady.total_s(set(), 2) >= 8.0  # the last extent is there at 4, its layer takes 4
+
+
 def test_a_job_of_resident_weights_takes_its_compute_time() -> None:
     layout = layout_of([150, 250])
     everything = set(range(layout.extent_count))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -77,7 +77,36 @@ def own_time_s(seen: Seen, moments: list[float], each_s: float) -> float:
     """What the victim took, less what others ran before its end."""
     (victim_s,) = seen.responses_s[0]
     ends = [at + times[0] for at, times in zip(moments, seen.responses_s[1:], strict=True)]
-    return victim_s - each_s * sum(end < victim_s for end in ends)
+    return victim_s - each_s * sum(end <= victim_s + 1e-12 for end in ends)
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_no_preempted_job_takes_longer_however_its_layers_share_its_time(links: int) -> None:
+    rng = np.random.default_rng(20 + links)
+    preempted = 0
+    for _ in range(60):
+        case = random_case(rng, links)
+        longest = [one * float(rng.choice([1.0, 3.0])) for one in case.compute_s]
+        busy = max(link.copy_s(100) for link in case.links)
+        pipeline = Pipeline(
+            *(case.layout, case.compute_s, case.link_of_extent, case.links, busy),
+            longest_s=longest,
+        )
+        alone = pipeline.total_s(case.resident, case.ring_extents)
+        penalty = restart_penalty_s(pipeline, case.resident, case.ring_extents)
+        for _ in range(6):
+            left, times = sum(case.compute_s), [0.0] * len(longest)
+            for layer in rng.permutation(len(longest)):
+                times[layer] = min(longest[layer], left) * float(rng.choice([1.0, rng.random()]))
+                left -= times[layer]
+            other = replace(case, compute_s=tuple(times))
+            moments = sorted(float(x) for x in rng.random(int(rng.integers(1, 4))) * alone)
+            each_s = float(rng.choice([1e-6, 0.5, 4.0]))
+            seen = other.interrupted(moments, each_s)
+            preempted += seen.preemptions
+            spent = own_time_s(seen, moments, each_s)
+            assert spent <= alone + penalty * seen.preemptions + 1e-9
+    assert preempted > 100
 
 
 @pytest.mark.parametrize("links", [1, 2])
