@@ -17,7 +17,7 @@ from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.incremental import Standing, admit, settle
-from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline, job_time
+from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
     DeviceCapacity,
@@ -64,16 +64,9 @@ def test_what_does_not_fit_streams_within_the_limit() -> None:
     ring = max(p.ring_extents for p in answer.plans) * MB
     assert resident + ring + 3 * MB == answer.fast_bytes_used <= on.fast_bytes
     for demand, got in zip(tasks, answer.plans, strict=True):
-        time = job_time(
-            demand.layout,
-            demand.compute_s,
-            set(got.resident_extents),
-            got.ring_extents,
-            link_of_extent=[0] * 10,
-            links=[LINK],
-            start_delay_s=LINK.copy_s(MB),
-        )
-        assert got.job_time_s == pytest.approx(time.total_s)
+        pipeline = Pipeline(demand.layout, demand.compute_s, [0] * 10, [LINK], LINK.copy_s(MB))
+        time_s = pipeline.total_s(set(got.resident_extents), got.ring_extents)
+        assert got.job_time_s == pytest.approx(time_s)
         assert got.response_s is not None
         assert got.job_time_s <= got.response_s <= demand.deadline_s
         assert got.streamed_bytes == (10 - len(got.resident_extents)) * MB
