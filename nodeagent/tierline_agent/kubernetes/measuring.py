@@ -27,12 +27,12 @@ from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes import judging
 from tierline_agent.kubernetes.description import MEASURED, PROFILE
 from tierline_agent.kubernetes.folders import PodFolders
-from tierline_agent.kubernetes.grants import Grant, Standing
+from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.judging import Subject
 from tierline_api.objects.memnode import Device
 from tierline_api.objects.memprofile import MAX_LAYERS
 from tierline_api.objects.observed import PROFILE_LINE
-from tierline_api.objects.optin import NODE_LABEL
+from tierline_api.objects.optin import NODE_LABEL, Standing
 from tierline_kube.client import Kube
 from tierline_kube.errors import Conflict, KubeError
 from tierline_kube.resource import MEMPROFILE, Json

@@ -29,7 +29,8 @@ from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes.description import Version, describe, device_id
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
-from tierline_agent.kubernetes.grants import Grant, NotGranted, Standing
+from tierline_agent.kubernetes.grants import Grant, NotGranted
+from tierline_api.objects.optin import Standing
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
@@ -41,10 +41,10 @@ def refused(tasks: list[TaskDemand], on: DeviceCapacity) -> Infeasible:
     return answer
 
 
-def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> Standing | Infeasible:
+def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> ProvenSet | Infeasible:
     """The last one in addition to the others, with their plans."""
     before = settle(tasks[:-1], on)
-    assert isinstance(before, Standing)
+    assert isinstance(before, ProvenSet)
     return admit(before, tasks[-1])
 
 
@@ -304,7 +304,7 @@ class TestRefusals:
         held = admitted(tasks, enough)
         assert (held.workspace_bytes, held.fast_bytes_used) == (7 * MB, 27 * MB)
         grown = one_more(tasks, enough)
-        assert isinstance(grown, Standing)
+        assert isinstance(grown, ProvenSet)
         assert grown.fast_bytes_used == enough.fast_bytes
         assert isinstance(one_more(tasks, device(26, workspaces_overlay=False)), Infeasible)
 
