@@ -117,31 +117,33 @@ def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
         NotGranted: nothing, or not by the operator.
     """
     metadata = claim["metadata"]
-    who = f"claim {metadata['namespace']}/{metadata['name']}"
+    named = f"claim {metadata['namespace']}/{metadata['name']}"
     results = [result for result in _results(claim) if result["pool"] == node]
     if not results:
-        raise NotGranted(f"{who} has no device of {DRIVER} on node {node}")
+        raise NotGranted(f"{named} has no device of {DRIVER} on node {node}")
     notes = metadata.get("annotations") or {}
     task = (metadata.get("labels") or {}).get(TASK, "")
     if not task or STANDING not in notes or TERMS not in notes:
         raise NotGranted(
-            f"{who} was not allocated by Tierline's operator; do not write claims for {DRIVER} "
+            f"{named} was not allocated by Tierline's operator; do not write claims for {DRIVER} "
             f"yourself: annotate the pod with {TASK}: NAME of a MemTask, and leave out its claim"
         )
     devices = {result["device"] for result in results}
     if len(devices) > 1:
-        raise NotGranted(f"{who} has several devices ({', '.join(sorted(devices))}); one is enough")
+        raise NotGranted(
+            f"{named} has several devices ({', '.join(sorted(devices))}); one is enough"
+        )
     try:
         plan = Plan.from_api(json.loads(notes[PLAN])) if PLAN in notes else None
         standing = _GRANTED[notes[STANDING]]
         terms = Terms.from_api(json.loads(notes[TERMS]))
     except (ValidationError, ValueError, KeyError) as error:
         raise NotGranted(
-            f"{who} has notes that this agent cannot read ({error}); "
+            f"{named} has notes that this agent cannot read ({error}); "
             "are operator and agent of one release?"
         ) from error
     if standing in _PLANNED and plan is None:
-        raise NotGranted(f"{who} is {standing} and has no plan yet; the operator writes it soon")
+        raise NotGranted(f"{named} is {standing} and has no plan yet; the operator writes it soon")
     return Grant(
         namespace=metadata["namespace"],
         claim=metadata["name"],

@@ -151,7 +151,7 @@ class Measuring:
 
     async def _news(self, grant: Grant, device: Device, pod: _Pod) -> Json | None:
         """The profile that a pod has written since the last look. Raises as `_look_at`."""
-        who = f"the pod of claim {grant.namespace}/{grant.claim}"
+        named = f"the pod of claim {grant.namespace}/{grant.claim}"
         read = _read(self._folders.path(grant.uid) / MEASURED / PROFILE, pod.stamp)
         if read is None:
             return None
@@ -167,9 +167,9 @@ class Measuring:
             found = None if line is None else await _judged(line, subject)
         except Unusable as error:
             pod.stamp = stamp
-            raise Unusable(f"{who} wrote a profile that cannot be used: {error}") from error
+            raise Unusable(f"{named} wrote a profile that cannot be used: {error}") from error
         except NotJudged as error:
-            raise NotJudged(f"{who} wrote a profile that cannot be judged: {error}") from error
+            raise NotJudged(f"{named} wrote a profile that cannot be judged: {error}") from error
         pod.stamp = stamp
         if found is not None:  # a policy holds it against the node of the agent's token
             found["metadata"]["annotations"] = {NODE_LABEL: grant.pool}

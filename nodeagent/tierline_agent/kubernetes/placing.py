@@ -196,9 +196,9 @@ class Placing:
         """Which pods still have memory by an earlier plan, as the end of a sentence."""
         if not self._behind:
             return ""
-        who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
+        tasks = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
         return (
-            f"; pods of {who} have memory by an earlier plan until they start again: restart them"
+            f"; pods of {tasks} have memory by an earlier plan until they start again: restart them"
         )
 
     async def _unregister(self, uid: str, registered: Registered) -> None:

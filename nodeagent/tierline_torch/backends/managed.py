@@ -176,7 +176,7 @@ class Manager:
         return result
 
     def pause(self) -> None:
-        """Give the lease back, if it was had for long, and wait for it again.
+        """Give the lease back and wait for it again, if the job has held it for `FIRST_GATE_NS`.
 
         A job that has no arena has no flag word by which it could be asked.
         """
