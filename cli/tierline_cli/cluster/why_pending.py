@@ -85,7 +85,7 @@ class Stuck:
 
 
 @dataclass(frozen=True)
-class Standing:
+class NotRunning:
     """A task that is admitted, and does not run."""
 
     namespace: str
@@ -131,20 +131,20 @@ def command(
         for where, pod in pods
         if pod.gated and (where, pod.task) not in known
     ]
-    standing = [_standing(task, pods, events) for task in tasks if task.stands]
+    not_running = [_not_running(task, pods, events) for task in tasks if task.stands]
     if output == "json":
-        found = {"waiting": waiting, "not_running": standing, "pods_without_task": orphans}
+        found = {"waiting": waiting, "not_running": not_running, "pods_without_task": orphans}
         print_json(found)
         return
     for one in waiting:
         _show(one)
     for orphan in orphans:
         _show_orphan(orphan)
-    for one_more in standing:
-        _show_standing(one_more)
-    if standing:
-        click.echo(f"admitted, but not running: {len(standing)}")
-    if not waiting and not orphans and not standing:
+    for one_more in not_running:
+        _show_not_running(one_more)
+    if not_running:
+        click.echo(f"admitted, but not running: {len(not_running)}")
+    if not waiting and not orphans and not not_running:
         _show_none(cluster, tasks, name)
 
 
@@ -205,9 +205,9 @@ def _waiting(task: TaskView, pods: list[tuple[str, PodView]]) -> Waiting:
     )
 
 
-def _standing(
+def _not_running(
     task: TaskView, pods: list[tuple[str, PodView]], events: Sequence[EventView]
-) -> Standing:
+) -> NotRunning:
     mine = [
         p for where, p in pods if where == task.namespace and p.task == task.name and not p.over
     ]
@@ -223,7 +223,7 @@ def _standing(
         for event in events
         if event.namespace == task.namespace and any(event.is_of(maker) for maker in makers)
     ]
-    return Standing(
+    return NotRunning(
         namespace=task.namespace,
         task=task.name,
         node=task.node,
@@ -247,7 +247,7 @@ def _show_orphan(orphan: Orphan) -> None:
     click.echo("  what helps: create it, or correct the pod's annotations tierline.io/…")
 
 
-def _show_standing(one: Standing) -> None:
+def _show_not_running(one: NotRunning) -> None:
     where = f" on {one.node}" if one.node else ""
     click.echo(f"MemTask {one.namespace}/{one.task}: admitted{where}, but not running")
     if one.message:
