@@ -242,8 +242,6 @@ class Pipeline:
     def _least(
         self, resident: Set[int], ring_extents: int, figure: int
     ) -> tuple[float, tuple[float, ...]]:
-        if len(self.spreads) == 1:
-            return self._run(resident, ring_extents, self.compute_s)[figure], self.compute_s
         return min(
             (self._run(resident, ring_extents, times)[figure] + more_s, times)
             for times, more_s in self.spreads

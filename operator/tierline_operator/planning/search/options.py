@@ -118,7 +118,7 @@ class Task:
         self.parked_extents = 0 if in_own else -(-self._activation_bytes() // size)
         """What the task holds besides its plan while it is preempted; nothing where its workspace
         is its own all the time."""
-        longest_s = max([*self.worst.compute_s, *self.worst.longest_s], default=device.gate_s)
+        longest_s = max(self.worst.longest_s, default=device.gate_s)
         self.layer_ns = cost_ns(longest_s + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate, without waits for data."""
         self.yields_while_waiting = device.yields_while_waiting
