@@ -1,7 +1,8 @@
 """Two tasks, and dram for one of them: real programs, by real rates, read from real tiers.
 
 What the rule gains is what the slow tier costs in addition to computing. On a busy machine
-computing is measured longer, and there may be nothing to gain: then it is measured again.
+computing is measured longer, and there may be nothing to gain; or a job takes longer than planned,
+and what is proven is not proven of it. Then all is measured again, and planned with more.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ spec:
 _WEIGHTS_BYTES = 12 * 4 * 1024 * 1025
 _EXTENT_BYTES = 256 << 10
 _LIMIT_S = 2.0
-_MEASURED = 5
-"""Times at most, until there is something to gain."""
+_MARGINS = (None, 4.0, 8.0, 8.0, 8.0)
+"""Until there is something to gain, and no job takes longer than planned.
+
+Both deadlines grow with the margin, and with 8 they are still within the period.
+"""
 
 
 def _in_order(tasks: list[TaskDemand], device: DeviceCapacity) -> Infeasible | tuple[object, ...]:
@@ -75,8 +79,8 @@ def _due(task: MemTask, deadline_s: float) -> MemTask:
 
 
 @pytest.fixture
-def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], LocalRun]:
-    """Makes runs whose dram has room for one task, and whose first task can wait."""
+def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], LocalRun]:
+    """Makes runs whose dram has room for one task, and whose first task can wait, by the margin."""
     tasks = tmp_path / "tasks.yaml"
     named = (("patient", "6s", 1), ("urgent", "2s", 2))
     tasks.write_text(
@@ -89,23 +93,26 @@ def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Loc
         return [replace(one, size_bytes=room.get(one.name, one.size_bytes)) for one in tiers]
 
     monkeypatch.setattr(local_run, "tiers_for", small_dram)
-    options = RunOptions(8 << 20, {}, _EXTENT_BYTES, None, 4, None)
-    return lambda: LocalRun(load_manifests([str(tasks)]), options)
+
+    def new(margin: float | None) -> LocalRun:
+        options = RunOptions(8 << 20, {}, _EXTENT_BYTES, None, 4, margin)
+        return LocalRun(load_manifests([str(tasks)]), options)
+
+    return new
 
 
 @pytest.mark.alone
 def test_a_scarce_tier_keeps_deadlines_that_filling_in_order_cannot(
-    new_run: Callable[[], LocalRun], monkeypatch: pytest.MonkeyPatch
+    new_run: Callable[[float | None], LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    for _ in range(_MEASURED):
-        with new_run() as run:
+    for margin in _MARGINS:
+        with new_run(margin) as run:
             least_s, in_order_s, node = _measured(run, monkeypatch)
-            seen.append((least_s, in_order_s))
-            if in_order_s > 1.1 * least_s:
-                _keeps(run, monkeypatch, node, least_s, in_order_s)
+            seen.append((margin, least_s, in_order_s))
+            if in_order_s > 1.1 * least_s and _keeps(run, monkeypatch, node, least_s, in_order_s):
                 return
-    pytest.fail(f"the rule gained nothing: least deadlines with and without it {seen}")
+    pytest.fail(f"nothing gained, or over-runs: least deadlines with and without the rule {seen}")
 
 
 def _measured(run: LocalRun, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float, MemNode]:
@@ -126,8 +133,11 @@ def _keeps(
     node: MemNode,
     least_s: float,
     least_in_order_s: float,
-) -> None:
-    """A deadline between them is refused without the rule, and kept with it."""
+) -> bool:
+    """A deadline between them is refused without the rule, and kept with it.
+
+    False: jobs took longer than planned. Outputs are right all the same.
+    """
     patient, urgent = run.tasks
     run.tasks = (patient, _due(urgent, (least_s * least_in_order_s) ** 0.5))
 
@@ -144,9 +154,14 @@ def _keeps(
         pass
     snapshot = run.finish()
     run.compare(lambda *_: None, print)
-    for report in run.reports(snapshot):
+    reports = list(run.reports(snapshot))
+    for report in reports:
         print(report.task.name, least_s, least_in_order_s, report.times)
-        assert report.result.misses == 0
         assert report.times.jobs >= 2
-        assert report.times.worst_s <= report.times.planned_s
         assert report.outputs.verdict.value == "identical"
+    if any(report.times.overruns for report in reports):
+        return False
+    for report in reports:
+        assert report.result.misses == 0
+        assert report.times.worst_s <= report.times.planned_s
+    return True
