@@ -67,7 +67,7 @@ docs: $(STAMP) ## build the documents into one site, build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
 	@echo build/site/index.html
 
-verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors of the C, documents
+verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors of the C, circles, documents
 	tests/packages.sh clang-format clang-tidy
 	$(BIN)/python -m tierline_api.crdgen --check crds
 	$(BIN)/python -m tierline_api.crdgen --check charts/tierline/files/crds
@@ -85,6 +85,7 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
 	$(BIN)/python docs/site/options.py --check
 	$(BIN)/python -m tests.floors
+	$(BIN)/python -m tests.circles
 	$(BIN)/python -m tests.folders
 	nodeagent/native/lint.sh $(BIN)
 

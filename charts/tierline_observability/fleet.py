@@ -1,4 +1,4 @@
-"""The dashboard of everything: who is up, who waits and why, how much is promised."""
+"""The dashboard of everything: what is up, which tasks wait and why, how much is promised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tierline_observability.queries import RATE, quantile
 FLEET = Dashboard(
     "fleet",
     "Tierline / Fleet",
-    "Is everything up, who waits and why, how much is promised?",
+    "Is everything up, which tasks wait and why, how much is promised?",
     (),
     (
         (

@@ -95,17 +95,6 @@ class ArenaLayout:
         starts = (*self.arena_first_extent, self.extent_count)
         return range(starts[arena], starts[arena + 1])
 
-    def largest_span(self, arena: int | None = None) -> int:
-        """Most extents that a single layer reads (of one arena, or of all); 0 without layers."""
-        spans = (
-            last - first + 1
-            for first, last, owner in zip(
-                self.first_extent, self.last_extent, self.layer_arena, strict=True
-            )
-            if arena is None or owner == arena
-        )
-        return max(spans, default=0)
-
 
 _ANY = -1
 """In place of an arena: of whichever comes next."""

@@ -255,7 +255,7 @@ class Kube:
             self._count(method, "error")
             raise Unreachable(f"{asked} got no answer: {error!r}") from error
         except config.ConfigException as error:  # while a token is renewed
-            raise Unreachable(f"{asked}: cannot say who asks: {error}") from error
+            raise Unreachable(f"{asked}: cannot read credentials: {error}") from error
 
 
 def _by_proxy(address: str) -> bool:

@@ -26,9 +26,9 @@ class Reporter:
 def event(
     reporter: Reporter, regarding: Json, reason: str, note: str, at_ns: int, *, normal: bool
 ) -> Json:
-    """What happened at `at_ns` (since 1970) to the object that `regarding` names; else a warning.
+    """The body of an Event about the object that `regarding` names, at `at_ns` since 1970.
 
-    `Resource.reference` makes such names.
+    Its type is Warning unless `normal`. `Resource.reference` makes such names.
     """
     stem = regarding["name"][:_LONGEST_STEM].rstrip("-.")
     at = datetime.fromtimestamp(at_ns / 1e9, UTC)

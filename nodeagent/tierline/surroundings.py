@@ -2,7 +2,7 @@
 
 import os
 
-from tierline_torch.serving import serves
+from tierline_torch.loading import serves
 
 
 def managed() -> bool:

@@ -30,7 +30,8 @@ from tierline_agent.devices.base import Device, Identity
 from tierline_agent.devices.opening import open_devices, watch_errors
 from tierline_agent.devices.preparation import Prepared
 from tierline_agent.kubernetes.folders import Descriptions
-from tierline_agent.kubernetes.thread import KubernetesThread, object_at_first
+from tierline_agent.kubernetes.readiness import object_at_first
+from tierline_agent.kubernetes.thread import KubernetesThread
 from tierline_agent.lifecycle.device_loss import Losses
 from tierline_agent.lifecycle.handover import sole_agent
 from tierline_agent.links.link import Link

@@ -9,7 +9,6 @@ from tierline_client.afterwards import GiveBack, afterwards, enter_of, exit_of
 from tierline_client.client import (
     Client,
     Device,
-    JobStats,
     LayerProfile,
     NoticeKind,
     Statistics,
@@ -25,7 +24,6 @@ __all__ = [
     "Device",
     "ErrorCode",
     "GiveBack",
-    "JobStats",
     "LayerProfile",
     "NoticeKind",
     "Statistics",

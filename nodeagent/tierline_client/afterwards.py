@@ -1,4 +1,4 @@
-"""Calls a function and then, whatever came of it, what gives back what was taken.
+"""Calls a function and then, however it ended, the functions that release what it took.
 
 A `finally` does not do: Python runs signal handlers, asynchronous exceptions and tracers between
 any two of its instructions, also before the first one of a `finally` and of an `__exit__`. The

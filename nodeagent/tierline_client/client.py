@@ -71,15 +71,6 @@ class LayerProfile:
 
 
 @dataclass(frozen=True)
-class JobStats:
-    """Figures of the job in progress, or of the last one."""
-
-    stall_ns: int
-    fetched_bytes: int
-    streamed_extents: int
-
-
-@dataclass(frozen=True)
 class Statistics:
     """The agent's counters of this task."""
 
@@ -326,12 +317,6 @@ class Client:
         Without it, what the job has passed is read slowly. On a GPU launches rewind by themselves.
         """
         self._check(self._library.tierline_rewind(self._handle))
-
-    def job_stats(self) -> JobStats:
-        """Return the figures of the job in progress, or of the last one."""
-        raw = library.Stats()
-        self._check(self._library.tierline_get_job_stats(self._handle, ctypes.byref(raw)))
-        return JobStats(raw.stall_ns, raw.fetched_bytes, raw.streamed_extents)
 
     def layer_begin(self, arena: int, layer: int) -> None:
         """Wait until the layer's extents can be read.

@@ -73,12 +73,6 @@ class Profile(ctypes.Structure):
     )
 
 
-class Stats(ctypes.Structure):
-    """`tierline_job_stats`."""
-
-    _fields_ = (("stall_ns", _u64), ("fetched_bytes", _u64), ("streamed_extents", _u64))
-
-
 class Counters(ctypes.Structure):
     """`tierline_statistics`."""
 
@@ -116,7 +110,6 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "job_begin": (ctypes.c_int, (_pointer, _u32, _u32, _u64, _u64, ctypes.POINTER(_u64))),
     "job_end": (ctypes.c_int, (_pointer, _u64, _u64)),
     "rewind": (ctypes.c_int, (_pointer,)),
-    "get_job_stats": (ctypes.c_int, (_pointer, ctypes.POINTER(Stats))),
     "layer_begin": (ctypes.c_int, (_pointer, _u32, _u32)),
     "layer_end": (ctypes.c_int, (_pointer, _u32, _u32)),
     "output": (ctypes.c_int, (_pointer, _u64, ctypes.c_char_p, ctypes.c_char_p)),

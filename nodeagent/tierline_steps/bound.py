@@ -12,8 +12,8 @@ T0, and moved[x] whether a copy of x to the host is over by then and one from th
 Then, whatever the order, the number of re-executions, the addresses and the waits,
 1. before is 1 for q and all that q needs, 0 for all that need q; before + after >= 1 for all, and
    = 1 for what is not repeatable;
-2. who runs before has its operands by then: before[o] <= before[writer of x] for each x it reads;
-3. who runs after finds its operands: after[o] <= after[writer of x] + kept[x] + moved[x]. For the
+2. what runs before has its operands by then: before[o] <= before[writer of x] for each x it reads;
+3. what runs after finds its operands: after[o] <= after[writer of x] + kept[x] + moved[x]. For the
    instance that it reads was written after T0 by its operator; or before, and then it has its
    bytes at T0, as it is read later; or by a copy. A copy that began before T0 has its bytes at T0.
    For one that began later x is on the host: since before T0 (moved), or its copy to the host is

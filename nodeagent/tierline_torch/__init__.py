@@ -3,7 +3,7 @@
 PyTorch calls `autoload` at the end of `import torch` (entry point group `torch.backends`).
 It returns at once, and imports nothing, unless the process is a Tierline task; in a Python or with
 a PyTorch that it is not made for it stands aside, or ends a program that must be managed
-(`serving`).
+(`loading`, `serving`).
 TIERLINE_SOCKET names the agent's socket, or TIERLINE_OBSERVE the file of an observed run, or both,
 where that takes the lease for its jobs; with the former alone, TIERLINE_LEARNED names what an
 earlier observed run wrote (`learned`). A program that is swapped whole (TIERLINE_SWAP) has no
@@ -28,22 +28,16 @@ def autoload() -> None:
     task = os.environ.get("TIERLINE_SOCKET") or os.environ.get("TIERLINE_OBSERVE")
     if not task or os.environ.get("TIERLINE_SWAP"):
         return
-    from tierline_torch import serving  # noqa: PLC0415  # others must not pay for it
+    from tierline_torch import loading  # noqa: PLC0415  # others must not pay for it
     from tierline_torch.errors import TierlineError  # noqa: PLC0415
 
     try:
-        if not serving.promised():
+        if not loading.load():
             return
-        try:
-            from tierline_torch import calls  # noqa: PLC0415
-            from tierline_torch.backends import parking  # noqa: PLC0415
-        except Exception as error:
-            serving.cannot_load(error)
-            return
-        calls.install()
-        calls.load()
     except TierlineError as error:
         sys.exit(f"tierline: {error}")
     observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
     if observed and planned:
+        from tierline_torch.backends import parking  # noqa: PLC0415
+
         parking.wait_if_measured(observed, planned)

@@ -7,9 +7,9 @@ compiled code, because `torch._dynamo` takes the `__call__` that it finds when i
 for the original.
 
 A thread has an `invoke` while it runs a job: it gets every module call of the job. Without one, a
-module call is outermost, and `dispatch` decides whether it is a job. Where nothing is gated at
-modules, as on a GPU, `invoke` is `plain`, and a call costs one thread-local lookup more than
-without Tierline: an eager model calls hundreds of modules in a job of milliseconds.
+module call is outermost, and whatever `loading` has set decides whether it is a job. Where nothing
+is gated at modules, as on a GPU, `invoke` is `plain`, and a call costs one thread-local lookup more
+than without Tierline: an eager model calls hundreds of modules in a job of milliseconds.
 
 Invariant: a module call that is not outermost has as many Python frames as without Tierline, so a
 model that just fits below Python's recursion limit does so here. What stands around such a call is
@@ -26,9 +26,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-
-from tierline_torch.ours import ours
-from tierline_torch.serving import serves
 
 Invoke = Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -80,9 +77,6 @@ class Gate:
             self.leave(entered)
 
 
-_outermost: Invoke | None = None
-
-
 def plain(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module as PyTorch would."""
     return original(module, *args, **kwargs)
@@ -118,37 +112,24 @@ def _call(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:  # noqa: 
             invoke.leave(entered)
     if invoke is not None:
         return invoke(self, args, kwargs)
-    return (_outermost or _first)(self, args, kwargs)
+    return _outermost(self, args, kwargs)
 
 
-def _first(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    ours(load)  # where nobody has done that before
-    return (_outermost or plain)(module, args, kwargs)
+_outermost: Invoke = plain
 
 
-def load() -> None:
-    """Load what runs jobs, so that the first one need not wait for that; once.
-
-    Raises TierlineError if the process must be managed and cannot be.
-    """
+def set_outermost(invoke: Invoke) -> None:
+    """Let `invoke` have the module calls that no other encloses, in every thread."""
     global _outermost  # noqa: PLW0603  # a hook point is one per process
-    if _outermost is not None:
-        return
-    if serves():
-        if os.environ.get("TIERLINE_TRAINING"):
-            from tierline_torch.training.loop import outermost  # noqa: PLC0415
-
-            _outermost = outermost
-        else:
-            from tierline_torch.dispatch import prepare  # noqa: PLC0415
-
-            _outermost = prepare()
-    else:
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # as it was
-        _outermost = plain
+    _outermost = invoke
 
 
 def install() -> None:
     """Wrap `Module.__call__`, once."""
     if torch.nn.Module.__call__ is original:
         torch.nn.Module.__call__ = _call  # type: ignore[method-assign]  # the point of this module
+
+
+def remove() -> None:
+    """Leave `Module.__call__` as it was."""
+    torch.nn.Module.__call__ = original  # type: ignore[method-assign]  # what it was

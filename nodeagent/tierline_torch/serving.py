@@ -28,8 +28,6 @@ class _Known:
 
     promised = False
     """Whether its versions were looked at."""
-    loaded = False
-    """Whether it was tried to load all of the plugin."""
     reason: str | None = None
     """Why it is not served."""
     told = False
@@ -39,9 +37,9 @@ _known = _Known()
 
 
 def promised() -> bool:
-    """Whether the plugin is made for this Python and PyTorch; if not, that was told.
+    """Whether the plugin is made for this Python and PyTorch, and nothing of it failed to load.
 
-    Raises TierlineError if it is not and TIERLINE_REQUIRED=1.
+    If not, that was told. Raises TierlineError if not and TIERLINE_REQUIRED=1.
     """
     if not _known.promised:
         _known.promised = True
@@ -49,22 +47,8 @@ def promised() -> bool:
     return _answer()
 
 
-def serves() -> bool:
-    """Whether the plugin runs in this process; if not, that was told. Loads most of it.
-
-    Raises TierlineError if it does not and TIERLINE_REQUIRED=1.
-    """
-    if promised() and not _known.loaded:
-        _known.loaded = True
-        try:
-            import tierline_torch.dispatch  # noqa: F401, PLC0415  # it needs PyTorch
-        except Exception as error:  # whatever an image has done to what is imported
-            return cannot_load(error)
-    return _answer()
-
-
 def cannot_load(error: Exception) -> bool:
-    """Stand aside, as a part of the plugin cannot be imported; False. Raises as `serves` does."""
+    """Stand aside, as a part of the plugin cannot be imported; False. Raises as `promised` does."""
     _known.reason = f"the plugin cannot be loaded into this program: {error!r}"
     return _answer()
 

@@ -51,7 +51,7 @@ class Settings:
     lease: str = _setting("tierline-operator", "The name of that Lease.")
     identity: str = field(
         default_factory=_identity,
-        metadata={MEANING: "Who this replica is, in the Lease; else host name and process."},
+        metadata={MEANING: "The name of this replica in the Lease; else host name and process."},
     )
     lease_duration_s: float = _number(
         15.0, 1, 3600, "After so long without a renewal another replica may lead."

@@ -26,7 +26,7 @@ from tests.bench.machine import describe, keep, print_head
 from tests.simulation.crowds import CROWDS, crowd, crowded
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 
 LOADS = (0.1, 0.4, 0.7, 0.95, 1.1)
@@ -106,7 +106,7 @@ def one_more(family: str, count: int, seed: int, limit_s: float) -> dict[str, li
             continue
         said = "refused" if isinstance(after, Infeasible) else "admitted"
         took.setdefault(said, []).append(time.process_time() - begun)
-        if isinstance(after, Standing):
+        if isinstance(after, ProvenSet):
             now = after
     return took
 

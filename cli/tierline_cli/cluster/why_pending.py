@@ -91,7 +91,7 @@ class Stuck:
 
 
 @dataclass(frozen=True)
-class Standing:
+class NotRunning:
     """A task that is admitted, and does not run."""
 
     namespace: str
@@ -139,20 +139,20 @@ def command(
         if pod.gated and (where, pod.task) not in known
     ]
     now = datetime.now(UTC)
-    standing = [_standing(task, pods, events, absent, now) for task in tasks if task.stands]
+    not_running = [_not_running(task, pods, events, absent, now) for task in tasks if task.stands]
     if output == "json":
-        found = {"waiting": waiting, "not_running": standing, "pods_without_task": orphans}
+        found = {"waiting": waiting, "not_running": not_running, "pods_without_task": orphans}
         print_json(found)
         return
     for one in waiting:
         _show(one)
     for orphan in orphans:
         _show_orphan(orphan)
-    for one_more in standing:
-        _show_standing(one_more)
-    if standing:
-        click.echo(f"admitted, but not running: {len(standing)}")
-    if not waiting and not orphans and not standing:
+    for one_more in not_running:
+        _show_not_running(one_more)
+    if not_running:
+        click.echo(f"admitted, but not running: {len(not_running)}")
+    if not waiting and not orphans and not not_running:
         _show_none(cluster, tasks, name)
 
 
@@ -226,13 +226,13 @@ def _no_pods(task: TaskView) -> str:
     return ready.message if ready and ready.reason == Reason.REPLICA_FAILURE else ""
 
 
-def _standing(
+def _not_running(
     task: TaskView,
     pods: list[tuple[str, PodView]],
     events: Sequence[EventView],
     absent: frozenset[tuple[str, str]],
     now: datetime,
-) -> Standing:
+) -> NotRunning:
     mine = [
         p for where, p in pods if where == task.namespace and p.task == task.name and not p.over
     ]
@@ -257,7 +257,7 @@ def _standing(
         and any(event.is_of(maker) for maker in makers)
         and event.is_after(ready.since if ready else "")
     ]
-    return Standing(
+    return NotRunning(
         namespace=task.namespace,
         task=task.name,
         node=task.node,
@@ -305,7 +305,7 @@ def _show_orphan(orphan: Orphan) -> None:
     click.echo("  what helps: create it, or correct the pod's annotations tierline.io/…")
 
 
-def _show_standing(one: Standing) -> None:
+def _show_not_running(one: NotRunning) -> None:
     where = f" on {one.node}" if one.node else ""
     click.echo(f"MemTask {one.namespace}/{one.task}: admitted{where}, but not running")
     if one.message:

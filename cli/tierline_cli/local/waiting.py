@@ -1,4 +1,6 @@
-"""How long programs are waited for, and what is said meanwhile. Pure, but for who still lives.
+"""How long programs are waited for, and what is said meanwhile.
+
+Pure, but that it looks which processes live.
 
 A program may be started again and again, by its own shell or by a supervisor, and end each time
 before it did what it is waited for. So its starts are counted: each process writes its number into

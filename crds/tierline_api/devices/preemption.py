@@ -10,7 +10,7 @@ from tierline_api.schema.fields import Count, Seconds
 
 
 class Scheduling(StrEnum):
-    """What becomes of the rings of jobs that give the device away where a layer ends."""
+    """Whether a job that is preempted where a layer ends keeps its ring."""
 
     LAYER_PREEMPTIVE = "LayerPreemptive"
     RING_KEEPING = "RingKeeping"
@@ -20,7 +20,7 @@ class Preemption(ApiModel):
     """How the jobs of a task give the device away in the middle."""
 
     scheduling: Scheduling
-    """LayerPreemptive: whoever takes over takes the ring; RingKeeping: only who streams does."""
+    """LayerPreemptive: a job that takes over takes the ring; RingKeeping: only if it streams."""
     layer_s: Seconds
     """How soon after it was asked a job stands at a gate, at worst."""
     penalty_s: Seconds

@@ -6,6 +6,7 @@ the operator allocates it and removes the gate; the node's agent finds the claim
 label. `tierline inject` writes into a manifest what the policy adds. Only names here, no decisions.
 """
 
+from enum import StrEnum
 from typing import Final
 
 TASK: Final = "tierline.io/task"
@@ -32,12 +33,7 @@ only what is predicted may change."""
 TERMS: Final = "tierline.io/terms"
 """Annotation of an admitted claim: the Terms granted, in JSON; they may change as well."""
 STANDING: Final = "tierline.io/standing"
-"""Annotation of an admitted claim. Planned: it runs by its plan. Profiling: it is observed and
-measured; without a plan it has its device alone, with one it takes the lease for each job, and no
-job may have the device for longer than its terms say. Demoted: its deadline no longer holds
-together with those of the others; its jobs run only when nobody else waits. Lost: not even that
-holds; it gets no lease. Unmeasured: its measuring was given up, because others waited for the
-device; it gets no lease."""
+"""Annotation of an admitted claim: how its pod stands, a `Standing`."""
 ORDER: Final = "tierline.io/order"
 """Annotation of an admitted claim: counts admissions; a restarted operator plans in this order."""
 
@@ -64,3 +60,24 @@ INLINE_PERIOD: Final = INLINE_NEEDED[0]
 """But for this one, if the task trains and nothing is said of its times."""
 INLINE_TIMES: Final = tuple(name for name, path in INLINE.items() if path[0] == "realtime")
 INLINE_TRAINS: Final = "tierline.io/training"
+
+
+class Standing(StrEnum):
+    """How a pod with a claim stands on its device."""
+
+    PLANNED = "Planned"
+    """It runs by its plan, which is proven together with all others of the device."""
+    PROFILING = "Profiling"
+    """It is observed and measured: without a plan it has its device alone; with one it takes the
+    lease for each job, and no job may have the device for longer than its terms say."""
+    DEMOTED = "Demoted"
+    """Its deadline no longer holds together with those of the others; its jobs run only when nobody
+    else waits."""
+    LOST = "Lost"
+    """Not even that holds; it gets no lease."""
+    MEASURED = "Measured"
+    """It was measured, and gets its plan when others have been measured on the device, too. The
+    operator's alone: to its node it goes on being profiled until then."""
+    UNMEASURED = "Unmeasured"
+    """Its measuring was given up: it was not measured in time while others waited, or there is no
+    room for that any more; it gets no lease."""

@@ -137,11 +137,6 @@ class Plan(ApiModel):
         return len(self.resident_extents) * self.extent_bytes
 
     @property
-    def ring_bytes(self) -> int:
-        """Fast memory of the ring in bytes."""
-        return self.ring_extents * self.extent_bytes
-
-    @property
     def streamed_extents(self) -> list[int]:
         """Indices of the extents that stream in each job, ascending."""
         resident = frozenset(self.resident_extents)

@@ -42,11 +42,11 @@ class _ServerFields(ApiModel):
     deletion_grace_period_seconds: Count | None = None
     """Seconds until it goes."""
     finalizers: tuple[str, ...] = ()
-    """Who must agree before the object goes."""
+    """The controllers that must agree before the object goes."""
     owner_references: tuple[dict[str, Any], ...] = ()
     """Objects whose going takes this one along."""
     managed_fields: tuple[dict[str, Any], ...] = ()
-    """Who set which field."""
+    """Which field was set by which manager."""
     self_link: str | None = None
     """Unused by Kubernetes since 1.20."""
 

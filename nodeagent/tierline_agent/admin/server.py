@@ -115,8 +115,8 @@ class Admin:
         self._node.registry.set_start(start)
         started = []
         for session in self._server.sessions():
-            if session.standing.ready:
-                session.standing.start()
+            if session.status.ready:
+                session.status.start()
                 started.append(session.client.task.name)
         _log.info("releases begin for %s", ", ".join(sorted(started)) or "tasks to come")
         return {"started": sorted(started)}

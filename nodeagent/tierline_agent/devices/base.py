@@ -180,7 +180,7 @@ class Stream(Protocol):
     """The streamed extents of one job, on their way.
 
     It may begin *ahead* of its job (`StreamOrder.ahead`). Then it copies the first extents, few at
-    a time, each as soon as its slot is free (`policy.ahead`); it changes no flag word, and never
+    a time, each as soon as its slot is free (`policy.prefetch`); it changes no flag word, and never
     finishes by itself unless it fails, until `go` makes it the stream of a job.
 
     `on_finished` of its order is called once, in the event loop, and after it nothing of this

@@ -35,7 +35,7 @@ from tierline_agent.concurrency import go_on, note_fault
 from tierline_agent.devices.base import Ahead, Extent, StreamOrder, Words
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links.link import Transfer
-from tierline_agent.policy.ahead import freed_by, reach
+from tierline_agent.policy.prefetch import freed_by, reach
 from tierline_agent.policy.transfers import consumed_needed, slot_of
 from tierline_agent.tiers.errors import CorruptExtent
 from tierline_agent.tiers.sources import Source

@@ -20,6 +20,7 @@ in an order in which every state between two pieces is one that the next start u
     reporting   MemNode, ResourceSlice and observations, at a bounded rate
     measuring   profiles of tasks that run alone to be measured
     judging     what a pod wrote, parsed in a process of its own
+    readiness   the parts that the agent's readiness waits for
     service     what holds them together
     thread      in which it runs
 """

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tierline_agent.kubernetes.grants import Grant, Standing
+from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.sessions.server import SOCKET_NAME
 from tierline_api.devices.device import DeviceKind
-from tierline_api.objects.optin import DRIVER
+from tierline_api.objects.optin import DRIVER, Standing
 from tierline_api.objects.pod import FOLDER, LIBRARY
 
 KIND: Final = f"{DRIVER}/claim"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -19,23 +18,13 @@ from pydantic import ValidationError
 from tierline_agent.errors import AgentError
 from tierline_agent.registry import Preemption, Registration
 from tierline_api.objects.memtask_status import Observed
-from tierline_api.objects.optin import DRIVER, PLAN, STANDING, TASK, TERMS
+from tierline_api.objects.optin import DRIVER, PLAN, STANDING, TASK, TERMS, Standing
 from tierline_api.objects.plan import Plan
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.terms import Terms
 from tierline_kube.resource import Json
 
-
-class Standing(StrEnum):
-    """How a claim stands; see `tierline_api.objects.optin.STANDING`."""
-
-    PLANNED = "Planned"
-    PROFILING = "Profiling"
-    DEMOTED = "Demoted"
-    LOST = "Lost"
-    UNMEASURED = "Unmeasured"
-
-
+_GRANTED: Final = {one.value: one for one in Standing if one is not Standing.MEASURED}
 _WITH_A_LEASE: Final = {Standing.PLANNED, Standing.DEMOTED, Standing.PROFILING}
 """If they have a plan."""
 _PLANNED: Final = {Standing.PLANNED, Standing.DEMOTED}
@@ -128,31 +117,33 @@ def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
         NotGranted: nothing, or not by the operator.
     """
     metadata = claim["metadata"]
-    who = f"claim {metadata['namespace']}/{metadata['name']}"
+    named = f"claim {metadata['namespace']}/{metadata['name']}"
     results = [result for result in _results(claim) if result["pool"] == node]
     if not results:
-        raise NotGranted(f"{who} has no device of {DRIVER} on node {node}")
+        raise NotGranted(f"{named} has no device of {DRIVER} on node {node}")
     notes = metadata.get("annotations") or {}
     task = (metadata.get("labels") or {}).get(TASK, "")
     if not task or STANDING not in notes or TERMS not in notes:
         raise NotGranted(
-            f"{who} was not allocated by Tierline's operator; do not write claims for {DRIVER} "
+            f"{named} was not allocated by Tierline's operator; do not write claims for {DRIVER} "
             f"yourself: annotate the pod with {TASK}: NAME of a MemTask, and leave out its claim"
         )
     devices = {result["device"] for result in results}
     if len(devices) > 1:
-        raise NotGranted(f"{who} has several devices ({', '.join(sorted(devices))}); one is enough")
+        raise NotGranted(
+            f"{named} has several devices ({', '.join(sorted(devices))}); one is enough"
+        )
     try:
         plan = Plan.from_api(json.loads(notes[PLAN])) if PLAN in notes else None
-        standing = Standing(notes[STANDING])
+        standing = _GRANTED[notes[STANDING]]
         terms = Terms.from_api(json.loads(notes[TERMS]))
-    except (ValidationError, ValueError) as error:
+    except (ValidationError, ValueError, KeyError) as error:
         raise NotGranted(
-            f"{who} has notes that this agent cannot read ({error}); "
+            f"{named} has notes that this agent cannot read ({error}); "
             "are operator and agent of one release?"
         ) from error
     if standing in _PLANNED and plan is None:
-        raise NotGranted(f"{who} is {standing} and has no plan yet; the operator writes it soon")
+        raise NotGranted(f"{named} is {standing} and has no plan yet; the operator writes it soon")
     return Grant(
         namespace=metadata["namespace"],
         claim=metadata["name"],

@@ -27,12 +27,12 @@ from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes import judging
 from tierline_agent.kubernetes.description import MEASURED, PROFILE
 from tierline_agent.kubernetes.folders import PodFolders
-from tierline_agent.kubernetes.grants import Grant, Standing
+from tierline_agent.kubernetes.grants import Grant
 from tierline_agent.kubernetes.judging import Subject
 from tierline_api.objects.memnode import Device
 from tierline_api.objects.memprofile import MAX_LAYERS
 from tierline_api.objects.observed import PROFILE_LINE
-from tierline_api.objects.optin import NODE_LABEL
+from tierline_api.objects.optin import NODE_LABEL, Standing
 from tierline_kube.client import Kube
 from tierline_kube.errors import Conflict, KubeError
 from tierline_kube.resource import MEMPROFILE, Json
@@ -151,7 +151,7 @@ class Measuring:
 
     async def _news(self, grant: Grant, device: Device, pod: _Pod) -> Json | None:
         """The profile that a pod has written since the last look. Raises as `_look_at`."""
-        who = f"the pod of claim {grant.namespace}/{grant.claim}"
+        named = f"the pod of claim {grant.namespace}/{grant.claim}"
         read = _read(self._folders.path(grant.uid) / MEASURED / PROFILE, pod.stamp)
         if read is None:
             return None
@@ -167,9 +167,9 @@ class Measuring:
             found = None if line is None else await _judged(line, subject)
         except Unusable as error:
             pod.stamp = stamp
-            raise Unusable(f"{who} wrote a profile that cannot be used: {error}") from error
+            raise Unusable(f"{named} wrote a profile that cannot be used: {error}") from error
         except NotJudged as error:
-            raise NotJudged(f"{who} wrote a profile that cannot be judged: {error}") from error
+            raise NotJudged(f"{named} wrote a profile that cannot be judged: {error}") from error
         pod.stamp = stamp
         if found is not None:  # a policy holds it against the node of the agent's token
             found["metadata"]["annotations"] = {NODE_LABEL: grant.pool}

@@ -29,7 +29,8 @@ from tierline_agent.errors import AgentError
 from tierline_agent.kubernetes.description import Version, describe, device_id
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.gpus import Access
-from tierline_agent.kubernetes.grants import Grant, NotGranted, Standing
+from tierline_agent.kubernetes.grants import Grant, NotGranted
+from tierline_api.objects.optin import Standing
 
 _log = logging.getLogger(__name__)
 
@@ -195,9 +196,9 @@ class Placing:
         """Which pods still have memory by an earlier plan, as the end of a sentence."""
         if not self._behind:
             return ""
-        who = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
+        tasks = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
         return (
-            f"; pods of {who} have memory by an earlier plan until they start again: restart them"
+            f"; pods of {tasks} have memory by an earlier plan until they start again: restart them"
         )
 
     async def _unregister(self, uid: str, registered: Registered) -> None:

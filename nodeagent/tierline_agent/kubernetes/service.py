@@ -27,8 +27,8 @@ from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.objects import pod_of
 from tierline_agent.kubernetes.placing import Placing
 from tierline_agent.kubernetes.pulse import Pulse
+from tierline_agent.kubernetes.readiness import CLAIMS, KUBELET, Objection
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
-from tierline_agent.kubernetes.thread import CLAIMS, KUBELET, Objection
 from tierline_agent.processes.lives import Lives
 from tierline_agent.processes.state import boot_id
 from tierline_api.devices.device import DeviceKind

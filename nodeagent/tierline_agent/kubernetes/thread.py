@@ -9,30 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
 from tierline_agent.errors import AgentError
+from tierline_agent.kubernetes.readiness import CLAIMS, Objection
 from tierline_agent.processes.lives import Lives
 from tierline_kube.errors import KubeError
 
 _log = logging.getLogger(__name__)
 _STOP_S: Final = 15.0
-
-Objection = Callable[[str, str], None]
-"""Hears of a part why it is not ready, from any thread; an empty text says that it is."""
-CLAIMS: Final = "kubernetes"
-"""The part that reads the node's claims."""
-KUBELET: Final = "kubelet"
-"""The part that the kubelet calls."""
-
-
-def object_at_first(object_to: Objection) -> None:
-    """Say what is not there before this part has begun."""
-    object_to(CLAIMS, "the node's claims have not been read yet")
-    object_to(KUBELET, "not yet registered")
 
 
 class KubernetesThread:

@@ -1,12 +1,13 @@
 """The lock of a run directory: one agent serves it, and what is left of a dead one counts for none.
 
-The lock is the kernel's (`flock`), and says who has it: pid, start time and the namespace in which
-the pid counts. It counts while that process runs. The kernel alone would count it longer: a killed
-process keeps all its files while one of its threads waits in the kernel for what cannot be killed,
-as in the close of a FUSE file whose server does not answer. So an agent that finds the lock held by
-a process whose main thread has ended makes a new file, locks that, and renames it into place.
+The lock is the kernel's (`flock`), and names the process that has it: pid, start time and the
+namespace in which the pid counts. It counts while that process runs. The kernel alone would count
+it longer: a killed process keeps all its files while one of its threads waits in the kernel for
+what cannot be killed, as in the close of a FUSE file whose server does not answer. So an agent that
+finds the lock held by a process whose main thread has ended makes a new file, locks that, and
+renames it into place.
 
-Everybody who takes the lock does it under a second one, which is held for as long as it takes to
+Each process takes the lock under a second one, which is held for as long as it takes to
 look, to write and to rename: two cannot both find the owner dead, nor one the owner dead while
 another gets what that gives back. A process that has it has no file of a client's yet, whose
 closing could keep it. The second lock is that of the folder: a full disk has room for it.
@@ -126,7 +127,7 @@ class AgentLock:
     def _take(self) -> None:
         with self._alone_in_taking() as alone:
             if not alone:
-                return  # who takes it now either gets it or finds that it is held
+                return  # the process that takes it now gets it or finds that it is held
             if self._descriptor < 0:
                 self._descriptor = _open(self.path)
             self.held = _lock(self._descriptor) and self._is_in_place()

@@ -3,7 +3,7 @@
 Somebody with the folder, a full disk or a restored backup may leave anything there: a pipe, in
 which opening waits, a device that never ends, a link, a folder, a file of a terabyte. What is no
 regular file of the agent's own user, or is too large, is renamed to `NAME.odd`, with one warning,
-and counts as absent: the agent starts, and who looks finds what it was.
+and counts as absent: the agent starts, and an administrator finds what it was.
 
 Invariant: no call here waits, and none reads more than `MOST_BYTES`.
 """

@@ -48,7 +48,7 @@ def _task(of_task: TaskMetrics, pods: list[Task], sessions: list[Session]) -> No
     bounds = [pod.plan.predicted_response_time_s for pod in pods]
     of_task.describe(
         {(pod.device, pod.registration.criticality) for pod in pods},
-        ready=any(session.standing.ready for session in sessions),
+        ready=any(session.status.ready for session in sessions),
         trains=newest.training,
         period_s=newest.period_ns / 1e9,
         deadline_s=newest.deadline_ns / 1e9,

@@ -201,11 +201,11 @@ def describe_task(task: Task, sessions: list[Session]) -> dict[str, Any]:
             {
                 "pid": session.client.process.pid,
                 "name": session.client.process_name,
-                "ready": session.standing.ready,
+                "ready": session.status.ready,
             }
             for session in sessions
         ],
-        "ready": any(session.standing.ready for session in sessions),
+        "ready": any(session.status.ready for session in sessions),
         "arenas": len(arenas),
         "sealed_arenas": sum(arena.sealed for arena in arenas),
         "weight_bytes": sum(arena.weight_bytes for arena in arenas),

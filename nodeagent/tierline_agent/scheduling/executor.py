@@ -36,14 +36,14 @@ from typing import Any
 from tierline_agent.concurrency import note_fault
 from tierline_agent.devices.base import Device, Stream, StreamOrder, Words
 from tierline_agent.errors import StreamFailed
-from tierline_agent.policy.ahead import Situation, may_go_ahead
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Rings, goes_on_at
+from tierline_agent.policy.prefetch import Situation, may_prefetch
 from tierline_agent.processes.state import LeaseMark
 from tierline_agent.scheduling.execution import Execution, Job, Timer, Yielding
 from tierline_agent.scheduling.leases import LeaseManager, in_running_loop
 from tierline_agent.scheduling.open_lease import OpenLease
-from tierline_agent.scheduling.prefetch import GoingAhead
+from tierline_agent.scheduling.prefetch import Prefetcher
 from tierline_agent.telemetry.accounting import FastMemory
 
 _DRAINING = "the last job's copies"
@@ -89,7 +89,7 @@ class Executor:
         self._opening: Execution | None = None
         """Its stream begins when those before it have ended."""
         self._preparing: set[asyncio.Task[None]] = set()
-        self._ahead = GoingAhead(device, self._streams, self._stream_finished, on_placed)
+        self._prefetch = Prefetcher(device, self._streams, self._stream_finished, on_placed)
         self._promised: Execution | None = None
         """While its stream runs, the links begin no loads."""
         self._fences: Counter[str] = Counter()
@@ -111,7 +111,7 @@ class Executor:
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
         """Ask for the device; `granted` may be called, and may call `end`, before this returns."""
-        self._ahead.stop_for_others(execution.job)
+        self._prefetch.stop_for_others(execution.job)
         self._request(execution, lambda now_ns: self._tell(execution, self._start, now_ns, granted))
 
     def _tell(self, execution: Execution, step: Callable[..., None], *arguments: Any) -> None:
@@ -206,7 +206,7 @@ class Executor:
             execution.position = 0
             if job is not execution.job:
                 job = self._exchange(execution, job)
-            first = self._ahead.find(execution)
+            first = self._prefetch.claim_prefix(execution)
             words.reset(first)
             if execution.asked and job.yielding is not None:
                 job.yielding.words.ask()
@@ -232,7 +232,7 @@ class Executor:
     def leave_open(self, lease: OpenLease, after: Execution, job: int, arena: int) -> None:
         """Leave the device to the client's jobs after this one, which streams nothing."""
         quiet = self._leases.may_leave_open(after.ticket) and not self._parked
-        quiet = quiet and not self._streams and self._ahead.wanted is None
+        quiet = quiet and not self._streams and self._prefetch.candidate is None
         if quiet and lease.open(job, arena):
             self._leases.leave_open(lease, after.ticket)
 
@@ -283,7 +283,7 @@ class Executor:
         self._memory.set_workspace(0)
         self._wait_parked(execution, yielding)
         key, domain = execution.ticket.claim.key, execution.job.domain
-        self._ahead.forget(execution)
+        self._prefetch.invalidate(execution)
         if self._rings.yields(domain, key, yielding.terms.scheduling):
             self._lose_ring(execution)
         self._leases.park(
@@ -300,7 +300,7 @@ class Executor:
         execution.position = execution.first = position
         execution.halted = execution.lost = True
         self._wait_parked(execution, yielding)
-        self._ahead.stop()
+        self._prefetch.stop()
         self._request(execution, lambda _now_ns: self._tell(execution, self._go_on, resumed))
 
     def _wait_parked(self, execution: Execution, yielding: Yielding) -> None:
@@ -363,7 +363,7 @@ class Executor:
         job = execution.job
         if not job.streams:
             return
-        self._ahead.ring_is_taken(job, from_start=from_start)
+        self._prefetch.ring_is_taken(job, from_start=from_start)
         loser = self._rings.takes(execution.job.domain, execution.ticket.claim.key)
         for key, other in self._parked.items():
             if key == loser or self._spoils_ring(other):
@@ -457,17 +457,17 @@ class Executor:
                 self._leases.block(_DRAINING)
                 self._draining.add(stream)
                 self._cancel(stream)
-            self._ahead.job_ends(execution)
+            self._prefetch.job_ends(execution)
         self._leases.release(ticket)
-        self._go_ahead()
+        self._begin_prefetch()
 
     def is_over(self, execution: Execution) -> None:
         """A job that has ended needs nothing of its ring any more."""
-        self._ahead.job_is_over(execution)
+        self._prefetch.job_is_over(execution)
 
     def forget(self, words: Words) -> None:
         """The arena of these flag words has no next job."""
-        self._ahead.gone(words)
+        self._prefetch.arena_removed(words)
 
     async def quiet(self, words: Words) -> None:
         """Wait until no stream touches these flag words any more; no job will use them again."""
@@ -500,7 +500,7 @@ class Executor:
 
     def close(self) -> None:
         """Stop the stream so that the next agent can go on with it, and end the runner."""
-        self._ahead.close()
+        self._prefetch.close()
         for stream in self._streams:
             stream.cancel(resumable=True)
         self._device.close()
@@ -530,7 +530,7 @@ class Executor:
 
     def _grant(self, execution: Execution, now_ns: int, granted: Callable[[int], None]) -> None:
         job = execution.job
-        first = self._ahead.find(execution)
+        first = self._prefetch.claim_prefix(execution)
         if job.words is not None:
             job.words.reset(first)
         granted(now_ns)
@@ -550,9 +550,9 @@ class Executor:
         execution.first = first
         if not execution.job.streams:
             return
-        self._ahead.last(execution)
-        if first == len(execution.job.sources) and not self._ahead.under_way:
-            self._go_ahead()
+        self._prefetch.set_candidate(execution)
+        if first == len(execution.job.sources) and not self._prefetch.under_way:
+            self._begin_prefetch()
             return
         self._promise_links(execution)
         self._opening = execution
@@ -599,12 +599,12 @@ class Executor:
             on_finished=self._stream_finished,
             on_failure=self._stream_failed,
             on_placed=self._on_placed,
-            following=self._ahead.order(execution, words)
-            if self._may_go_ahead(execution)
+            following=self._prefetch.order(execution, words)
+            if self._may_prefetch(execution)
             else None,
             yields=job.yielding is not None,
         )
-        stream = self._ahead.becomes(execution, order)
+        stream = self._prefetch.adopt(execution, order)
         if stream is None:
             if self._streams:
                 return
@@ -612,16 +612,16 @@ class Executor:
             self._streams.add(stream)
         self._opening, execution.stream = None, stream
         self._served[stream] = execution
-        self._ahead.streams(execution, stream, order)
+        self._prefetch.stream_begun(execution, stream, order)
 
     def _stream_failed(self, stream: Stream, failure: StreamFailed) -> None:
         execution = self._served[stream]
-        self._ahead.failed(execution)
+        self._prefetch.drop_candidate(execution)
         if not execution.ended:
             execution.failed(failure)
 
     def _stream_finished(self, stream: Stream) -> None:
-        self._ahead.ended(stream)
+        self._prefetch.stream_ended(stream)
         self._streams.discard(stream)
         self._served.pop(stream, None)
         self._cancelled.discard(stream)
@@ -631,19 +631,19 @@ class Executor:
         self._open_next()
         if not self._draining:
             self._leases.unblock(_DRAINING)
-        self._go_ahead()
+        self._begin_prefetch()
 
-    # -- ahead of the next job
+    # -- prefetching for the next job
 
-    def _go_ahead(self) -> None:
+    def _begin_prefetch(self) -> None:
         """Begin to copy for the next job of the arena that was streamed last, if that may be."""
-        execution = self._ahead.wanted
+        execution = self._prefetch.candidate
         if execution is None or execution.job.words is None:
             return
-        if not (self._streams or self._opening) and self._may_go_ahead(execution):
-            self._ahead.begin(execution, execution.job.words)
+        if not (self._streams or self._opening) and self._may_prefetch(execution):
+            self._prefetch.begin(execution, execution.job.words)
 
-    def _may_go_ahead(self, execution: Execution) -> bool:
+    def _may_prefetch(self, execution: Execution) -> bool:
         """Whether copies for the next job may begin, once this job's own are complete."""
         holder, last = self._leases.holder, self._last
         accompanies = (
@@ -659,4 +659,4 @@ class Executor:
             or self._leases.opened is not None
             or not (holder in (None, execution.ticket) or accompanies),
         )
-        return may_go_ahead(situation)
+        return may_prefetch(situation)

@@ -79,7 +79,7 @@ class _State(IntEnum):
 
 
 class OpenLease:
-    """What one client has of the lease of its device."""
+    """The lease of a device as it is left open to one client."""
 
     def __init__(self, folder: Path, token: int, process: Process) -> None:
         """Make the file, closed. Raises OSError."""
@@ -103,11 +103,11 @@ class OpenLease:
         return self._says(job + _AHEAD, _State.OPEN) and self._unlock()
 
     def counted(self, job: int) -> bool:
-        """One that took it is over: the lease is left to the next ones; False if it is not."""
+        """A job that took the lease is over: leave it to the next ones; False if that fails."""
         return self._says(job + _AHEAD, _State.OPEN)
 
     def close(self) -> bool:
-        """Take it back; False if the client has it, and will say that it does not any more."""
+        """Take the lease back; False if the client holds it, and will say when it has ended."""
         written = self._says(0, _State.WANTED)
         free = _lock(self._descriptor)
         if free and written and self._says(0, _State.CLOSED):

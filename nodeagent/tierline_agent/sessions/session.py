@@ -37,7 +37,7 @@ from tierline_agent.sessions.loading import Loading
 from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
-from tierline_agent.sessions.standing import Standing
+from tierline_agent.sessions.status import ClientStatus
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.transport.protocol import (
     MINOR,
@@ -96,7 +96,7 @@ class Session:
         self._workspace = ClientWorkspace(self.client)
         self._open_jobs = OpenJobs(self.client)
         self.jobs = Jobs(self.client, self._workspace, self._open_jobs)
-        self.standing = Standing(self.client)
+        self.status = ClientStatus(self.client)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
         self._workspace.on_running = self._resume_with_workspace
@@ -122,9 +122,9 @@ class Session:
             JobEnd: self.jobs.end,
             Ack: self.jobs.acknowledge,
             Output: self.jobs.records.output,
-            Ready: self.standing.wait_for_start,
-            Notice: self.standing.notice,
-            Stats: self.standing.stats,
+            Ready: self.status.wait_for_start,
+            Notice: self.status.notice,
+            Stats: self.status.stats,
             JobHeld: self._reattach.held,
             Digests: self._reattach.digests,
             Attach: self._reattach.attach,

@@ -46,7 +46,7 @@ _WRITE_LINK = {
 
 @dataclass(frozen=True)
 class Tier:
-    """One tier."""
+    """A storage tier of the node, and the links by which it is read and written."""
 
     name: str
     store: Store
@@ -56,7 +56,7 @@ class Tier:
 
     @property
     def links(self) -> list[Link]:
-        """Each of them once."""
+        """All links, each once: devices may share one."""
         return [*dict.fromkeys(self.reads.values()), self.write]
 
     def devices_on(self, link: Link) -> int:

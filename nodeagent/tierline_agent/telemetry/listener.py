@@ -3,7 +3,7 @@
 Whoever reaches the port may ask, as often as he likes, or connect and ask nothing. None of that is
 done by the agent's interpreter, by which its event loop runs: here connections are accepted, read,
 dropped. The agent hears one question at a time on each of two lines (probes, metrics), and at most
-so many a second; all who wait for an answer get the same one.
+so many a second; all that wait for an answer get the same one.
 
 It runs as nobody where it may, has no file of the agent's but its lines and the port, and ends with
 the agent. It needs nothing but Python.
@@ -124,9 +124,9 @@ class Line:
         self._got = bytearray()
         self._busy = False
 
-    def ask(self, what: bytes, who: Connection) -> None:
-        """Have somebody answered that asks."""
-        self._waiting.setdefault(what, []).append(who)
+    def ask(self, what: bytes, asker: Connection) -> None:
+        """Queue a question of a connection; all that ask the same get one answer."""
+        self._waiting.setdefault(what, []).append(asker)
 
     @property
     def due_s(self) -> float | None:
@@ -179,7 +179,7 @@ class Listener:
             self._on(line.agent, selectors.EVENT_READ, partial(self._hear, line))
 
     def serve(self) -> None:
-        """Do it."""
+        """Serve connections; raises EOFError when the agent has ended."""
         lines = set(self._lines.values())
         while True:
             now_s = time.monotonic()

@@ -1,14 +1,14 @@
 """Which process has a medium: one at a time, and one that is dead has none.
 
 The lock is the kernel's (`flock` on the open file). It ends with the process, but not always when
-the process dies: see `lifecycle.lock`. Only the kernel says who has it, in /proc/locks; if all of
-those are dead, a medium is taken without it. From then on a thread waits for the lock, and a record
-lock (`fcntl`), of which the kernel tells the owner's pid, stands in for it: on the first byte of
-the medium that no process has; those of processes that died in the same way are passed over. Who
-gets the lock looks for record locks, too.
+the process dies: see `lifecycle.lock`. Only the kernel says which process has it, in /proc/locks;
+if all of those are dead, a medium is taken without it. From then on a thread waits for the lock,
+and a record lock (`fcntl`), of which the kernel tells the owner's pid, stands in for it: on the
+first byte of the medium that no process has; those of processes that died in the same way are
+passed over. A process that gets the lock looks for record locks, too.
 
-A record lock is lost when the process closes the medium, opened a second time. Nobody does, but
-who changes its size at the start, before it is opened for good.
+A record lock is lost when the process closes the medium, opened a second time. That is done only
+to change its size at the start, before it is opened for good.
 
 A process whose pid cannot be seen from here lives.
 

@@ -53,7 +53,7 @@ _WORKER = "closing"
 
 
 class _Queue:
-    """What waits of one task, with what is being closed."""
+    """The descriptors of one task that wait to be closed, counted with those being closed."""
 
     def __init__(self) -> None:
         self.waiting: deque[int] = deque()
@@ -63,7 +63,7 @@ class _Queue:
 
 
 class Closer:
-    """Descriptors on their way out, by the name of their task."""
+    """Closes descriptors in threads of its own, one a task, so that no close holds up the agent."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}

@@ -39,6 +39,7 @@ from tierline_client import (
 from tierline_torch.arenas.arena import Arena, store_again
 from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.arenas.origins import move_back
+from tierline_torch.backends.owner import Owner
 from tierline_torch.backends.turns import NESTED
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import GpuError, TierlineError
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
     from tierline_torch.arenas.contents import Contents
     from tierline_torch.arenas.origins import Origin
-    from tierline_torch.process import Process
 
 _LOADS = 3
 """Times an arena is loaded when the connection breaks in between."""
@@ -78,7 +78,7 @@ class Manager:
     releases: int | None = None
     profiles = False
 
-    def __init__(self, process: Process, client: Client, survey: Survey) -> None:
+    def __init__(self, process: Owner, client: Client, survey: Survey) -> None:
         terms = client.terms()
         self.period_ns = terms.period_ns
         self.deadline_ns = terms.deadline_ns
@@ -109,7 +109,7 @@ class Manager:
         """It is a row of jobs, and the one that counts is still to come."""
 
     @classmethod
-    def connect(cls, process: Process, socket_path: str, survey: Survey) -> Manager:
+    def connect(cls, process: Owner, socket_path: str, survey: Survey) -> Manager:
         """Connect to the agent. Raises TierlineError."""
         try:
             device = Device.CUDA if survey.kind == "cuda" else Device.CPU
@@ -176,7 +176,7 @@ class Manager:
         return result
 
     def pause(self) -> None:
-        """Give the lease back, if it was had for long, and wait for it again.
+        """Give the lease back and wait for it again, if the job has held it for `FIRST_GATE_NS`.
 
         A job that has no arena has no flag word by which it could be asked.
         """

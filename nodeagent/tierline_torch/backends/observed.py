@@ -52,6 +52,7 @@ from tierline_api.layout import MAX_ARENAS
 from tierline_client import GiveBack
 from tierline_torch.arenas.contents import Entry
 from tierline_torch.backends import parking
+from tierline_torch.backends.owner import Owner
 from tierline_torch.backends.record import Record
 from tierline_torch.calls import Invoke, is_forked, plain
 from tierline_torch.errors import TierlineError
@@ -63,7 +64,6 @@ from tierline_torch.ours import ours
 
 if TYPE_CHECKING:
     from tierline_torch.backends.turns import Turns
-    from tierline_torch.process import Process
 
 DEFAULT_RELEASES = 12
 _WARM_JOBS = 2
@@ -161,7 +161,7 @@ class Observer:
     wants_witness = True
     profiles = True
 
-    def __init__(self, process: Process, path: str, survey: Survey) -> None:
+    def __init__(self, process: Owner, path: str, survey: Survey) -> None:
         """Raises TierlineError if the file or the number of releases cannot be used."""
         self.releases: int | None = told_releases()
         self.survey = survey

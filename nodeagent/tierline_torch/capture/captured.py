@@ -95,13 +95,13 @@ class _Warm:
 
     @property
     def stream(self) -> torch.cuda.Stream:
-        """That of the capture."""
+        """The stream of the capture, on which the calls before it run as well."""
         if self._stream is None:
             self._stream = torch.cuda.Stream()
         return self._stream
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """One of them."""
+        """Run one call before the capture."""
         self.calls += 1
         caller = torch.cuda.current_stream()
         self.stream.wait_stream(caller)

@@ -81,9 +81,9 @@ class DemandCurve:
         return cls(points, demand, limits, blocking, load, slack, background, reach)
 
     def largest_cost(self, period: int, deadline: int) -> int:
-        """The longest jobs of a further task with which every deadline holds; below 0: none.
+        """The largest job time of one more task with which every deadline holds, nanoseconds.
 
-        None also where there would be more deadlines than are looked at.
+        Below 0 if there is none, or if more deadlines than `MAX_POINTS` had to be looked at.
         """
         if deadline > self.reach or len(self.points) + self.reach // period + 1 > MAX_POINTS:
             return -1

@@ -27,12 +27,13 @@ from tierline_api.objects.optin import (
     STANDING,
     TASK,
     TERMS,
+    Standing,
 )
 from tierline_api.objects.plan import Plan
 from tierline_api.schema.base import ApiModel
 from tierline_kube.resource import Json
 from tierline_operator.placement.books.holding import held_of
-from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Standing
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey
 from tierline_operator.placement.needs.fitting import ANYWHERE, Needs, Taint, Worker
 from tierline_operator.placement.needs.pods import needs_of
 from tierline_operator.planning.held import Held

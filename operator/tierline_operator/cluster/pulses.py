@@ -1,9 +1,9 @@
-"""Which agents give no sign of life, and on which nodes no pod can start.
+"""The liveness of agents: which are silent, and on which nodes no pod can start.
 
 Agents write `status.lastSeen` of their MemNode every few seconds. What counts is when this operator
 saw it change, not what it says: clocks of nodes differ. So a new leader hears every agent once
-more before it calls one silent. An agent of a release before that wrote nothing of the kind, and is
-taken to be well. Pure: the clock is an argument.
+more before it calls one silent. A MemNode without `lastSeen`, as it is until its agent's first sign
+of life, counts as well. Pure: the clock is an argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Pulse:
 
 
 class Pulses:
-    """All agents, by node."""
+    """The signs of life of all agents, by node."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Pulse] = {}
@@ -39,7 +39,7 @@ class Pulses:
         """What each MemNode says of whether pods can start there."""
 
     def take(self, node: MemNode) -> None:
-        """A MemNode is as it is now."""
+        """Note what a MemNode says now."""
         said = node.status.last_seen
         ready = find(node.status.conditions, ConditionType.READY)
         self._ready[node.name] = ready

@@ -18,13 +18,14 @@ from tierline_api.objects.optin import (
     STANDING,
     TASK,
     TERMS,
+    Standing,
 )
 from tierline_api.objects.terms import Terms
 from tierline_api.schema.base import API_VERSION
 from tierline_kube.resource import Json
 from tierline_operator.cluster.decode import KnownClaim, KnownPod, Meta
 from tierline_operator.cluster.resources import DEPLOYMENT, TEMPLATE
-from tierline_operator.placement.books.seats import Seat, Standing
+from tierline_operator.placement.books.seats import Seat
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import plan_of
 

@@ -18,7 +18,7 @@ from tierline_api.objects.conditions import Condition, ConditionStatus, Conditio
 from tierline_api.objects.memprofile import MemProfileStatus
 from tierline_api.objects.memquota import MemQuotaStatus
 from tierline_api.objects.memtask import MemTask
-from tierline_api.objects.optin import FINALIZER, INLINE_NEEDED
+from tierline_api.objects.optin import FINALIZER, INLINE_NEEDED, Standing
 from tierline_kube.client import APPLY, JSON_PATCH, Kube
 from tierline_kube.errors import Conflict, NotFound, Refused
 from tierline_kube.resource import (
@@ -50,7 +50,7 @@ from tierline_operator.controller.manifests import (
 from tierline_operator.controller.status import status_of
 from tierline_operator.controller.writer import Stale, Writes
 from tierline_operator.leadership.lease import Leadership
-from tierline_operator.placement.books.seats import ClaimKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import ClaimKey, TaskKey
 from tierline_operator.placement.needs.fitting import listed
 
 log = logging.getLogger(__name__)

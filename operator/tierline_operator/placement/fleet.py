@@ -32,18 +32,12 @@ from tierline_api.objects.memnode import MemNode
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memquota import MemQuota
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_api.objects.optin import Standing
 from tierline_operator.placement.books.book import Book
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.quota import Usage
 from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
-from tierline_operator.placement.books.seats import (
-    Claim,
-    ClaimKey,
-    DeviceKey,
-    Seat,
-    Standing,
-    TaskKey,
-)
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Seat, TaskKey
 from tierline_operator.placement.books.verdict import Verdict
 from tierline_operator.placement.entry import NOWHERE, Entry, needs_of_template, restored
 from tierline_operator.placement.measuring import Measuring, to_be_measured

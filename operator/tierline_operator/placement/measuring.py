@@ -40,8 +40,9 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
+from tierline_api.objects.optin import Standing
 from tierline_operator.placement.books.ledger import Ledger
-from tierline_operator.placement.books.seats import Claim, ClaimKey, Seat, Standing, TaskKey
+from tierline_operator.placement.books.seats import Claim, ClaimKey, Seat, TaskKey
 from tierline_operator.placement.entry import Entry
 
 BATCH_S: Final = 600

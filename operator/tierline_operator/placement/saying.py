@@ -13,8 +13,9 @@ from typing import Final
 from tierline_api.objects.conditions import ConditionStatus, Reason
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask_status import Phase
+from tierline_api.objects.optin import Standing
 from tierline_operator.placement.books.ledger import Ledger
-from tierline_operator.placement.books.seats import Seat, Standing, TaskKey
+from tierline_operator.placement.books.seats import Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal, Said, Verdict
 from tierline_operator.placement.entry import Entry
 from tierline_operator.placement.needs.fitting import listed

@@ -17,6 +17,7 @@ from tierline_api.devices.device import DeviceKind
 from tierline_api.objects.conditions import Reason
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask import MemTaskSpec
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.realtime import Criticality
 from tierline_api.schema.quantities import format_quantity
 from tierline_operator.placement.books.book import Ask, Book
@@ -24,7 +25,7 @@ from tierline_operator.placement.books.holding import among, by_its_plan, misfit
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.relief import Row, relief
 from tierline_operator.placement.books.rules import WHOLE_DEVICE
-from tierline_operator.placement.books.seats import Claim, DeviceKey, Seat, Standing, TaskKey
+from tierline_operator.placement.books.seats import Claim, DeviceKey, Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.placement.entry import NOWHERE, Entry
 from tierline_operator.placement.needs.demands import Alike, Demands, Unasked, until_measured

@@ -55,7 +55,7 @@ LONGEST_DEADLINE_NS = 60 * NS
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProvenSet:
     """The tasks of a device, with plans that are proven together."""
 
     device: DeviceCapacity
@@ -76,7 +76,7 @@ class Standing:
         workspaces = workspace_bytes(self.demands, overlay=self.device.workspaces_overlay)
         return self.lean.extents * _extent_bytes(self.demands) + workspaces
 
-    def with_task(self, demand: TaskDemand) -> Standing | None:
+    def with_task(self, demand: TaskDemand) -> ProvenSet | None:
         """The same with one task more, or None if that takes planning everybody again."""
         quick = demand.criticality is not Criticality.BEST_EFFORT
         quick = quick and demand.policy is not SwapPolicy.SWAP
@@ -171,13 +171,13 @@ class Standing:
         keeps = self.scheduling is Scheduling.RING_KEEPING and not option.point.streamed_extents
         return task.resume_ns if most and keeps else most
 
-    def _grown(self, task: Task, option: Option, more_ring: int, cost_ns: int) -> Standing:
+    def _grown(self, task: Task, option: Option, more_ring: int, cost_ns: int) -> ProvenSet:
         assert self.curve is not None  # noqa: S101 - with_task has looked
         demand, lean = task.demand, self.lean
         rings = dict(lean.rings)
         rings[demand.domain] = rings.get(demand.domain, 0) + more_ring
         granted = task_plan(task, option, rings[demand.domain], demand.deadline_s)
-        return Standing(
+        return ProvenSet(
             self.device,
             self.scheduling,
             (*self.demands, demand),
@@ -194,14 +194,14 @@ class Standing:
         )
 
 
-def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Standing | Infeasible:
+def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> ProvenSet | Infeasible:
     """Plan everybody again; the refusal is planner.plan's. Raises ValueError like it."""
     prepared = prepare(demands, device)
     if isinstance(prepared, Infeasible):
         return refused(prepared, demands, device)
     if not demands:
         way = supported(device)[0]
-        return Standing(device, way, (), Lean((), (), (), {}, {}, 0, 0), _curve((), (), (), ()))
+        return ProvenSet(device, way, (), Lean((), (), (), {}, {}, 0, 0), _curve((), (), (), ()))
     limits = deadlines_ns(demands, device)
     for way in supported(device):
         for one in prepared:
@@ -211,17 +211,17 @@ def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> Standing | 
                     break
                 curve = _curve(demands, limits, lean.costs, lean.sections, lean.first_ns)
                 if curve is not None or share:
-                    return Standing(device, way, tuple(demands), lean, curve)
+                    return ProvenSet(device, way, tuple(demands), lean, curve)
     refusal = answer(prepared, device, (device.fast_bytes,))
     if not isinstance(refusal, Infeasible):
         raise TypeError("the planner admits a set that it has just refused")
     return refusal
 
 
-def admit(standing: Standing, demand: TaskDemand) -> Standing | Infeasible:
+def admit(proven: ProvenSet, demand: TaskDemand) -> ProvenSet | Infeasible:
     """One task more: quickly if that works, else by planning everybody again."""
-    quick = standing.with_task(demand)
-    return settle((*standing.demands, demand), standing.device) if quick is None else quick
+    quick = proven.with_task(demand)
+    return settle((*proven.demands, demand), proven.device) if quick is None else quick
 
 
 def _paced(task: Task, most_ns: int, ring: int) -> Iterator[Option]:

@@ -17,7 +17,7 @@ from tests.bench.preemption import drawn
 from tests.simulation.tasksets import device_for
 
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.incremental import Standing, settle
+from tierline_operator.planning.incremental import ProvenSet, settle
 from tierline_operator.planning.request import TaskDemand
 
 CROWD = 100
@@ -74,7 +74,7 @@ def crowded(seed: int) -> list[TaskDemand]:
     return tasks
 
 
-def _ask(now: Standing, number: int) -> tuple[float, bool]:
+def _ask(now: ProvenSet, number: int) -> tuple[float, bool]:
     demand = replace(drawn(900 + number, 0.05)[0], name=f"more-{number}")
     begun = time.process_time()
     after = now.with_task(demand)

@@ -1,6 +1,6 @@
 """The part `optimum`: least memory of small sets as the planner finds it, and the least there is.
 
-Same rings, same curves, all choices (planning/search/exact.py). The planner's least memory is found
+Same rings, same curves, all choices (exact.py). The planner's least memory is found
 by bisection; both count residents, rings, parked activations and the workspace.
 """
 
@@ -15,13 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tests.bench.schedulability.exact import least_memory
 from tests.simulation.tasksets import device_for, random_set
 
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.planner import Prepared, prepare
 from tierline_operator.planning.request import TaskDemand
-from tierline_operator.planning.search.exact import least_memory
 from tierline_operator.planning.search.options import rings_to_try
 from tierline_operator.planning.search.residents import Search
 

@@ -36,6 +36,7 @@ from tests.bench.machine import describe, keep, print_head
 from tests.gpu.bench.breakdown import WordWatch, break_down
 from tests.gpu.models import kind
 from tests.gpu.paced import TaskProcess
+from tests.spans import largest_span
 
 from tierline_api.layout import LayerShape, lay_out
 from tierline_api.objects.plan import Home, Plan, Tier
@@ -197,7 +198,7 @@ def plan_for(
     wanted = max(0, round(share * count) - len(pinned))
     chosen = {free[i * len(free) // wanted] for i in range(min(wanted, len(free)))}
     resident = tuple(sorted(pinned | chosen))
-    ring = 0 if len(resident) == count else min(count, max(2, layout.largest_span() + spare))
+    ring = 0 if len(resident) == count else min(count, max(2, largest_span(layout) + spare))
     return Plan(
         extent_bytes=extent_bytes,
         extent_count=count,
@@ -348,7 +349,7 @@ def rows(
             extent_bytes=extent_bytes,
             weight_bytes=report["weight_bytes"],
             resident=share,
-            fast_bytes=plan.resident_bytes + plan.ring_bytes,
+            fast_bytes=plan.resident_bytes + plan.ring_extents * extent_bytes,
             streamed_bytes=streamed,
             copy_bytes_per_s=rate,
             compute_s=compute_s,

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.integration.agent.agent_process import EXTENT_BYTES, AgentProcess, plan, wait_until
 from tests.integration.torch.terms import PAIR, PAIR_DEADLINE_S, RELEASES
+from tests.spans import largest_span
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
 
@@ -76,7 +77,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     shapes = [LayerShape(one["bytes"], one["pinned"], one["arena"]) for one in profile["layers"]]
     layout = lay_out(shapes, EXTENT_BYTES)
     pinned = tuple(sorted(layout.pinned_extents))
-    ring = layout.largest_span() + 1
+    ring = largest_span(layout) + 1
 
     agent = AgentProcess(folder, fast_extents=len(pinned) + ring + 32)
     settings = json.loads(agent.config.read_text())

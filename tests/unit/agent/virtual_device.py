@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import cast
 
 from tierline_agent.devices.base import Ahead, Device, StreamOrder
-from tierline_agent.policy.ahead import freed_by, reach
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Allowance, Scheduling, Terms
+from tierline_agent.policy.prefetch import freed_by, reach
 from tierline_agent.policy.releases import Due, Releases
 from tierline_agent.policy.transfers import IN_FLIGHT
 from tierline_agent.processes.identity import Process

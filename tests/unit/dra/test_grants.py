@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.integration.dra.claims import NODE, claim, notes, results
 
-from tierline_agent.kubernetes.grants import NotGranted, Standing, grant_of, is_of
+from tierline_agent.kubernetes.grants import NotGranted, grant_of, is_of
 from tierline_agent.registry import Preemption, parse_registration
+from tierline_api.objects.optin import Standing
 
 
 def test_an_allocated_claim_grants_what_the_operator_noted() -> None:
@@ -108,6 +109,11 @@ def test_who_has_no_plan_that_holds_is_not_registered(standing: str) -> None:
             claim(annotations=notes() | {"tierline.io/standing": "Great"}),
             "are operator and agent of one release?",
             id="an unknown standing",
+        ),
+        pytest.param(
+            claim(annotations=notes() | {"tierline.io/standing": "Measured"}),
+            "are operator and agent of one release?",
+            id="the operator's own standing",
         ),
         pytest.param(
             claim(annotations={k: v for k, v in notes().items() if k != "tierline.io/plan"}),

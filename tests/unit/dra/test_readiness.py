@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.unit.agent.loops import in_loop
 
 from tierline_agent.config import AgentConfig, KubernetesSettings
+from tierline_agent.kubernetes.readiness import object_at_first
 from tierline_agent.kubernetes.service import Service
-from tierline_agent.kubernetes.thread import object_at_first
 from tierline_agent.processes.lives import Lives
 from tierline_agent.telemetry.health import Health
 

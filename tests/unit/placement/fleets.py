@@ -20,13 +20,14 @@ from tierline_api.objects.memnode import (
 from tierline_api.objects.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
 from tierline_api.objects.memquota import MemQuota, MemQuotaSpec
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, Swap, SwapPolicy
 from tierline_api.objects.terms import Terms
 from tierline_api.schema.metadata import ClusterObjectMeta, ObjectMeta
 from tierline_operator.placement.books.rules import KindRules, Rules
-from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import Worker
 from tierline_operator.planning.answer import TaskPlan

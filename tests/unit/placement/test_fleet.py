@@ -29,11 +29,12 @@ from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memquota import TierQuota
 from tierline_api.objects.memtask import MemTask, Training
 from tierline_api.objects.memtask_status import Granted, MemTaskStatus, Phase
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
-from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import Worker
 

@@ -29,11 +29,12 @@ from tierline_api.objects.memnode import MemNode
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memquota import TierQuota
 from tierline_api.objects.memtask import MemTask
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.placement.books.ledger import Ledger
-from tierline_operator.placement.books.seats import Claim, ClaimKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import Claim, ClaimKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import (
     ANYWHERE,

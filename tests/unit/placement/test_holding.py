@@ -20,9 +20,10 @@ from tests.unit.placement.fleets import (
 )
 
 from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
-from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.held import held_by

@@ -26,9 +26,10 @@ from tierline_api.objects.memnode import Health
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.memtask_status import Phase
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
-from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Standing, TaskKey
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 
 A0 = DeviceKey("a", "cpu0")

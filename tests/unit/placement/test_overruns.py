@@ -20,7 +20,8 @@ from tests.unit.placement.fleets import (
 
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask_status import MemTaskStatus
-from tierline_operator.placement.books.seats import Claim, DeviceKey, Standing, TaskKey
+from tierline_api.objects.optin import Standing
+from tierline_operator.placement.books.seats import Claim, DeviceKey, TaskKey
 from tierline_operator.placement.books.verdict import Verdict
 from tierline_operator.placement.fleet import Fleet
 

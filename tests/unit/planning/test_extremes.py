@@ -13,7 +13,7 @@ from tests.unit.planning.shapes import device, task
 from tierline_api.objects.memprofile import MAX_CALLS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import TaskDemand
 
@@ -55,10 +55,10 @@ def test_no_times_are_too_long_for_an_answer(
         for demand in (one, two):
             needed_s = sum(demand.compute_s) * demand.release_calls + demand.between_s
             assert needed_s + demand.jitter_s <= demand.deadline_s
-    standing = settle([URGENT, one], where)
-    if isinstance(standing, Standing) and isinstance(admit(standing, two), Standing):
+    proven = settle([URGENT, one], where)
+    if isinstance(proven, ProvenSet) and isinstance(admit(proven, two), ProvenSet):
         assert isinstance(answer, Admitted)
-    assert isinstance(standing, Standing | Infeasible)
+    assert isinstance(proven, ProvenSet | Infeasible)
 
 
 PERIODS_S = (1e-6, 1e-4, 0.003, 1.0, 57_600.0, LONGEST_S)
@@ -92,13 +92,13 @@ def test_no_periods_lie_too_far_apart_for_an_answer(
     ]
     tracemalloc.start()
     try:
-        standing = settle(demands[:1], where)
+        proven = settle(demands[:1], where)
         for one in demands[1:]:
-            if not isinstance(standing, Standing):
+            if not isinstance(proven, ProvenSet):
                 break
-            standing = admit(standing, one)
-        if isinstance(standing, Standing):
-            standing.responses_s()
+            proven = admit(proven, one)
+        if isinstance(proven, ProvenSet):
+            proven.responses_s()
         plan(demands, where)
         assert tracemalloc.get_traced_memory()[1] < MEMORY_BYTES
     finally:

@@ -11,7 +11,7 @@ from tests.unit.planning.shapes import device, task
 
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
 from tierline_operator.planning.search.residents import Search
@@ -80,23 +80,23 @@ def test_a_set_without_that_slack_is_refused() -> None:
 
 
 def test_one_task_more_is_admitted_by_the_same_charge() -> None:
-    standing = settle([URGENT], CPU)
-    assert isinstance(standing, Standing)
-    more = admit(standing, starting(SLOW, 60))
-    assert isinstance(more, Standing)
+    proven = settle([URGENT], CPU)
+    assert isinstance(proven, ProvenSet)
+    more = admit(proven, starting(SLOW, 60))
+    assert isinstance(more, ProvenSet)
     assert response_s(Admitted(more.plans, 0, 0, 0, None, 0)) <= URGENT.deadline_s
     bounds = more.responses_s()
     planned = admitted(URGENT, starting(SLOW, 60))
     assert bounds[0] == pytest.approx(response_s(planned), abs=1e-6)
-    assert isinstance(admit(standing, starting(SLOW, 95)), Infeasible)
+    assert isinstance(admit(proven, starting(SLOW, 95)), Infeasible)
 
 
 def test_whoever_starts_faster_than_another_is_admitted_quickly() -> None:
-    standing = settle([URGENT, starting(SLOW, 60)], CPU)
-    assert isinstance(standing, Standing)
+    proven = settle([URGENT, starting(SLOW, 60)], CPU)
+    assert isinstance(proven, ProvenSet)
     third = starting(task("third", 3000, 3000, 10, megabytes=1, layers=1), 30)
-    assert standing.with_task(third) is not None
-    assert standing.with_task(starting(third, 80)) is None
+    assert proven.with_task(third) is not None
+    assert proven.with_task(starting(third, 80)) is None
 
 
 def test_a_layer_that_was_slow_in_a_short_job_blocks_as_long() -> None:

@@ -14,20 +14,20 @@ from tests.unit.planning.shapes import device, task
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.simulation.from_plans import machine_of, models_of
 
 
-def standing(answer: Standing | Infeasible) -> Standing:
-    assert isinstance(answer, Standing), answer
+def proven(answer: ProvenSet | Infeasible) -> ProvenSet:
+    assert isinstance(answer, ProvenSet), answer
     return answer
 
 
 def test_others_keep_their_plans() -> None:
-    empty = standing(settle([], device(60)))
-    first = standing(admit(empty, task("first", 100, 90, 10, megabytes=20)))
+    empty = proven(settle([], device(60)))
+    first = proven(admit(empty, task("first", 100, 90, 10, megabytes=20)))
     second = first.with_task(task("second", 200, 180, 20, megabytes=30))
     assert second is not None
     assert second.plans[0] == first.plans[0]
@@ -42,14 +42,14 @@ def test_others_keep_their_plans() -> None:
 
 
 def test_a_stream_takes_no_more_memory_than_its_deadline_needs() -> None:
-    empty = standing(settle([], device(60)))
-    loose = standing(admit(empty, task("loose", 2000, 2000, 10, megabytes=40)))
-    tight = standing(admit(empty, task("tight", 2000, 100, 10, megabytes=40)))
+    empty = proven(settle([], device(60)))
+    loose = proven(admit(empty, task("loose", 2000, 2000, 10, megabytes=40)))
+    tight = proven(admit(empty, task("tight", 2000, 100, 10, megabytes=40)))
     assert 0 < loose.fast_bytes_used < tight.fast_bytes_used < 50e6
 
 
 def test_a_refusal_is_the_planners() -> None:
-    full = standing(settle([task("one", 100, 90, 50)], device(30)))
+    full = proven(settle([task("one", 100, 90, 50)], device(30)))
     more = task("two", 100, 90, 45)
     refused = admit(full, more)
     assert isinstance(refused, Infeasible)
@@ -65,13 +65,13 @@ def test_growing_admits_what_planning_anew_admits_and_it_holds() -> None:
         tasks = mixed_set(rng, most_arenas=1 + seed % 3 // 2)
         ways = frozenset(Scheduling) if seed % 2 else frozenset({Scheduling.NON_PREEMPTIVE})
         where = replace(mixed_device(rng, tasks), supports=ways)
-        now = standing(settle([], where))
+        now = proven(settle([], where))
         for demand in tasks:
             step = now.with_task(demand)
             after = admit(now, demand)
             if plan([*now.demands, demand], where).ok:
-                assert isinstance(after, Standing)
-            if not isinstance(after, Standing):
+                assert isinstance(after, ProvenSet)
+            if not isinstance(after, ProvenSet):
                 continue
             quick, grown, now = quick + (step is not None), grown + 1, after
             check(now, where)
@@ -80,7 +80,7 @@ def test_growing_admits_what_planning_anew_admits_and_it_holds() -> None:
     assert quick > grown / 4
 
 
-def check(now: Standing, where: DeviceCapacity) -> None:
+def check(now: ProvenSet, where: DeviceCapacity) -> None:
     assert now.fast_bytes_used <= where.fast_bytes
     rings = dict.fromkeys((demand.domain for demand in now.demands), 0)
     for demand, granted in zip(now.demands, now.plans, strict=True):
@@ -104,7 +104,7 @@ def check(now: Standing, where: DeviceCapacity) -> None:
     assert np_edf(sporadic).ok
 
 
-def attacked(now: Standing, where: DeviceCapacity, rng: np.random.Generator) -> None:
+def attacked(now: ProvenSet, where: DeviceCapacity, rng: np.random.Generator) -> None:
     if not now.demands:
         return
     models = models_of(now.demands, now.plans, where)

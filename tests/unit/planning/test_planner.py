@@ -16,8 +16,8 @@ from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
-from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline, job_time
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
+from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import (
     DeviceCapacity,
@@ -41,10 +41,10 @@ def refused(tasks: list[TaskDemand], on: DeviceCapacity) -> Infeasible:
     return answer
 
 
-def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> Standing | Infeasible:
+def one_more(tasks: list[TaskDemand], on: DeviceCapacity) -> ProvenSet | Infeasible:
     """The last one in addition to the others, with their plans."""
     before = settle(tasks[:-1], on)
-    assert isinstance(before, Standing)
+    assert isinstance(before, ProvenSet)
     return admit(before, tasks[-1])
 
 
@@ -64,16 +64,9 @@ def test_what_does_not_fit_streams_within_the_limit() -> None:
     ring = max(p.ring_extents for p in answer.plans) * MB
     assert resident + ring + 3 * MB == answer.fast_bytes_used <= on.fast_bytes
     for demand, got in zip(tasks, answer.plans, strict=True):
-        time = job_time(
-            demand.layout,
-            demand.compute_s,
-            set(got.resident_extents),
-            got.ring_extents,
-            link_of_extent=[0] * 10,
-            links=[LINK],
-            start_delay_s=LINK.copy_s(MB),
-        )
-        assert got.job_time_s == pytest.approx(time.total_s)
+        pipeline = Pipeline(demand.layout, demand.compute_s, [0] * 10, [LINK], LINK.copy_s(MB))
+        time_s = pipeline.total_s(set(got.resident_extents), got.ring_extents)
+        assert got.job_time_s == pytest.approx(time_s)
         assert got.response_s is not None
         assert got.job_time_s <= got.response_s <= demand.deadline_s
         assert got.streamed_bytes == (10 - len(got.resident_extents)) * MB
@@ -311,7 +304,7 @@ class TestRefusals:
         held = admitted(tasks, enough)
         assert (held.workspace_bytes, held.fast_bytes_used) == (7 * MB, 27 * MB)
         grown = one_more(tasks, enough)
-        assert isinstance(grown, Standing)
+        assert isinstance(grown, ProvenSet)
         assert grown.fast_bytes_used == enough.fast_bytes
         assert isinstance(one_more(tasks, device(26, workspaces_overlay=False)), Infeasible)
 

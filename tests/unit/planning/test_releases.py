@@ -18,7 +18,7 @@ from tierline_api.layout import LayerShape, lay_out
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand
 from tierline_operator.simulation import device as simulated
@@ -123,9 +123,9 @@ def test_what_asks_late_is_due_sooner_after_that() -> None:
     # also where it is more than the deadline itself, and where it comes to others
     never = replace(LONG[0], deadline_s=0.1, jitter_s=0.2)
     assert isinstance(plan([never], CPU), Infeasible)
-    standing = settle([LONG[1]], CPU)
-    assert isinstance(standing, Standing)
-    assert isinstance(admit(standing, never), Infeasible)
+    proven = settle([LONG[1]], CPU)
+    assert isinstance(proven, ProvenSet)
+    assert isinstance(admit(proven, never), Infeasible)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.admission.preemption import PlannedJob, Scheduling
 from tierline_operator.planning.answer import Admitted, HomesBy, Infeasible
 from tierline_operator.planning.from_api import capacity_of
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
@@ -59,9 +59,9 @@ def shaped(
     )
 
 
-def admitted(standing: Standing | Infeasible) -> Standing:
-    assert isinstance(standing, Standing)
-    return standing
+def admitted(proven: ProvenSet | Infeasible) -> ProvenSet:
+    assert isinstance(proven, ProvenSet)
+    return proven
 
 
 def planned(

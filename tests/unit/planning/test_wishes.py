@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
+from tests.bench.schedulability.exact import least_memory
 from tests.simulation.attack import machine_of
 from tests.simulation.engines import run_job
 
@@ -30,7 +31,6 @@ from tierline_operator.planning.incremental import admit, settle
 from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan, prepare
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
-from tierline_operator.planning.search.exact import least_memory
 from tierline_operator.planning.search.residents import Search
 
 EXTENT = 100

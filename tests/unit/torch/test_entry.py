@@ -56,3 +56,15 @@ def test_an_unreachable_agent_is_told_once_and_the_program_runs() -> None:
     assert error.startswith("could not connect to the agent at TIERLINE_SOCKET=/nowhere/")
     assert done.stderr.count("tierline: could not connect to the agent") == 1
     assert "this program runs without Tierline" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_may_begin_before_the_program_loads_pytorch() -> None:
+    program = (
+        "import tierline\n"
+        "with tierline.job():\n"
+        "    import torch\n"
+        "print(torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl)"
+    )
+    done = _python(program, TIERLINE_OBSERVE=os.devnull)
+    assert (done.stdout, done.stderr) == ("False\n", "")

@@ -21,7 +21,7 @@ from torch import nn
 
 import tierline
 from tierline_client import GiveBack
-from tierline_torch import calls, process
+from tierline_torch import calls, dispatch, process
 from tierline_torch.calls import Invoke, current, plain
 from tierline_torch.learning.site import Reportable, Site, Window
 from tierline_torch.learning.survey import ModuleSurvey, Survey
@@ -91,6 +91,7 @@ def lease(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     here._backend = backend
     monkeypatch.setattr(process, "_process", here)
     monkeypatch.setattr(nn.Module, "__call__", calls._call)
+    monkeypatch.setattr(calls, "_outermost", dispatch.prepare())
     with torch.inference_mode():
         yield backend
 

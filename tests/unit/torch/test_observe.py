@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tierline
-from tierline_torch import calls, process
+from tierline_torch import calls, dispatch, process
 from tierline_torch.arenas import gates
 from tierline_torch.arenas.contents import Entry
 from tierline_torch.backends import observed
@@ -30,6 +30,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TIERLINE_OBSERVE_JOBS", "4")
     monkeypatch.setattr(process, "_process", process.Process())
     monkeypatch.setattr(nn.Module, "__call__", calls._call)
+    monkeypatch.setattr(calls, "_outermost", dispatch.prepare())
     return path
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from tierline_torch import calls, process
+from tierline_torch import calls, dispatch, process
 from tierline_torch.calls import invoking, plain
 from tierline_torch.tensors.structures import digest
 
@@ -152,6 +152,7 @@ def observed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TIERLINE_OBSERVE", str(path))
     monkeypatch.setattr(process, "_process", process.Process())
     monkeypatch.setattr(nn.Module, "__call__", calls._call)
+    monkeypatch.setattr(calls, "_outermost", dispatch.prepare())
     return path
 
 

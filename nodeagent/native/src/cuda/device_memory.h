@@ -14,8 +14,8 @@ int tl_device_replace(struct tl_arena *arena, uint32_t extent, const uint8_t *by
 /* Lets the GPU write an extent that has a private copy. 0 or a code. */
 int tl_device_let_write(struct tl_arena *arena, uint32_t extent);
 
-/* Hides an extent, unless it has a private copy or may be read unseen: who reads there faults. 0 or
- * a code. */
+/* Hides an extent, unless it has a private copy or may be read unseen: reads of it fault. 0 or a
+ * code. */
 int tl_device_hide(struct tl_arena *arena, uint32_t extent);
 /* Shows it again. 0 or a code. */
 int tl_device_show(struct tl_arena *arena, uint32_t extent);

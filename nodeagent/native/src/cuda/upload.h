@@ -22,10 +22,10 @@ int tl_upload(uint64_t to, const void *from, uint64_t bytes);
  * the same place with another generation of pages. By one thread at a time, with the stream's
  * context current; without success copies are slower. */
 void tl_upload_pin(void *memory, uint64_t bytes, uint32_t generation);
-/* Before memory goes: nothing, unless it is that. */
+/* Ends the page lock of this memory, before it is freed; of other memory it does nothing. */
 void tl_upload_unpin(const void *memory);
 
-/* A context has ended: if it was that one, the stream is no more. */
+/* A context has ended, and with it the stream, if that was made in it. */
 void tl_upload_context_ended(const void *context);
 /* In a fork's child. */
 void tl_upload_forget(void);

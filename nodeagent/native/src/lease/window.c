@@ -170,7 +170,7 @@ int tl_window_shut(tierline_client *client) {
 
 void tl_window_wait(struct tl_arena *arena, uint32_t past) {
     if (atomic_load(&careful)) {
-        /* Who gives up publishes more than any count. */
+        /* A stream that gives up publishes more than any count. */
         while (tierline_word_wait(&arena->control->published, past, LOOK_NS) != 0) {
         }
     }

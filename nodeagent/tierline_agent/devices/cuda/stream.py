@@ -68,7 +68,7 @@ from tierline_agent.devices.cuda.words import CudaWords
 from tierline_agent.devices.host_stream import explain
 from tierline_agent.errors import LinkClosed, StreamFailed
 from tierline_agent.links.link import Link, Transfer
-from tierline_agent.policy.ahead import freed_by, reach
+from tierline_agent.policy.prefetch import freed_by, reach
 from tierline_agent.policy.transfers import IN_FLIGHT, consumed_needed, slot_of
 from tierline_agent.tiers import TierError
 from tierline_agent.tiers.sources import Lender

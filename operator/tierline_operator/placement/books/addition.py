@@ -22,7 +22,7 @@ from tierline_operator.placement.books.proof import named
 from tierline_operator.placement.books.seats import DeviceKey
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.held import held_by
-from tierline_operator.planning.incremental import Standing, settle
+from tierline_operator.planning.incremental import ProvenSet, settle
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 _MOST_POINTS = 4_000_000
@@ -31,16 +31,16 @@ _BY_WHAT_IS_FREE = {SwapPolicy.AUTO, SwapPolicy.RESIDENT}
 """A task that is to stream takes what its deadline needs, which is found by searching."""
 
 
-class Standings:
+class ProvenSets:
     """What was proven of devices lately."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[DeviceKey, Standing] = OrderedDict()
+        self._kept: OrderedDict[DeviceKey, ProvenSet] = OrderedDict()
         self._points = 0
 
     def with_one_more(
         self, ledger: Ledger, demand: TaskDemand, capacity: DeviceCapacity
-    ) -> Standing | None:
+    ) -> ProvenSet | None:
         """The proof of the device with one more task, the last of it; None if it must be planned.
 
         It is not kept: the task may still be refused for another reason.
@@ -48,31 +48,31 @@ class Standings:
         if demand.policy not in _BY_WHAT_IS_FREE or demand.held is not None:
             return None
         *others, one = named([*(d for d, _ in ledger.planned), demand])
-        standing = self._kept.get(ledger.key)
-        if standing is None:
-            standing = _as_planned(ledger, others, capacity)
+        proven = self._kept.get(ledger.key)
+        if proven is None:
+            proven = _as_planned(ledger, others, capacity)
         else:
             self._kept.move_to_end(ledger.key)
-            standing = replace(standing, device=capacity)
-        return None if standing is None else standing.with_task(one)
+            proven = replace(proven, device=capacity)
+        return None if proven is None else proven.with_task(one)
 
-    def keep(self, key: DeviceKey, standing: Standing) -> None:
+    def keep(self, key: DeviceKey, proven: ProvenSet) -> None:
         """Remember what a device's tasks were admitted with; forget what was longest unused."""
         self.drop(key)
-        self._kept[key] = standing
-        self._points += _points(standing)
+        self._kept[key] = proven
+        self._points += _points(proven)
         while self._points > _MOST_POINTS:
             self.drop(next(iter(self._kept)))
 
     def drop(self, key: DeviceKey) -> None:
         """The tasks of a device, or the device itself, changed."""
-        standing = self._kept.pop(key, None)
-        self._points -= _points(standing) if standing is not None else 0
+        proven = self._kept.pop(key, None)
+        self._points -= _points(proven) if proven is not None else 0
 
 
 def _as_planned(
     ledger: Ledger, demands: Sequence[TaskDemand], capacity: DeviceCapacity
-) -> Standing | None:
+) -> ProvenSet | None:
     """Proven again by the plans as they are: there is one choice for everyone."""
     seats = [seat for seat in ledger.seats if seat.demand and seat.plan]
     fixed = [
@@ -81,11 +81,11 @@ def _as_planned(
         if seat.plan is not None
     ]
     try:
-        standing = settle(fixed, capacity)
+        proven = settle(fixed, capacity)
     except ValueError:
         return None
-    return None if isinstance(standing, Infeasible) else standing
+    return None if isinstance(proven, Infeasible) else proven
 
 
-def _points(standing: Standing) -> int:
-    return len(standing.curve.points) if standing.curve is not None else 0
+def _points(proven: ProvenSet) -> int:
+    return len(proven.curve.points) if proven.curve is not None else 0

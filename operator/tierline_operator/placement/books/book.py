@@ -16,22 +16,23 @@ from dataclasses import replace
 from tierline_api.objects.conditions import Reason
 from tierline_api.objects.memnode import MemNode
 from tierline_api.objects.memquota import MemQuota
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
-from tierline_operator.placement.books.addition import Standings
+from tierline_operator.placement.books.addition import ProvenSets
 from tierline_operator.placement.books.ledger import Ledger, differs
 from tierline_operator.placement.books.order import Order
 from tierline_operator.placement.books.proof import prove, together
 from tierline_operator.placement.books.quota import Usage, excess, total, usage_of
 from tierline_operator.placement.books.rules import KindRules, Rules
-from tierline_operator.placement.books.seats import DeviceKey, Seat, Standing, TaskKey
+from tierline_operator.placement.books.seats import DeviceKey, Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal, refusal_of
 from tierline_operator.placement.needs.demands import Unasked, demoted
 from tierline_operator.placement.needs.fitting import Worker
 from tierline_operator.placement.needs.remeasuring import differ
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
-from tierline_operator.planning.incremental import Standing as Proven
+from tierline_operator.planning.incremental import ProvenSet
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | Standing]
@@ -51,7 +52,7 @@ class Book:
         self._by_node: dict[str, set[DeviceKey]] = defaultdict(set)
         self._order = Order()
         self._keys: frozenset[DeviceKey] | None = None
-        self._standings = Standings()
+        self._proven = ProvenSets()
         self.measuring: set[DeviceKey] = set()
         """Devices on which tasks are measured, or wait because they were."""
 
@@ -128,7 +129,7 @@ class Book:
             del self.ledgers[key]
             self._by_node[key.node].discard(key)
             self._order.drop(key)
-            self._standings.drop(key)
+            self._proven.drop(key)
             self.measuring.discard(key)
             self._keys = None
 
@@ -176,21 +177,21 @@ class Book:
         for seat, plan in zip(seats, answer.plans, strict=True):
             seat.grant(plan, answer.scheduling)
         ledger.load = answer.utilisation
-        self._standings.drop(ledger.key)
+        self._proven.drop(ledger.key)
         self._rank(ledger)
 
-    def try_beside(self, ledger: Ledger, demand: TaskDemand) -> Proven | None:
+    def try_beside(self, ledger: Ledger, demand: TaskDemand) -> ProvenSet | None:
         """Does one more hold with the plans that are there? None: not so, or not so quickly."""
         capacity = self.capacity(ledger)
         limited = self._limited(demand)
-        proven = self._standings.with_one_more(ledger, limited, capacity)
+        proven = self._proven.with_one_more(ledger, limited, capacity)
         if proven is None:
             return None
         demands = [*(d for d, _ in ledger.planned), demand]
         plans = [*(plan for _, plan in ledger.planned), proven.plans[-1]]
         return None if self._over_quota(ledger, demands, plans, capacity) else proven
 
-    def grant_beside(self, ledger: Ledger, seat: Seat, proven: Proven) -> set[TaskKey]:
+    def grant_beside(self, ledger: Ledger, seat: Seat, proven: ProvenSet) -> set[TaskKey]:
         """Write what was proven for one more into its seat; returns whose promise is another now.
 
         A task that was promised an exact response is now promised its deadline, which holds
@@ -208,7 +209,7 @@ class Book:
             cost / NS / demand.period_s
             for demand, cost in zip(proven.demands, proven.lean.costs, strict=True)
         )
-        self._standings.keep(ledger.key, proven)
+        self._proven.keep(ledger.key, proven)
         self._rank(ledger)
         return changed
 
@@ -221,7 +222,7 @@ class Book:
         ledger.load, ledger.unknown, ledger.unproven = 0.0, "", ""
         for key in self._by_node[ledger.key.node]:
             self.ledgers[key].forget_refusals()
-        self._standings.drop(ledger.key)
+        self._proven.drop(ledger.key)
         lost: list[Seat] = []
         asking: list[Seat] = []
         for seat in list(ledger.seats):

@@ -19,9 +19,10 @@ from typing import Final
 
 from tierline_api.objects.conditions import Reason
 from tierline_api.objects.memnode import Device, Health, MemNode
+from tierline_api.objects.optin import Standing
 from tierline_operator.placement.books.quota import Usage, tier_bytes, usage_of
 from tierline_operator.placement.books.rules import KindRules
-from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Seat, Standing
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Seat
 from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import capacity_of, supports_of

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tierline_api.objects.optin import Standing
 from tierline_api.objects.realtime import Criticality
-from tierline_operator.placement.books.seats import Standing
 from tierline_operator.placement.needs.demands import demoted
 from tierline_operator.planning.answer import Admitted, Infeasible, TaskPlan
 from tierline_operator.planning.planner import plan

@@ -108,30 +108,30 @@ def excess(
     """The first quota that `here` would exceed in addition to what is used `elsewhere`, if any."""
     others = list(elsewhere)
     for quota in sorted(quotas, key=lambda quota: quota.name):
-        spec, who = quota.spec, f"MemQuota/{quota.name} of namespace {namespace}"
+        spec, named = quota.spec, f"MemQuota/{quota.name} of namespace {namespace}"
         if spec.fast_memory_bytes is not None:
             need = here.fast_bytes + sum(usage.fast_bytes for usage in others)
             if need > spec.fast_memory_bytes:
-                return _bytes(who, "of fast memory", spec.fast_memory_bytes, need)
+                return _bytes(named, "of fast memory", spec.fast_memory_bytes, need)
         for tier in spec.tiers:
             name = tier.tier.value
             need = sum(usage.tier_bytes.get(name, 0) for usage in (here, *others))
             if need > tier.capacity_bytes:
-                return _bytes(who, f"in the tier {name}", tier.capacity_bytes, need)
+                return _bytes(named, f"in the tier {name}", tier.capacity_bytes, need)
         if spec.link_percent is not None:
             for name, share in sorted(here.link_share.items()):
                 if share * 100 > spec.link_percent:
                     return Excess(
-                        f"{who} allows {spec.link_percent} % of a link's time and the tasks need "
+                        f"{named} allows {spec.link_percent} % of a link's time and the tasks need "
                         f"{share:.1%} of that from {name}; raise linkPercent or use longer periods",
                         None,
                     )
     return None
 
 
-def _bytes(who: str, where: str, limit: int, need: int) -> Excess:
+def _bytes(named: str, where: str, limit: int, need: int) -> Excess:
     return Excess(
-        f"{who} allows {mebibytes(limit)} {where} and the tasks need {mebibytes(need)}: "
+        f"{named} allows {mebibytes(limit)} {where} and the tasks need {mebibytes(need)}: "
         f"{mebibytes(need - limit)} are missing; raise the quota or remove a task",
         need - limit,
     )

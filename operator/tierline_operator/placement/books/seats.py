@@ -9,9 +9,9 @@ An allocated claim is the truth about its seat's place; a seat without a claim i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import NamedTuple
 
+from tierline_api.objects.optin import Standing
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.placement.needs.fitting import ANYWHERE, Needs, Worker, misfit
 from tierline_operator.planning.answer import TaskPlan
@@ -108,24 +108,6 @@ class Claim:
             f"kube-scheduler found that the pod does not fit there{said}; it is tried again, ever "
             "more seldom"
         )
-
-
-class Standing(StrEnum):
-    """How a seat stands."""
-
-    PLANNED = "Planned"
-    """Its plan is proven together with all others of the device."""
-    PROFILING = "Profiling"
-    """It is measured: it has the device alone, or (`sharing`) as a task of bounded jobs."""
-    DEMOTED = "Demoted"
-    """Its deadline no longer holds; it runs in what the others leave."""
-    LOST = "Lost"
-    """Its pod was admitted, and it cannot even run in what the others leave."""
-    MEASURED = "Measured"
-    """It was measured, and gets its plan when others have been measured on the device, too."""
-    UNMEASURED = "Unmeasured"
-    """It was not measured in time, and others waited, or there is no room for that any more: its
-    measuring was given up."""
 
 
 @dataclass

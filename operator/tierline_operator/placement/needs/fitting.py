@@ -132,7 +132,7 @@ class Needs:
     """Of these one must hold; None if it asks for nothing."""
     tolerations: tuple[Toleration, ...] = ()
     gates: tuple[str, ...] = ()
-    """The scheduling gates of others, who may still change what it asks for."""
+    """The scheduling gates of other controllers, which may still change what it asks for."""
     known: bool = True
     """Whether a pod or a template says so. Else only what keeps every pod away counts."""
 

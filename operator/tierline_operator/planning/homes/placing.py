@@ -84,7 +84,7 @@ def placements(
 
 @dataclass
 class _Room:
-    """What is left of the tiers, what is stored there or will be, and who does not move."""
+    """What is left of the tiers, what is stored there or will be, and which tasks do not move."""
 
     free: dict[str, int]
     """Bytes, without what wishes take."""

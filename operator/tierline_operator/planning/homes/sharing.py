@@ -218,7 +218,7 @@ class _Sharing:
         return shares if min(left) >= 0 else None
 
     def _leave_the_fastest(self, shares: list[list[int]], left: list[int]) -> None:
-        """Go to the middle tier: who prefers it, and then as many as have to."""
+        """Move to the middle tier the lots that prefer it, and then as many as have to."""
         for at, lot in enumerate(self._lots):
             if _until(lot.prefers, _MIDDLE) < _until(lot.prefers, _FAST):
                 more = min(self._states[at].most - shares[at][_MIDDLE], left[_MIDDLE])

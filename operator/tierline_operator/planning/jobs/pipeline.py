@@ -124,16 +124,6 @@ class LinkRate:
         return self.in_flight * self.copy_s(size_bytes)
 
 
-@dataclass(frozen=True)
-class JobTime:
-    """Finishing time of a job that starts alone at 0, seconds."""
-
-    total_s: float
-    stall_s: float
-    """Time in which the device waited for extents."""
-    layer_start_s: tuple[float, ...]
-
-
 class Pipeline:
     """The recursion for one task: what does not depend on residency and ring is computed once."""
 
@@ -243,7 +233,7 @@ class Pipeline:
 
     def call_s(self, resident: Set[int], ring_extents: int) -> float:
         """Time of the longest job of a release, that is of one arena. Raises RingTooSmall."""
-        return self._least(resident, ring_extents, 2)[0]
+        return self._least(resident, ring_extents, 1)[0]
 
     def layers_s(self, resident: Set[int], ring_extents: int) -> tuple[float, ...]:
         """The layer times with which a release has the time of `total_s`. Raises RingTooSmall."""
@@ -253,25 +243,19 @@ class Pipeline:
         self, resident: Set[int], ring_extents: int, figure: int
     ) -> tuple[float, tuple[float, ...]]:
         if len(self.spreads) == 1:
-            return self._run(resident, ring_extents, None, self.compute_s)[figure], self.compute_s
+            return self._run(resident, ring_extents, self.compute_s)[figure], self.compute_s
         return min(
-            (self._run(resident, ring_extents, None, times)[figure] + more_s, times)
+            (self._run(resident, ring_extents, times)[figure] + more_s, times)
             for times, more_s in self.spreads
         )
-
-    def job(self, resident: Set[int], ring_extents: int) -> JobTime:
-        """Job time with its stalls and the start of each layer. Raises RingTooSmall."""
-        starts: list[float] = []
-        total, stall, _ = self._run(resident, ring_extents, starts, self.compute_s)
-        return JobTime(total, stall, tuple(starts))
 
     def _run(
         self,
         resident: Set[int],
         ring_extents: int,
-        starts: list[float] | None,
         compute_s: tuple[float, ...],
-    ) -> tuple[float, float, float]:
+    ) -> tuple[float, float]:
+        """Times of a release and of its longest job."""
         layout = self.layout
         copy_s, late_s, last_layer = self.copy_s, self.late_s, layout.last_layer
         link_of = self.link_of_extent
@@ -279,8 +263,8 @@ class Pipeline:
         held = resident if resident >= pinned else {*resident, *pinned}
         if not layout.layer_count:
             seconds = sum(compute_s)
-            return seconds, 0.0, seconds
-        end = stall = ready = begun = longest = 0.0
+            return seconds, seconds
+        end = ready = begun = longest = 0.0
         again = 0
         ends: list[float] = []
         stream: list[int] = []
@@ -309,36 +293,13 @@ class Pipeline:
                 copied += late_s[extent]
                 ready = ready if ready > copied else copied
                 stream.append(extent)
-            if ready > end:
-                stall += ready - end
-                end = ready
-            if starts is not None:
-                starts.append(end)
+            end = ready if ready > end else end
             end += compute
             ends.append(end)
-        return end + again * (end - begun), stall, max(longest, end - begun)
+        return end + again * (end - begun), max(longest, end - begun)
 
     def span(self, layer: int, resident: Set[int]) -> int:
         """Extents that a layer streams at once."""
         held = self.layout.pinned_extents
         read = range(self.layout.first_extent[layer], self.layout.last_extent[layer] + 1)
         return sum(1 for extent in read if extent not in resident and extent not in held)
-
-
-def job_time(
-    layout: ArenaLayout,
-    compute_s: Sequence[float],
-    resident: Set[int],
-    ring_extents: int,
-    *,
-    link_of_extent: Sequence[int],
-    links: Sequence[LinkRate],
-    start_delay_s: float = 0.0,
-) -> JobTime:
-    """Exact job time from an empty ring (P1; P3 with a start delay). Raises RingTooSmall.
-
-    `resident` holds extent numbers; pinned extents are resident whether named or not. Without a
-    streamed extent the answer is the compute time, whatever the ring.
-    """
-    pipeline = Pipeline(layout, compute_s, link_of_extent, links, start_delay_s)
-    return pipeline.job(resident, ring_extents)

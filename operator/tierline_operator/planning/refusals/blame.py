@@ -61,12 +61,12 @@ def blamed(
             out = rest
     named = [(tasks[index], tasks[index].wishes[number]) for index, number in out]
     task, wish = named[-1]
-    who = [f"the object {wish.name!r} of {task.name} is {wish.words}" for task, wish in named]
+    objects = [f"the object {wish.name!r} of {task.name} is {wish.words}" for task, wish in named]
     then = "the set would hold" if refusal.kind == "deadline" else "there would be room"
     return replace(
         refusal,
         wish=(task.name, wish.name),
-        sentence=f"{', '.join(who)}, and without that {then}: {refusal.sentence}",
+        sentence=f"{', '.join(objects)}, and without that {then}: {refusal.sentence}",
     )
 
 

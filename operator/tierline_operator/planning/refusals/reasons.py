@@ -324,11 +324,11 @@ def _late(
     victim = tasks[victims[0]]
     held = ""
     if outcome.blocker is not None:
-        who, section_s = tasks[outcome.blocker].name, tasks[outcome.blocker].section_s or 0.0
+        name, section_s = tasks[outcome.blocker].name, tasks[outcome.blocker].section_s or 0.0
         first_ns, starting = search.first(outcome.chosen, outcome.preemptible)
         if starting == outcome.blocker and first_ns / NS > section_s:
-            who, section_s = f"a first job of {who}, when its program starts,", first_ns / NS
-        held = f" and {who} may hold the device for {milliseconds(section_s)} before them"
+            name, section_s = f"a first job of {name}, when its program starts,", first_ns / NS
+        held = f" and {name} may hold the device for {milliseconds(section_s)} before them"
     late_s = search.tasks[victims[0]].jitter_s
     asks = f", of which up to {milliseconds(late_s)} pass before it asks" if late_s else ""
     deadline_s = (victim.deadline_s or 0.0) + late_s

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.spans import largest_span
 from tests.unit.agent.virtual_device import VirtualNode
 from tests.unit.planning.shapes import layout_of
 
@@ -87,7 +88,7 @@ def task_sets(draw: st.DrawFn) -> TaskSet:
                 held,
                 period_s=period_s,
                 deadline_s=draw(st.one_of(st.none(), seconds(0.3 * period_s, period_s))),
-                ring_extents=layout.largest_span() + draw(st.integers(0, 2)),
+                ring_extents=largest_span(layout) + draw(st.integers(0, 2)),
                 preemptible=draw(st.booleans()) or number == 0,
             )
         )

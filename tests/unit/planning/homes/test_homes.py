@@ -16,7 +16,7 @@ from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning import planner
 from tierline_operator.planning.answer import Admitted, HomeRun, HomesBy, Infeasible, TaskPlan
 from tierline_operator.planning.homes.placing import Placement, placements, runs
-from tierline_operator.planning.incremental import Standing, admit, settle
+from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.jobs.pipeline import LinkRate
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
@@ -113,15 +113,15 @@ def test_what_stays_does_not_move_for_one_more() -> None:
     where = device(60, tiers={"dram": TierCapacity(15 * MB, LINK), "nvme": slow})
     first, second = wanting("a", "dram", "nvme"), wanting("b", "dram", "nvme")
     now = admit(settle_one(first, where), replace(second, period_s=0.01, deadline_s=0.01))
-    assert isinstance(now, Standing)
+    assert isinstance(now, ProvenSet)
     assert set(now.plans[0].home_of_extent) == {"dram"}
     assert "nvme" in now.plans[1].home_of_extent
 
 
-def settle_one(only: TaskDemand, where: DeviceCapacity) -> Standing:
-    standing = settle([only], where)
-    assert isinstance(standing, Standing)
-    return standing
+def settle_one(only: TaskDemand, where: DeviceCapacity) -> ProvenSet:
+    proven = settle([only], where)
+    assert isinstance(proven, ProvenSet)
+    return proven
 
 
 def admitted(tasks: list[TaskDemand], where: DeviceCapacity) -> tuple[TaskPlan, ...]:

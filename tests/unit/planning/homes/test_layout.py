@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.spans import largest_span
 
 from tierline_api.layout import LayerShape, LayoutError, fold_compute, lay_out
 
@@ -17,7 +18,7 @@ def test_layers_follow_each_other_without_gaps() -> None:
     assert layout.last_extent == (1, 2, 1, 3)
     assert layout.last_layer == (0, 1, 3, 3)
     assert layout.layer_offset == (0, 150, 250, 250)
-    assert layout.largest_span() == 2
+    assert largest_span(layout) == 2
 
 
 def test_pinned_bytes_come_first_and_share_the_extent_where_they_end() -> None:
@@ -45,7 +46,7 @@ def test_each_arena_starts_at_an_extent_boundary() -> None:
 
 def test_no_layers_make_no_extents() -> None:
     layout = lay_out([], 100)
-    assert (layout.extent_count, layout.layer_count, layout.largest_span()) == (0, 0, 0)
+    assert (layout.extent_count, layout.layer_count, largest_span(layout)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

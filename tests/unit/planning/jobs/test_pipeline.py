@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.spans import largest_span
 from tests.unit.planning.shapes import layout_of, random_layout
 
 from tierline_api.layout import ArenaLayout
@@ -13,7 +14,6 @@ from tierline_operator.planning.jobs.pipeline import (
     LinkRate,
     Pipeline,
     RingTooSmall,
-    job_time,
 )
 
 UNIT = LinkRate(100.0)  # one full extent of 100 bytes in one second
@@ -107,7 +107,7 @@ def test_no_job_that_was_seen_takes_longer_however_its_layers_share_its_time(are
         links = [LinkRate(float(rng.choice([50.0, 100.0, 400.0])), 0.05)]
         link_of = [0] * layout.extent_count
         resident = {x for x in range(layout.extent_count) if rng.random() < 0.3}
-        ring = layout.largest_span() + int(rng.integers(4))
+        ring = largest_span(layout) + int(rng.integers(4))
         gate_s = float(rng.choice([0.0, 0.2]))
 
         def pipeline(times: list[float], most: list[float] | None = None) -> Pipeline:
@@ -147,40 +147,38 @@ def test_where_layers_are_steady_or_resident_nothing_is_added() -> None:
 def test_a_job_of_resident_weights_takes_its_compute_time() -> None:
     layout = layout_of([150, 250])
     everything = set(range(layout.extent_count))
-    got = job_time(
-        layout, [1.0, 2.0], everything, 0, link_of_extent=[0] * 4, links=[UNIT], start_delay_s=9.0
-    )
-    assert (got.total_s, got.stall_s, got.layer_start_s) == (3.0, 0.0, (0.0, 1.0))
+    pipeline = Pipeline(layout, [1.0, 2.0], [0] * 4, [UNIT], 9.0)
+    assert pipeline.total_s(everything, 0) == 3.0
 
 
 def test_t2_the_larger_of_compute_and_copy_is_no_bound() -> None:
     layout = layout_of([100] * 4)
     compute = [1.0] * 4
-    got = job_time(layout, compute, set(), 2, link_of_extent=[0] * 4, links=[UNIT])
+    total_s = Pipeline(layout, compute, [0] * 4, [UNIT]).total_s(set(), 2)
     assert max(sum(compute), layout.weight_bytes / 100.0) == 4.0
-    assert got.total_s == 5.0  # the first extent is waited for with nothing to do
+    assert total_s == 5.0  # the first extent is waited for with nothing to do
 
 
 def test_t9_a_layer_larger_than_the_ring_is_an_answer_not_a_number() -> None:
-    layout = layout_of([100, 300, 100])
+    pipeline = Pipeline(layout_of([100, 300, 100]), [1.0] * 3, [0] * 5, [UNIT])
     with pytest.raises(RingTooSmall, match="layer 1 streams 3 extents") as caught:
-        job_time(layout, [1.0] * 3, set(), 2, link_of_extent=[0] * 5, links=[UNIT])
+        pipeline.call_s(set(), 2)
     assert (caught.value.layer, caught.value.span) == (1, 3)
-    kept = job_time(layout, [1.0] * 3, {2}, 2, link_of_extent=[0] * 5, links=[UNIT])
-    assert kept.total_s == pytest.approx(6.0)
+    assert pipeline.total_s({2}, 2) == pytest.approx(6.0)
 
 
 def test_without_a_ring_nothing_streams() -> None:
     with pytest.raises(RingTooSmall):
-        job_time(layout_of([100]), [1.0], set(), 0, link_of_extent=[0], links=[UNIT])
+        Pipeline(layout_of([100]), [1.0], [0], [UNIT]).call_s(set(), 0)
 
 
 def test_links_work_in_parallel_but_publish_in_order() -> None:
     layout = layout_of([100] * 4)
     fast, slow = LinkRate(100.0), LinkRate(25.0)
-    got = job_time(layout, [0.0] * 4, set(), 4, link_of_extent=[1, 0, 0, 0], links=[fast, slow])
-    assert got.total_s == 4.0  # the three fast extents are there at 3, unseen until the first is
-    assert got.layer_start_s == (4.0, 4.0, 4.0, 4.0)
+    total_s = Pipeline(layout, [0.0] * 4, [1, 0, 0, 0], [fast, slow]).total_s(set(), 4)
+    assert total_s == 4.0  # the three fast extents are there at 3, unseen until the first is
+    total_s = Pipeline(layout, [1.0] * 4, [1, 0, 0, 0], [fast, slow]).total_s(set(), 4)
+    assert total_s == 8.0  # no layer begins before
 
 
 def test_p3_a_blocked_link_costs_at_most_its_delay() -> None:
@@ -188,7 +186,7 @@ def test_p3_a_blocked_link_costs_at_most_its_delay() -> None:
     for _ in range(200):
         layout = random_layout(rng)
         compute = [rng.random() for _ in range(layout.layer_count)]
-        ring = layout.largest_span() + 1
+        ring = largest_span(layout) + 1
         link_of = [0] * layout.extent_count
         plain = Pipeline(layout, compute, link_of, [UNIT]).total_s(set(), ring)
         blocked = Pipeline(layout, compute, link_of, [UNIT], 0.7).total_s(set(), ring)
@@ -201,7 +199,7 @@ def test_a_ring_or_residency_never_hurts() -> None:
         layout = random_layout(rng)
         compute = [rng.random() for _ in range(layout.layer_count)]
         pipeline = Pipeline(layout, compute, [0] * layout.extent_count, [UNIT])
-        ring = layout.largest_span() + 1
+        ring = largest_span(layout) + 1
         resident = {x for x in range(layout.extent_count) if rng.random() < 0.4}
         time = pipeline.total_s(resident, ring)
         assert pipeline.total_s(resident, ring + 1) <= time + 1e-9
@@ -213,9 +211,7 @@ def test_a_ring_or_residency_never_hurts() -> None:
 def test_extents_that_share_a_link_are_ready_later_than_in_turn() -> None:
     layout = layout_of([100, 100])
     shared = LinkRate(100.0, in_flight=2)
-    assert (
-        job_time(layout, [0.0, 0.0], set(), 2, link_of_extent=[0, 0], links=[shared]).total_s == 3.0
-    )
+    assert Pipeline(layout, [0.0, 0.0], [0, 0], [shared]).total_s(set(), 2) == 3.0
 
 
 def shared_link_run(
@@ -257,7 +253,7 @@ def test_copies_that_share_a_link_never_take_a_job_beyond_its_bound() -> None:
     for _ in range(200):
         layout = random_layout(rng, pinned=False)
         compute = [float(x) for x in rng.random(layout.layer_count) * 2]
-        ring = layout.largest_span() + int(rng.integers(1, 4))
+        ring = largest_span(layout) + int(rng.integers(1, 4))
         link_of = [0] * layout.extent_count
         seen = shared_link_run(layout, compute, ring, 100.0, at_once=2)
         serial = Pipeline(layout, compute, link_of, [UNIT]).total_s(frozenset(), ring)
@@ -274,7 +270,7 @@ def test_where_one_engine_copies_from_all_tiers_its_copies_add_up() -> None:
     for _ in range(100):
         layout = random_layout(rng, pinned=False)
         compute = [float(x) for x in rng.random(layout.layer_count) * 2]
-        ring = layout.largest_span() + int(rng.integers(1, 4))
+        ring = largest_span(layout) + int(rng.integers(1, 4))
         link_of = [int(x) for x in rng.integers(2, size=layout.extent_count)]
         at_once = Pipeline(layout, compute, link_of, links)
         in_turn = Pipeline(layout, compute, link_of, links, in_turn=True)
@@ -298,7 +294,7 @@ def test_what_is_staged_is_copied_twice_where_another_tier_has_the_engine_betwee
 
 def test_all_pinned_weights_may_have_one_compute_time() -> None:
     layout = layout_of([])
-    assert job_time(layout, [2.0], set(), 0, link_of_extent=[], links=[UNIT]).total_s == 2.0
+    assert Pipeline(layout, [2.0], [], [UNIT]).total_s(set(), 0) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -307,7 +303,7 @@ def test_all_pinned_weights_may_have_one_compute_time() -> None:
 )
 def test_lengths_must_match(compute: list[float], link_of: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        job_time(layout_of([100]), compute, set(), 1, link_of_extent=link_of, links=[UNIT])
+        Pipeline(layout_of([100]), compute, link_of, [UNIT])
 
 
 @pytest.mark.parametrize("devices", [1, 3])

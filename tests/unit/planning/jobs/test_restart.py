@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from tests.unit.planning.jobs.recursion import layer_times
 from tests.unit.planning.shapes import layout_of, random_layout
 
 from tierline_api.layout import ArenaLayout
@@ -135,14 +136,14 @@ def test_one_preemption_at_the_worst_gate_costs_just_the_penalty() -> None:
         case = random_case(rng, 1)
         case = Case(**{**case.__dict__, "blocked_extents": 0})
         pipeline = case.pipeline()
-        alone = pipeline.job(case.resident, case.ring_extents)
+        alone_s = pipeline.total_s(case.resident, case.ring_extents)
         penalty = restart_penalty_s(pipeline, case.resident, case.ring_extents)
         # long enough for the copy under way to end, and an instant before each layer
         worst = 0.0
-        for start_s in alone.layer_start_s:
+        for start_s, _ in layer_times(pipeline, case.resident, case.ring_extents):
             moment = max(start_s - 1e-9, 1e-9)
             seen = case.interrupted([moment], 50.0)
-            worst = max(worst, own_time_s(seen, [moment], 50.0) - alone.total_s)
+            worst = max(worst, own_time_s(seen, [moment], 50.0) - alone_s)
         assert worst == pytest.approx(penalty, abs=1e-6)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.bench.preemption import drawn
 from tests.simulation.preemptive import play, shortened
 from tests.simulation.tasksets import device_for
 from tests.unit.api import api_objects
+from tests.unit.planning.jobs.recursion import layer_times
 from tests.unit.planning.shapes import LINK, device, random_layout, task
 
 from tierline_api.layout import ArenaLayout, LayerShape, lay_out
@@ -94,30 +96,9 @@ def stands(
     pipeline: Pipeline, resident: Set[int], ring: int, restart: int
 ) -> Iterator[tuple[float, float]]:
     """When a job that goes on at `restart` at 0 passes gates, and stands at the next, by P1."""
-    layout = pipeline.layout
-    stream = [
-        extent
-        for extent in range(layout.extent_count)
-        if extent not in resident and layout.last_layer[extent] >= restart
-    ]
-    clock = [pipeline.start_delay_s] * pipeline.link_count
-    ends: dict[int, float] = {}
-    passed_s = end_s = ready_s = 0.0
-    at = 0
-    for layer in range(restart, layout.layer_count):
-        while at < len(stream) and stream[at] <= layout.last_extent[layer]:
-            link = pipeline.link_of_extent[stream[at]]
-            if at >= ring:
-                clock[link] = max(clock[link], ends[layout.last_layer[stream[at - ring]]])
-            clock[link] += pipeline.copy_s[stream[at]]
-            ready_s = max(ready_s, clock[link] + pipeline.late_s[stream[at]])
-            at += 1
-        start_s = max(end_s, ready_s)
-        if layer > restart:
-            yield passed_s, start_s
-            passed_s = start_s
-        ends[layer] = end_s = start_s + pipeline.compute_s[layer]
-    yield passed_s, end_s
+    times = list(layer_times(pipeline, resident, ring, restart))
+    gates_s = [0.0, *(start_s for start_s, _ in times[1:]), times[-1][1]]
+    yield from pairwise(gates_s)
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
@@ -133,7 +114,7 @@ def test_a_job_stands_as_soon_wherever_it_went_on(in_flight: int) -> None:
         resident = frozenset(e for e in range(layout.extent_count) if rng.random() < 0.3)
         ring = int(rng.integers(2, 7))
         try:
-            pipeline.job(resident, ring)
+            pipeline.call_s(resident, ring)
         except RingTooSmall:
             continue
         looked_at += 1

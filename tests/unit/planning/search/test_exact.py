@@ -6,13 +6,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from tests.bench.schedulability.exact import least_memory
 from tests.unit.planning.shapes import device, task
 
 from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.planner import prepare
-from tierline_operator.planning.search.exact import least_memory
 from tierline_operator.planning.search.residents import Search
 
 

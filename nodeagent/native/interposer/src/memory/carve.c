@@ -100,15 +100,6 @@ bool carve_holds(const struct carve *carve, uint64_t address) {
     return address - carve->base < carve->bytes;
 }
 
-uint64_t carve_largest(const struct carve *carve) {
-    uint64_t largest = 0;
-    for (size_t i = 0; i <= carve->count; i++) {
-        uint64_t gap = gap_bytes(carve, i);
-        largest = gap > largest ? gap : largest;
-    }
-    return largest;
-}
-
 uint64_t carve_reach(const struct carve *carve) {
     return gap_begin(carve, carve->count) - carve->base;
 }

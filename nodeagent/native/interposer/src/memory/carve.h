@@ -33,8 +33,6 @@ uint64_t carve_take(struct carve *carve, uint64_t bytes);
 bool carve_give(struct carve *carve, uint64_t begin);
 
 bool carve_holds(const struct carve *carve, uint64_t address);
-/* The largest piece that carve_take would find room for now. */
-uint64_t carve_largest(const struct carve *carve);
 /* Bytes from `base` to the end of the last piece: what of the range was in use at once, at least.
  */
 uint64_t carve_reach(const struct carve *carve);

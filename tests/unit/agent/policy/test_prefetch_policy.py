@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_agent.policy.ahead import Aheads, Lying, Situation, freed_by, may_go_ahead, reach
+from tierline_agent.policy.prefetch import (
+    Prefetched,
+    Prefix,
+    Situation,
+    freed_by,
+    may_prefetch,
+    reach,
+)
 from tierline_agent.policy.transfers import consumed_needed, slot_of
 
 IDLE = Situation(waiting=0, parked=0, blocked=False, others_hold=False)
@@ -57,37 +64,37 @@ def test_no_slot_is_taken_from_a_job_that_may_still_read_it(
     ids=["somebody waits", "a job is parked", "nobody is granted", "others run"],
 )
 def test_copies_begin_only_where_nobody_is_in_the_way_of_them(now: Situation) -> None:
-    assert may_go_ahead(IDLE)
-    assert not may_go_ahead(now)
+    assert may_prefetch(IDLE)
+    assert not may_prefetch(now)
 
 
 def test_what_lies_in_a_ring_is_found_once_and_by_its_own_arena() -> None:
-    aheads = Aheads()
-    aheads.lies("red", Lying("a", 2, 200))
-    aheads.lies("blue", Lying("b", 1, 100))
-    assert aheads.reaches("red", "a") == 2
-    assert aheads.reaches("red", "b") == 0
-    assert aheads.take("red", "a") == Lying("a", 2, 200)
-    assert aheads.take("red", "a") == Lying("a", 0, 0)
+    prefetched = Prefetched()
+    prefetched.keep("red", Prefix("a", 2, 200))
+    prefetched.keep("blue", Prefix("b", 1, 100))
+    assert prefetched.reaches("red", "a") == 2
+    assert prefetched.reaches("red", "b") == 0
+    assert prefetched.take("red", "a") == Prefix("a", 2, 200)
+    assert prefetched.take("red", "a") == Prefix("a", 0, 0)
     # Others look in vain, and overwrite it.
-    assert aheads.take("blue", "a") == Lying("a", 0, 0)
-    assert aheads.take("blue", "b") == Lying("b", 0, 0)
+    assert prefetched.take("blue", "a") == Prefix("a", 0, 0)
+    assert prefetched.take("blue", "b") == Prefix("b", 0, 0)
 
 
 @pytest.mark.parametrize("by", ["other", None], ids=["another arena", "its own in the middle"])
 def test_a_ring_that_is_overwritten_holds_nothing(by: str | None) -> None:
-    aheads = Aheads()
-    aheads.lies("red", Lying("a", 2, 200))
-    aheads.overwritten("blue", by=by)
-    aheads.overwritten("red", by="a")
-    assert aheads.reaches("red", "a") == 2
-    aheads.overwritten("red", by=by)
-    assert aheads.reaches("red", "a") == 0
+    prefetched = Prefetched()
+    prefetched.keep("red", Prefix("a", 2, 200))
+    prefetched.overwritten("blue", by=by)
+    prefetched.overwritten("red", by="a")
+    assert prefetched.reaches("red", "a") == 2
+    prefetched.overwritten("red", by=by)
+    assert prefetched.reaches("red", "a") == 0
 
 
 def test_an_arena_that_is_gone_lies_nowhere() -> None:
-    aheads = Aheads()
-    aheads.lies("red", Lying("a", 2, 200))
-    aheads.lies("blue", Lying("b", 1, 100))
-    aheads.gone("a")
-    assert (aheads.reaches("red", "a"), aheads.reaches("blue", "b")) == (0, 1)
+    prefetched = Prefetched()
+    prefetched.keep("red", Prefix("a", 2, 200))
+    prefetched.keep("blue", Prefix("b", 1, 100))
+    prefetched.arena_removed("a")
+    assert (prefetched.reaches("red", "a"), prefetched.reaches("blue", "b")) == (0, 1)

@@ -1,4 +1,4 @@
-"""Copies for a task's next job before it comes: whether, where, and what is left of them.
+"""Prefetching for a task's next job: whether, where, and what is left of it.
 
 When a job's stream is complete, its ring empties while its last layers run, and stays empty until
 the next job. If that is the same task's, it begins with the same extents: so they are copied in
@@ -16,7 +16,7 @@ had the device meanwhile. A job that is parked loses it: its own slots are all t
 
 Nothing here knows devices, clocks or clients.
 
-Invariant: what `Aheads` says to lie in a ring is there, whole, from the arena's first streamed
+Invariant: what `Prefetched` says to lie in a ring is there, whole, from the arena's first streamed
 extent on and without a gap.
 """
 
@@ -53,13 +53,13 @@ class Situation:
     that is copied for does outside its jobs."""
 
 
-def may_go_ahead(now: Situation) -> bool:
-    """Whether copies for a next job may begin."""
+def may_prefetch(now: Situation) -> bool:
+    """Whether prefetching for a next job may begin."""
     return not (now.waiting or now.parked or now.blocked or now.others_hold)
 
 
 @dataclass(frozen=True)
-class Lying:
+class Prefix:
     """First extents of an arena that lie in its domain's ring."""
 
     arena: object
@@ -68,33 +68,33 @@ class Lying:
 
 
 @dataclass
-class Aheads:
+class Prefetched:
     """What lies in the ring of each domain, for a next job."""
 
-    _lying: dict[str, Lying] = field(default_factory=dict)
+    _prefixes: dict[str, Prefix] = field(default_factory=dict)
 
-    def lies(self, domain: str, lying: Lying) -> None:
+    def keep(self, domain: str, prefix: Prefix) -> None:
         """Copies for a next job have ended, and nobody else took the ring meanwhile."""
-        if lying.extents:
-            self._lying[domain] = lying
+        if prefix.extents:
+            self._prefixes[domain] = prefix
 
-    def take(self, domain: str, arena: object) -> Lying:
+    def take(self, domain: str, arena: object) -> Prefix:
         """What an arena finds in its domain's ring; from now on nothing lies there."""
-        lying = self._lying.pop(domain, None)
-        return lying if lying is not None and lying.arena == arena else Lying(arena, 0, 0)
+        prefix = self._prefixes.pop(domain, None)
+        return prefix if prefix is not None and prefix.arena == arena else Prefix(arena, 0, 0)
 
     def reaches(self, domain: str, arena: object) -> int:
         """How many extents of this arena lie in its domain's ring."""
-        lying = self._lying.get(domain)
-        return lying.extents if lying is not None and lying.arena == arena else 0
+        prefix = self._prefixes.get(domain)
+        return prefix.extents if prefix is not None and prefix.arena == arena else 0
 
     def overwritten(self, domain: str, *, by: object = None) -> None:
         """The ring is used by another arena than the one that has extents there, or in between."""
-        lying = self._lying.get(domain)
-        if lying is not None and lying.arena != by:
-            del self._lying[domain]
+        prefix = self._prefixes.get(domain)
+        if prefix is not None and prefix.arena != by:
+            del self._prefixes[domain]
 
-    def gone(self, arena: object) -> None:
+    def arena_removed(self, arena: object) -> None:
         """The arena is no more."""
-        for domain in [name for name, lying in self._lying.items() if lying.arena == arena]:
-            del self._lying[domain]
+        for domain in [name for name, prefix in self._prefixes.items() if prefix.arena == arena]:
+            del self._prefixes[domain]

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import highspy
+
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.search.residents import Outcome, Search
 
@@ -36,7 +38,7 @@ _MS: Final = 1e6
 def least_memory(search: Search) -> Outcome | None:
     """The outcome that holds with the fewest extents, rings not counted; None if none holds.
 
-    Raises ValueError for sets with BestEffort tasks, ImportError without the extra `exact`.
+    Raises ValueError for sets with BestEffort tasks.
     """
     if search.idle:
         raise ValueError("the exact planner takes tasks with deadlines only")
@@ -70,8 +72,6 @@ class _Choice:
 
 class _Program:
     def __init__(self, search: Search) -> None:
-        import highspy  # noqa: PLC0415 - an extra that operators do not need
-
         self.search = search
         self.solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         self.optimal = highspy.HighsModelStatus.kOptimal

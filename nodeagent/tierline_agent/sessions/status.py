@@ -1,4 +1,4 @@
-"""How a client stands, apart from its jobs: READY, NOTICE, STATS.
+"""What a client says of itself, apart from its jobs: READY, NOTICE, STATS.
 
 Invariant: a client's READY is answered once, when releases have begun.
 """
@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 62
 _STATES_THAT_HOLD_MEMORY = (NoticeKind.STAYS_RESIDENT, NoticeKind.LEFT_MANAGEMENT)
 
 
-class Standing:
+class ClientStatus:
     """What one client says of itself, and asks about its task."""
 
     def __init__(self, client: Client) -> None:
