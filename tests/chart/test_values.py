@@ -204,6 +204,52 @@ WRONG = {
         {"agent": {"resources": {"limits": {"memory": "64G"}}}},
         f'agent.resources.limits.memory is "64G"; {SIZE}',
     ),
+    "more processors asked than allowed": Wrong(
+        {"operator": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
+        "operator.resources.requests.cpu 2 is above the limit 1500m; lower it, or raise limits.cpu",
+    ),
+    "more memory asked than allowed": Wrong(
+        {"agent": {"resources": {"requests": {"memory": "65G"}, "limits": {"memory": "60Gi"}}}},
+        "agent.resources.requests.memory 65G is above the limit 60Gi; lower it, or raise",
+    ),
+    "a request that is no quantity": Wrong(
+        {"operator": {"resources": {"requests": {"cpu": "two"}, "limits": {"cpu": "2"}}}},
+        'operator.resources.requests.cpu is "two"; write a quantity such as 500m or 512Mi',
+    ),
+    **{
+        f"a tier in {folder}": Wrong(
+            tier("nvme", path=f"{folder}/nvme"),
+            f"agent.pools.default.tiers.nvme.path {folder}/nvme is in {folder}, which others on",
+        )
+        for folder in (
+            *("/etc", "/etc/ssl", "/usr/lib", "/var", "/var/lib", "/run", "/proc/sys"),
+            *("/var/lib/kubelet", "/var/lib/kubelet/pods", "/var/lib/containerd"),
+        )
+    },
+    "more fast memory than there is": Wrong(
+        pool(devices={"cpu": {"fastMemory": "65Ti"}}),
+        "agent.pools.default.devices.cpu.fastMemory 65Ti is more than 64Ti, which no device has",
+    ),
+    "a tier larger than a number": Wrong(
+        tier("nvme", size="9999999Ti"),
+        'agent.pools.default.tiers.nvme.size is "9999999Ti", which no machine has; write at most',
+    ),
+    "a label's key that is none": Wrong(
+        {"operator": {"podLabels": {"a b": "c"}}},
+        "invalid propertyName 'a b'",
+    ),
+    "an annotation's key that is none": Wrong(
+        {"agent": {"podAnnotations": {"Example.com/-": "c"}}},
+        "invalid propertyName 'Example.com/-'",
+    ),
+    "a label's value that is none": Wrong(
+        {"agent": {"podLabels": {"team": "a b"}}},
+        "at '/agent/podLabels/team': 'a b' does not match pattern",
+    ),
+    "a node's label that is none": Wrong(
+        pool(nodeSelector={"/zone": "a"}),
+        "invalid propertyName '/zone'",
+    ),
     "a word for a truth value": Wrong(
         {"crds": {"keep": "yes"}}, "at '/crds/keep': got string, want boolean"
     ),

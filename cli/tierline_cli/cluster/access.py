@@ -141,6 +141,25 @@ class Cluster:
         plain: Json = self._connected().sanitize_for_serialization(found)
         return plain
 
+    def has_claim(self, namespace: str, name: str) -> bool:
+        """Whether a ResourceClaim is there, or may be: not everybody may look.
+
+        Raises CommandError.
+        """
+        from kubernetes.client import CustomObjectsApi  # noqa: PLC0415
+
+        try:
+            self._ask(
+                f"read ResourceClaim/{name} in namespace {namespace}",
+                CustomObjectsApi(self._connected()).get_namespaced_custom_object,
+                *("resource.k8s.io", "v1", namespace, "resourceclaims", name),
+            )
+        except NotThere:
+            return False
+        except NotAllowed:
+            return True
+        return True
+
     def _listed(self, plural: str, namespace: str) -> Iterator[Json]:
         from kubernetes.client import CustomObjectsApi  # noqa: PLC0415
 

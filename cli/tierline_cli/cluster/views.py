@@ -16,6 +16,8 @@ from tierline_api.objects.optin import DRIVER, GATE, TASK
 from tierline_api.schema.quantities import QuantityError, parse_duration
 
 Json = Mapping[str, Any]
+_NO_CLAIM: Final = "FailedResourceClaimCreation"
+_SECONDS: Final = len("2026-11-21T12:00:00")
 UNSEEN: Final = "Unseen"
 """The reason shown of a task that no operator has looked at yet."""
 
@@ -202,6 +204,15 @@ class PodView:
     ready: bool = False
     waits: str = ""
     """What kube-scheduler or the kubelet says of why it does not run."""
+    since: str = ""
+    """When something of its state changed last; texts that sort as they are."""
+    claimed: bool = False
+    """Whether the claims that its templates describe are there."""
+    created: str = ""
+    claims: tuple[str, ...] = ()
+    """Names of the claims that it has not from templates."""
+    unseen_by: str = ""
+    """The scheduler that has not spoken of it, though it may; empty if one has."""
 
     @property
     def over(self) -> bool:
@@ -223,7 +234,28 @@ def pod_view(found: Json) -> PodView:
         gated=GATE in gates,
         ready=conditions.get("Ready", {}).get("status") == "True",
         waits=_pod_waits(status, conditions),
+        since=max(
+            (str(c.get("lastTransitionTime") or "") for c in conditions.values()), default=""
+        ),
+        created=str(metadata.get("creationTimestamp") or ""),
+        claims=tuple(
+            str(one["resourceClaimName"])
+            for one in spec.get("resourceClaims") or ()
+            if one.get("resourceClaimName")
+        ),
+        unseen_by=_unseen_by(spec, gates, conditions),
+        claimed=len(status.get("resourceClaimStatuses") or ())
+        >= sum("resourceClaimTemplateName" in one for one in spec.get("resourceClaims") or ()),
     )
+
+
+def _unseen_by(spec: Json, gates: list[str], conditions: Mapping[str, Json]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    # What was said at a gate stays until somebody looks at the pod again.
+    spoken = bool(scheduled) and scheduled.get("reason") != "SchedulingGated"
+    if gates or spoken or spec.get("nodeName"):
+        return ""
+    return str(spec.get("schedulerName") or "default-scheduler")
 
 
 def _pod_waits(status: Json, conditions: Mapping[str, Json]) -> str:
@@ -255,6 +287,16 @@ class EventView:
     """When it was given last; texts that sort as they are."""
     ours: bool
     """Whether Tierline gave it."""
+
+    def holds_of(self, pod: PodView) -> bool:
+        """Whether what it says of a pod still is so: what changed since then, may be mended."""
+        if self.reason == _NO_CLAIM and pod.claimed:
+            return False
+        return self.is_after(pod.since)
+
+    def is_after(self, since: str) -> bool:
+        """Whether it was not given before that time, in whole seconds, as conditions have them."""
+        return self.at[:_SECONDS] >= since[:_SECONDS]
 
     def is_of(self, owner: str) -> bool:
         """Whether it is about an object, or a ReplicaSet that it made."""

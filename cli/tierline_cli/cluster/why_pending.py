@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -63,6 +64,9 @@ ADVICE: Final = {
 """What would help, by the reason why a task waits."""
 
 
+_SEEN_WITHIN_S: Final = 30
+
+
 @dataclass(frozen=True)
 class Waiting:
     """A task that waits."""
@@ -74,6 +78,8 @@ class Waiting:
     message: str
     advice: str
     gated_pods: tuple[str, ...]
+    no_pods: str = ""
+    """Why it has no pod that could ask for a place."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +130,16 @@ def command(
         tasks, pods = _read(cluster, name)
         where = "" if name is None and cluster.scope.everywhere else cluster.namespace
         events = sorted(map(event_view, cluster.warnings(where)), key=lambda one: one.at)
+        absent = _absent_claims(cluster, pods)
     waiting = [_waiting(t, pods) for t in tasks if t.waits]
     known = {(task.namespace, task.name) for task in tasks}
     orphans = [
-        Orphan(where, pod.name, pod.task, _last(events, where, pod.name))
+        Orphan(where, pod.name, pod.task, _last(events, where, pod))
         for where, pod in pods
         if pod.gated and (where, pod.task) not in known
     ]
-    not_running = [_not_running(task, pods, events) for task in tasks if task.stands]
+    now = datetime.now(UTC)
+    not_running = [_not_running(task, pods, events, absent, now) for task in tasks if task.stands]
     if output == "json":
         found = {"waiting": waiting, "not_running": not_running, "pods_without_task": orphans}
         print_json(found)
@@ -200,20 +208,44 @@ def _waiting(task: TaskView, pods: list[tuple[str, PodView]]) -> Waiting:
         phase=task.phase,
         reason=task.reason,
         message=task.message,
-        advice=ADVICE.get(task.reason, "see kubectl describe memtask"),
+        advice=_advice(task),
         gated_pods=tuple(gated),
+        no_pods=_no_pods(task),
     )
 
 
+def _advice(task: TaskView) -> str:
+    if task.reason == Reason.NO_PODS and _no_pods(task):
+        return "mend what forbids its pods; it asks for a place again when one is there"
+    return ADVICE.get(task.reason, "see kubectl describe memtask")
+
+
+def _no_pods(task: TaskView) -> str:
+    """Why no pod of a task is there, where the cluster refuses them."""
+    ready = task.condition(ConditionType.READY)
+    return ready.message if ready and ready.reason == Reason.REPLICA_FAILURE else ""
+
+
 def _not_running(
-    task: TaskView, pods: list[tuple[str, PodView]], events: Sequence[EventView]
+    task: TaskView,
+    pods: list[tuple[str, PodView]],
+    events: Sequence[EventView],
+    absent: frozenset[tuple[str, str]],
+    now: datetime,
 ) -> NotRunning:
     mine = [
         p for where, p in pods if where == task.namespace and p.task == task.name and not p.over
     ]
-    ready = task.condition(ConditionType.READY)
+    ready, admitted = (task.condition(c) for c in (ConditionType.READY, ConditionType.ADMITTED))
     stuck = [
-        Stuck(pod.name, pod.waits or _last(events, task.namespace, pod.name) or "is starting")
+        Stuck(
+            pod.name,
+            pod.waits
+            or _without_claim(pod, task.namespace, absent)
+            or _last(events, task.namespace, pod)
+            or _unseen(pod, admitted.since if admitted else "", now)
+            or "is starting",
+        )
         for pod in mine
         if not pod.ready
     ]
@@ -221,7 +253,9 @@ def _not_running(
     about = [
         event.message
         for event in events
-        if event.namespace == task.namespace and any(event.is_of(maker) for maker in makers)
+        if event.namespace == task.namespace
+        and any(event.is_of(maker) for maker in makers)
+        and event.is_after(ready.since if ready else "")
     ]
     return NotRunning(
         namespace=task.namespace,
@@ -233,9 +267,33 @@ def _not_running(
     )
 
 
-def _last(events: Sequence[EventView], namespace: str, pod: str) -> str:
-    """The last warning about a pod, Tierline's before others'; empty if there is none."""
-    about = [e for e in events if (e.namespace, e.kind, e.name) == (namespace, "Pod", pod)]
+def _absent_claims(cluster: Cluster, pods: list[tuple[str, PodView]]) -> frozenset[tuple[str, str]]:
+    """Claims that pods name of which no scheduler has spoken, and that are not there."""
+    named = {(where, claim) for where, pod in pods if pod.unseen_by for claim in pod.claims}
+    return frozenset(claim for claim in named if not cluster.has_claim(*claim))
+
+
+def _without_claim(pod: PodView, namespace: str, absent: frozenset[tuple[str, str]]) -> str:
+    """Which claims a pod names that are not there: no scheduler looks at it before."""
+    missing = [claim for claim in pod.claims if pod.unseen_by and (namespace, claim) in absent]
+    return f"there is no ResourceClaim {', '.join(missing)}, which it names" if missing else ""
+
+
+def _unseen(pod: PodView, admitted: str, now: datetime) -> str:
+    """That nobody schedules a pod, though it has had its place for longer than that takes."""
+    try:
+        since = max(map(datetime.fromisoformat, (pod.created, admitted)))
+    except ValueError:
+        return ""
+    if not pod.unseen_by or (now - since).total_seconds() < _SEEN_WITHIN_S:
+        return ""
+    return f"no scheduler named {pod.unseen_by} has looked at it"
+
+
+def _last(events: Sequence[EventView], namespace: str, pod: PodView) -> str:
+    """The last warning about a pod that holds, Tierline's before others'; empty without one."""
+    named = [e for e in events if (e.namespace, e.kind, e.name) == (namespace, "Pod", pod.name)]
+    about = [event for event in named if event.holds_of(pod)]
     told = [event for event in about if event.ours] or about
     return f"{told[-1].reason}: {told[-1].message}" if told else ""
 
@@ -262,6 +320,8 @@ def _show(one: Waiting) -> None:
     click.echo(f"MemTask {one.namespace}/{one.task}: {one.phase} ({one.reason})")
     if one.message:
         click.echo(f"  why:        {one.message}")
+    if one.no_pods:
+        click.echo(f"  ready:      {one.no_pods}")
     click.echo(f"  what helps: {one.advice}")
     if one.gated_pods:
         click.echo(f"  pods that wait at their gate: {', '.join(one.gated_pods)}")

@@ -8,6 +8,9 @@
     policies  both as admission policies, and the DeviceClass
     agents    the policy by which a node's agent writes only its own node's objects
     notes     the policy by which only the operator notes what a claim was granted
+    staying   the policy by which a MemTask stays until its pods have ended
+    scaling   the policy by which only a MemTask with a template is scaled
+    installed all that the chart installs of these
     generate  writes them as YAML for the chart
 
 Each change and each rule says the same twice, side by side; tests on a real API server hold the two

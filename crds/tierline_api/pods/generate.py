@@ -8,22 +8,18 @@ import sys
 from collections.abc import Iterator
 
 from tierline_api.generated import as_yaml, write_or_check
-from tierline_api.pods import agents, notes, operators, policies, root, staying
+from tierline_api.pods import installed
 
 _MODULE = "tierline_api.pods.generate"
 
 
 def files() -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each file that is generated."""
-    documents = [
-        *policies.manifests(),
-        *agents.manifests(),
-        *operators.manifests(),
-        *notes.manifests(),
-        *staying.manifests(),
-    ]
-    yield "admission.yaml", as_yaml(_MODULE, "charts/tierline/files", documents)
-    yield "root-pods.yaml", as_yaml(_MODULE, "charts/tierline/files", [*root.manifests()])
+    for name, manifests in (
+        ("admission.yaml", installed.always()),
+        ("root-pods.yaml", installed.of_root()),
+    ):
+        yield name, as_yaml(_MODULE, "charts/tierline/files", manifests)
 
 
 def main(arguments: list[str] | None = None) -> int:

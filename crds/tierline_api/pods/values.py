@@ -15,7 +15,7 @@ from tierline_api.objects.optin import INLINE
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import OverBudget, SwapPolicy
-from tierline_api.schema.fields import SUBDOMAIN_PATTERN, as_bytes, is_bytes, is_duration
+from tierline_api.schema.fields import SUBDOMAIN_PATTERN, is_bytes, is_duration, sized
 from tierline_api.schema.quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
 
 
@@ -47,12 +47,8 @@ def _duration(text: str) -> str:
 
 
 def _bytes(least: int) -> Callable[[str], str]:
-    low = f"compareTo(quantity('{least}')) >= 0"
-
     def cel(text: str) -> str:
-        high = f"compareTo(quantity('{MAX_BYTES}')) <= 0"
-        size = as_bytes(text)
-        return f"size({text}) <= {MAX_TEXT} && {is_bytes(text)} && {size}.{low} && {size}.{high}"
+        return f"size({text}) <= {MAX_TEXT} && {is_bytes(text)} && {sized(text, least)}"
 
     return cel
 

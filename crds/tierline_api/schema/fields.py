@@ -48,6 +48,17 @@ def as_bytes(cel: str) -> str:
     return f"quantity(string({cel}))"
 
 
+def sized(cel: str, least: int) -> str:
+    """Return a CEL expression: the quantity `cel` is from `least` (0 or 1) to MAX_BYTES bytes.
+
+    Less than a byte is none, and nothing else: it is refused everywhere.
+    """
+    low = f"{as_bytes(cel)}.compareTo(quantity('1')) >= 0"
+    if not least:
+        low = f"({as_bytes(cel)}.compareTo(quantity('0')) == 0 || {low})"
+    return f"{low} && {as_bytes(cel)}.compareTo(quantity('{MAX_BYTES}')) <= 0"
+
+
 def guarded(rule: str, *, durations: tuple[str, ...] = (), sizes: tuple[str, ...] = ()) -> str:
     """Return the CEL `rule`, true also where an operand is malformed: its own rule says that."""
     well_formed = [is_duration(d) for d in durations] + [is_bytes(s) for s in sizes]
@@ -143,14 +154,11 @@ class ByteText:
     def __get_pydantic_json_schema__(
         self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        least = ">" if self.least else ">="
-        low = f"{as_bytes('self')}.compareTo(quantity('0')) {least} 0"
-        high = f"{as_bytes('self')}.compareTo(quantity('{MAX_BYTES}')) <= 0"
         return {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "maxLength": MAX_TEXT,
-            **rules(Rule(f"{is_bytes('self')} && {low} && {high}", self._advice)),
+            **rules(Rule(f"{is_bytes('self')} && {sized('self', self.least)}", self._advice)),
         }
 
 

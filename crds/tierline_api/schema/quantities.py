@@ -2,9 +2,10 @@
 
 Both are parsed with exact rational arithmetic and the same grammar as the API server's, so that a
 manifest means the same on a laptop and in a cluster. A quantity of a fraction of a byte is rounded
-up to the next byte, as Kubernetes does (``1.2Gi``), except when written in thousandths of a byte
-(``128m``), which is always a slip for ``128M``. A duration keeps nanoseconds: seconds as a float
-are exact to the nanosecond up to 48 days, and `parse_duration` takes up to 1000 hours.
+up to the next byte, as Kubernetes does (``1.2Gi``), except when all of it is less than a byte
+(``0.5``), or it is written in thousandths of a byte (``128m``), a slip for ``128M``. A duration
+keeps nanoseconds: seconds as a float are exact to the nanosecond up to 48 days, and
+`parse_duration` takes up to 1000 hours.
 
 Exact arithmetic is slow, and a cluster's objects hold the same few texts again and again: what was
 read and written lately is remembered (it was a sixth of the operator's processor time).
@@ -77,8 +78,8 @@ class OutOfRangeError(QuantityError):
 def parse_quantity(text: str) -> int:
     """Return the whole bytes that a Kubernetes quantity means: ``2Gi``, ``500M``, ``1e9``.
 
-    Raises QuantityError when it is malformed or in thousandths of a byte that are no whole byte,
-    OutOfRangeError when it is negative or above 1Ei.
+    Raises QuantityError when it is malformed, less than a byte, or in thousandths of a byte that
+    are no whole byte, OutOfRangeError when it is negative or above 1Ei.
     """
     match = _QUANTITY.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
@@ -104,6 +105,8 @@ def parse_quantity(text: str) -> int:
         instead = _SLIPS.get(suffix)
         fix = f"{match['number']}{instead}" if instead is not None else "for example 512Mi or 2Gi"
         raise QuantityError(f"{shown(text)} has the unknown unit '{suffix}'; write {fix}")
+    if 0 < exact < 1:
+        raise QuantityError(f"{shown(text)} is less than a byte; write for example 512Mi or 2Gi")
     if match["sign"] == "-" and exact:
         raise OutOfRangeError(f"{shown(text)} is negative; write a quantity such as 512Mi")
     if exact > MAX_BYTES:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tierline_api.objects.optin import GATE, TASK
+from tierline_api.pods import installed
 from tierline_kube.client import Kube
 from tierline_kube.errors import KubeError, NotFound, Refused
 from tierline_kube.resource import LEASE, MEMNODE, MEMTASK, POD, Json, Resource
@@ -20,6 +21,19 @@ MANAGER: Final = "tierline-check"
 AGENTS: Final = "app.kubernetes.io/component=agent"
 DAEMONSET: Final = Resource("apps/v1", "DaemonSet", "daemonsets", AGENTS)
 AGENT_POD: Final = Resource("v1", "Pod", "pods", AGENTS)
+_ADMISSION: Final = (
+    Resource("resource.k8s.io/v1", "DeviceClass", "deviceclasses"),
+    *(
+        Resource("admissionregistration.k8s.io/v1", kind, plural)
+        for kind, plural in (
+            ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
+            ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
+            ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+            ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+        )
+    ),
+)
+"""The kinds of what the chart installs for admission."""
 POOL: Final = "tierline.io/pool"
 _LEASE: Final = "tierline-operator"
 _LOOK_S: Final = 0.5
@@ -72,8 +86,11 @@ async def _leader(kube: Kube, namespace: str) -> Finding:
 
 
 async def _policies(kube: Kube, namespace: str) -> Finding:
-    """Whether a pod that opts in gets its gate, and a wrong one is refused."""
+    """Whether all policies are there; a pod that opts in gets its gate, a wrong one is refused."""
     what = "the admission policies are in force"
+    absent = await _absent(kube)
+    if absent:
+        return Finding(what, f"{absent}; install them again (helm upgrade with your values)")
     fix = "see kubectl get mutatingadmissionpolicybindings,validatingadmissionpolicybindings"
     made = await kube.create(POD, _asking(namespace, {}), dry_run=True)
     gates = [gate.get("name") for gate in made["spec"].get("schedulingGates") or ()]
@@ -86,6 +103,39 @@ async def _policies(kube: Kube, namespace: str) -> Finding:
             return Finding(what)
         raise
     return Finding(what, f"a pod with a nonsensical annotation is not refused; {fix}")
+
+
+async def _absent(kube: Kube) -> str:
+    """What the chart installs for admission, and is not there or not as it was installed."""
+    there: dict[tuple[str, str], Json] = {}
+    for resource in _ADMISSION:
+        for found in (await kube.list_all(resource)).items:
+            there[resource.kind, found["metadata"]["name"]] = found
+    wanted, of_root = [*installed.always()], [*installed.of_root()]
+    if any(_named(manifest) in there for manifest in of_root):
+        wanted += of_root  # else the chart's values leave it out
+    gone: dict[str, list[str]] = {}
+    changed: list[str] = []
+    for manifest in wanted:
+        kind, name = _named(manifest)
+        if (kind, name) not in there:
+            gone.setdefault(kind, []).append(name)
+        elif (
+            kind.endswith("Binding")
+            and manifest not in of_root  # what that does, the chart's values say
+            and there[kind, name]["spec"] != manifest["spec"]
+        ):
+            changed.append(f"{kind} {name} is not as this release installs it")
+    missing = [
+        f"{kind} {', '.join(names)} {'are' if len(names) > 1 else 'is'} not there"
+        for kind, names in gone.items()
+    ]
+    return "; ".join([*missing, *changed])
+
+
+def _named(manifest: Json) -> tuple[str, str]:
+    """Kind and name of an object."""
+    return manifest["kind"], manifest["metadata"]["name"]
 
 
 def _asking(namespace: str, more: dict[str, str]) -> Json:

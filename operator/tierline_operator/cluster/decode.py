@@ -93,6 +93,8 @@ class KnownPod:
     """The index of the gate among its scheduling gates."""
     phase: str
     ready: bool
+    node: str = ""
+    """The node to which it is bound."""
     needs: Needs = ANYWHERE
     """What it asks of a node."""
     unscheduled: str = ""
@@ -240,6 +242,7 @@ def pod_of(body: Json) -> KnownPod:
         gate=gates.index(GATE) if GATE in gates else None,
         phase=status.get("phase") or "",
         ready=_condition(status, "Ready").get("status") == "True",
+        node=body["spec"].get("nodeName") or "",
         needs=needs_of(body["spec"]),
         unseen="" if gates else _unseen(body["spec"], status, scheduled),
         waits=_waits(status),

@@ -288,10 +288,12 @@ class View:
         return {known.claim.task_key}
 
     def _compare(self, before: KnownClaim, known: KnownClaim) -> None:
-        """Note whether kube-scheduler gave a claim back."""
+        """Note whether kube-scheduler gave a claim back, or it has a place again."""
         place = before.claim.place
         if before.meta.uid != known.meta.uid:
             self._returned.forget(known.claim.key)
+        elif place is None and known.claim.place is not None:
+            self._returned.place(known.claim.key)
         elif (
             place is not None
             and known.claim.place is None
@@ -313,9 +315,17 @@ class View:
                 self.fleet.drop_claim(claim.key)
                 return
         else:
-            barred = self._returned.barred(claim.key)
-            said = pod.unscheduled if barred else ""
-            claim = replace(claim, needs=pod.needs, barred=barred, unscheduled=said)
+            if pod.node:
+                self._returned.forget(claim.key)
+            returned = self._returned.nodes(claim.key)
+            claim = replace(
+                claim,
+                needs=pod.needs,
+                barred=self._returned.barred(claim.key),
+                returned=returned,
+                times_returned=self._returned.times(claim.key),
+                unscheduled=pod.unscheduled if returned else "",
+            )
         self.claims[claim.key] = replace(known, claim=claim)
         self.fleet.put_claim(claim)
 

@@ -18,7 +18,7 @@ from tierline_api.objects.memtask_status import MemTaskStatus
 from tierline_kube.client import Kube
 from tierline_kube.errors import KubeError, NotFound
 from tierline_kube.events import Reporter, event
-from tierline_kube.resource import EVENT, MEMTASK, POD, Resource
+from tierline_kube.resource import EVENT, MEMTASK, Resource
 from tierline_operator.cluster.decode import Meta
 from tierline_operator.leadership.lease import Leadership
 from tierline_operator.placement.books.seats import TaskKey
@@ -35,6 +35,10 @@ USUAL: Final = frozenset({Reason.PROFILING, Reason.PENDING, Reason.BEING_DELETED
 """Why tasks are not admitted in the course of a normal life: no reason for a warning."""
 
 
+_MOST_SERIES: Final = 16
+"""So many events of an object are counted on; another one that comes back is a new one."""
+
+
 @dataclass
 class Series:
     """One event for something that happens again and again."""
@@ -49,8 +53,8 @@ class Told:
 
     def __init__(self) -> None:
         self._topics: dict[TaskKey, dict[str, set[str]]] = {}
-        self._series: dict[tuple[str, str], Series] = {}
-        """By uid and topic."""
+        self._series: dict[str, dict[str, Series]] = {}
+        """By uid and topic, the ones told last at the end."""
 
     def first(self, key: TaskKey, uid: str, topic: str) -> bool:
         """Note a topic; returns whether it is told for the first time."""
@@ -62,15 +66,20 @@ class Told:
     def keep(self, key: TaskKey, uids: Collection[str]) -> None:
         """Forget what was told about objects of a task that are gone: all but `uids`."""
         gone = self._topics.get(key, {}).keys() - set(uids)
-        if gone:
-            self._series = {of: one for of, one in self._series.items() if of[0] not in gone}
+        for uid in gone:
+            self._series.pop(uid, None)
         kept = {uid: told for uid, told in self._topics.pop(key, {}).items() if uid in uids}
         if kept:
             self._topics[key] = kept
 
-    def series(self, uid: str, topic: str) -> Series:
+    def series(self, key: TaskKey, uid: str, topic: str) -> Series:
         """What was told so far of something that happens again and again; see `keep`."""
-        return self._series.setdefault((uid, topic), Series())
+        self._topics.setdefault(key, {}).setdefault(uid, set())
+        of = self._series.setdefault(uid, {})
+        one = of[topic] = of.pop(topic, Series())
+        if len(of) > _MOST_SERIES:  # figures in messages change often
+            del of[next(iter(of))]
+        return one
 
     def __len__(self) -> int:
         """How many objects something is remembered of."""
@@ -98,8 +107,12 @@ class Telling:
             if kind == ConditionType.READY and not good and is_.reason != Reason.STALLED:
                 continue  # pods come and go, and say themselves why
             if was is None or (was.status, was.reason) != (is_.status, is_.reason):
-                usual = is_.reason in USUAL
-                await self.tell(MEMTASK, meta, is_.reason, is_.message, normal=good or usual)
+                key = TaskKey(meta.namespace, meta.name)
+                await self.series(
+                    *(key, MEMTASK, meta, is_.reason, is_.message),
+                    topic=f"{is_.reason}: {is_.message}",
+                    normal=good or is_.reason in USUAL,
+                )
 
     async def once(
         self,
@@ -117,17 +130,30 @@ class Telling:
             await self.tell(resource, meta, reason, message, normal=normal)
 
     async def series(
-        self, key: TaskKey, meta: Meta, reason: str, message: str, *, times: int
+        self,
+        key: TaskKey,
+        resource: Resource,
+        meta: Meta,
+        reason: str,
+        message: str,
+        *,
+        topic: str,
+        times: int | None = None,
+        normal: bool = False,
     ) -> None:
-        """Warn about a pod of something that has happened so often: by one event that counts."""
-        self.told.first(key, meta.uid, reason)
-        known = self.told.series(meta.uid, reason)
+        """Tell of an object of a task what happens again and again, by one event that counts.
+
+        It has happened `times` times, or once more than is known.
+        """
+        known = self.told.series(key, meta.uid, topic)
+        if times is None:
+            times = known.times + 1
         if times <= known.times:
             return
         if known.name and await self._count(meta.namespace, known.name, times):
             known.times = times
             return
-        known.name = await self.tell(POD, meta, reason, message, normal=False)
+        known.name = await self.tell(resource, meta, reason, message, normal=normal)
         known.times = times
 
     async def _count(self, namespace: str, name: str, times: int) -> bool:

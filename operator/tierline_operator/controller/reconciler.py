@@ -51,7 +51,7 @@ from tierline_operator.controller.status import status_of
 from tierline_operator.controller.writer import Stale, Writes
 from tierline_operator.leadership.lease import Leadership
 from tierline_operator.placement.books.seats import ClaimKey, TaskKey
-from tierline_operator.placement.needs.fitting import Worker, listed
+from tierline_operator.placement.needs.fitting import listed
 
 log = logging.getLogger(__name__)
 _MOST_OWNERS: Final = 64
@@ -357,7 +357,7 @@ class Tending:
             await self._writes.patch(CLAIM, known.claim.key, patch, subresource="status")
             metrics.ALLOCATIONS.inc()
             pod = self._view.pods.get((key.namespace, known.claim.pod))
-            if pod is not None and known.is_of(pod):
+            if pod is not None and known.is_of(pod) and not known.claim.returned:
                 place = f"MemTask/{key.name} has its place on {seat.place}"
                 await self.telling.once(key, POD, pod.meta, "Placed", place, normal=True)
             log.info(
@@ -417,13 +417,14 @@ class Tending:
     ) -> None:
         """Tell a pod that has left its gate where kube-scheduler did not want it."""
         for known in claims:
-            if known.is_of(pod) and known.claim.barred:
-                claim = known.claim
-                nodes = [one.node for one in claim.barred]
-                unfit = {node: claim.misfit(node, Worker(node)) for node in nodes}
-                times = sum(one.times for one in claim.barred)
+            claim = known.claim
+            if known.is_of(pod) and claim.returned:
+                unfit = listed(dict.fromkeys(claim.returned, claim.why_returned))
+                reason = Reason.NOT_SCHEDULABLE
                 await self.telling.series(
-                    *(key, pod.meta, Reason.NOT_SCHEDULABLE, listed(unfit)), times=times
+                    *(key, POD, pod.meta, reason, unfit),
+                    topic=reason,  # one, from whichever node it was given back
+                    times=claim.times_returned,
                 )
 
     async def _tell_waiting(self, key: TaskKey, pod: KnownPod) -> None:

@@ -10,7 +10,6 @@ from tierline_api.objects.conditions import ConditionStatus, ConditionType, Reas
 from tierline_api.objects.memnode import Device
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_operator.placement.books.seats import (
-    Barred,
     Claim,
     ClaimKey,
     DeviceKey,
@@ -53,7 +52,7 @@ class Entry:
     """By node, what its jobs compute there at worst since they over-ran."""
     needs: Needs = UNKNOWN
     """What its template asks of a node, for the places that are kept free."""
-    asked: AbstractSet[tuple[Needs, tuple[Barred, ...]]] = frozenset()
+    asked: AbstractSet[tuple[Needs, tuple[str, ...]]] = frozenset()
     """What the pods asked of a node that wait: devices refused those, and no others."""
     idle: bool = False
     """Places are kept free no longer, because no pod came for them."""

@@ -84,7 +84,9 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
             f"{milliseconds(profile.spec.compute_s)} of compute, measured on "
             f"{profile.spec.device.product}",
         )
-    alone = next((seat for seat in entry.seats if seat.standing == Standing.PROFILING), None)
+    returned = {key for key, claim in entry.claims.items() if claim.returned}
+    measured = [seat for seat in entry.seats if seat.standing == Standing.PROFILING]
+    alone = next((seat for seat in measured if seat.claim not in returned), None)
     if alone is not None:
         how = "together with the tasks of" if alone.sharing else "alone on"
         return Said(_FALSE, Reason.PROFILING, f"runs {how} {alone.place} to be measured")
@@ -101,7 +103,7 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
         )
     if entry.refusal and entry.refusal.reason not in _NOWHERE:
         return Said(_FALSE, Reason.PROFILE_MISSING, entry.refusal.text)
-    runs = "; its pods run on by the plans that they hold" if entry.seats else ""
+    runs = "; its pods run on by the plans that they hold" if entry.seats and not measured else ""
     missing = f"there is no MemProfile/{entry.profile_name}{runs}"
     return Said(_FALSE, Reason.PROFILE_MISSING, missing)
 
@@ -114,12 +116,18 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     worse = [s for s in entry.seats if s.standing not in {Standing.PLANNED, Standing.PROFILING}]
     if worse:
         return _worse(worse[0], entry, profile, matching)
+    if any(claim.returned for claim in entry.claims.values()):
+        return _given_back(entry, matching)
     by_plan = all(seat.plan is not None and not seat.measured for seat in entry.seats)
     nowhere = entry.refusal is not None and entry.refusal.reason in _NOWHERE
     if profile is None and not (entry.missing and nowhere) and (entry.missing or not by_plan):
         return Said(_FALSE, Reason.PENDING, "is measured before it is admitted")
     if entry.missing:
         return _waits(entry, matching(), devices)
+    return _placed(entry)
+
+
+def _placed(entry: Entry) -> Said:
     if entry.change_refused is not None:
         return Said(
             _TRUE,
@@ -191,6 +199,26 @@ def _waits(entry: Entry, matching: Sequence[tuple[Ledger, str]], devices: int) -
         return Said(_FALSE, Reason.PENDING, f"{so_far}waits for its turn to be tried")
     elsewhere = f"; nor can its pod run elsewhere: {listed(unfit)}" if unfit else ""
     return Said(_FALSE, refusal.reason, so_far + _nearest(refusal, fitting) + elsewhere)
+
+
+def _given_back(entry: Entry, matching: Matching) -> Said:
+    """Of a task with pods that no place was good enough for so far.
+
+    Said the same with a place and without: one that kube-scheduler may give back is no news.
+    """
+    returned = {key: claim for key, claim in entry.claims.items() if claim.returned}
+    kept = sum(seat.claim not in returned for seat in entry.seats)
+    so_far = f"{kept} of {entry.wanted} pods have a place; " if kept else ""
+    back: dict[str, str] = {}
+    for _, claim in sorted(returned.items()):
+        back |= dict.fromkeys(claim.returned, claim.why_returned)
+    found = matching() if entry.missing else ()
+    others = {one.key.node: why for one, why in found if why and one.key.node not in back}
+    elsewhere = f"; nor can its pod run elsewhere: {listed(others)}" if others else ""
+    refusal = entry.refusal if entry.missing else None
+    if refusal is not None and refusal.reason not in {*_NOWHERE, Reason.PENDING}:
+        elsewhere += f"; and {_nearest(refusal, sum(not why for _, why in found))}"
+    return Said(_FALSE, Reason.NOT_SCHEDULABLE, so_far + listed(back) + elsewhere)
 
 
 def _nearest(refusal: Refusal, tried: int) -> str:

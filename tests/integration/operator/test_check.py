@@ -7,6 +7,7 @@ and the agent of each.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -200,16 +201,44 @@ def test_what_does_not_work_is_named(
         "on /dev/shm; choose a smaller size"
     ) in found()
 
-    for manifest in policies():
-        if manifest["kind"] == "MutatingAdmissionPolicyBinding":
-            prepared.api.delete(manifest)
+    # A policy that is there, and looks at no namespace.
+    [policy] = [one for one in policies() if one["kind"] == "MutatingAdmissionPolicy"]
+    nowhere = {"namespaceSelector": {"matchLabels": {"never": "so"}}}
+    user.api.merge(policy, {"spec": {"matchConstraints": nowhere}})
     until("pods are not gated", lambda: not gated(user))
     assert "NOT OK  the admission policies are in force: a pod with the annotation" in found()
+    user.api.delete(policy)
     apply_policies(prepared)
     user.wait_for_policies()
 
     operator.kill()
     assert "NOT OK  an operator leads: nobody has renewed Lease/tierline-operator for" in found()
+
+
+def test_whatever_of_the_policies_is_not_there_is_named(
+    installed: User, prepared: ControlPlane
+) -> None:
+    for manifest in policies():
+        prepared.api.delete(manifest)
+    ended, told, _ = check(installed, "--no-tasks")
+    apply_policies(prepared)
+    installed.wait_for_policies()
+    assert ended == 1
+    [line] = [line for line in told.splitlines() if "policies" in line]
+    named = {(m["kind"], m["metadata"]["name"]) for m in policies()}
+    assert named
+    for kind, name in named:
+        [clause] = re.findall(rf"{kind} ([a-z, .-]+) (?:is|are) not there", line)
+        assert name in clause.split(", ")
+    assert "tierline-root" not in line, "which the chart's values may leave out"
+
+    stays = [one for one in policies() if one["metadata"]["name"] == "tierline-task-stays"]
+    installed.api.merge(stays[-1], {"spec": {"validationActions": ["Audit"]}})
+    _, told, _ = check(installed, "--no-tasks")
+    installed.api.delete(stays[-1])
+    apply_policies(prepared)
+    wrong = "ValidatingAdmissionPolicyBinding tierline-task-stays is not as this release installs"
+    assert f"NOT OK  the admission policies are in force: {wrong} it; install" in told
 
 
 WELL: Final = "agents are ready, known to their kubelets, as configured"

@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.integration.operator.running import Operator, User, conditions, placed, until
+from tests.integration.operator.running import (
+    Operator,
+    User,
+    conditions,
+    named_worker,
+    placed,
+    until,
+)
 from tests.unit.placement.fleets import node, profile, task
 
 from tierline_api.objects.memtask import MemTask
@@ -142,6 +149,36 @@ def test_what_the_scheduler_gives_back_is_tried_again_ever_more_seldom(
     assert [reason for reason, _ in user.events("p")].count("NotSchedulable") == 1
     assert [reason for reason, _ in user.events("p")].count("Placed") == 1
     assert writes(prepared) - before < 25
+
+
+def test_a_pod_that_fits_on_none_of_many_nodes_is_told_once(user: User) -> None:
+    names = [f"node-{letter}" for letter in "abcd"]
+    for name in names:
+        user.node(node(name))
+        user.worker(name, pods=110)
+    user.worker("worker2", pods=110)
+    allow_processors(user, "worker2")
+    user.apply(profile("m"))
+    user.apply(task("loop", of="m"))
+    wants = {"resources": {"requests": {"cpu": "40"}}}  # which only worker2 has, without an agent
+    pod_on(user, "p", "loop", containers=[{"name": "main", "image": "none", **wants}])
+
+    until("all were tried", lambda: count(user, "p", "NotSchedulable") > len(names))
+    about = [reason for reason, _ in user.events("loop")]
+    assert about.count("NotSchedulable") == 1
+    assert about.count("Admitted") <= 1
+    assert "nodes node-a, node-b, node-c" in message(user, "loop")
+
+    for name in names:
+        allow_processors(user, name)
+    user.wait_task("loop", "Admitted")
+    assert user.api.get(user.named_pod("p"))["spec"]["nodeName"] in names
+
+
+def allow_processors(user: User, name: str) -> None:
+    """A node has more of them now."""
+    allocatable = {"status": {"allocatable": {"cpu": "64"}}}
+    user.api.merge(named_worker(name), allocatable, subresource="status")
 
 
 def count(user: User, name: str, reason: str) -> int:

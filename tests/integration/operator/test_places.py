@@ -18,6 +18,7 @@ from tests.integration.operator.running import (
     conditions,
     until,
 )
+from tests.integration.operator.test_telling import kubectl
 from tests.integration.operator.test_watching import known_tasks
 from tests.unit.placement.fleets import node, profile, task
 
@@ -82,6 +83,11 @@ def test_a_place_whose_pods_a_quota_forbids_is_given_to_others(user: User) -> No
 
     user.wait_task("hoard", "NoPods")
     user.wait_task("victim", "Admitted")
+    told = kubectl(user.plane, "tierline", "why-pending", "hoard", "-n", user.namespace)
+    assert "  why:        its place was given up" in told
+    assert "  ready:      no pod of the task is there: " in told
+    assert "exceeded quota: q" in told
+    assert "  what helps: mend what forbids its pods" in told
 
     user.api.delete(user.task("victim"))
     limit_pods(user, 5)
@@ -206,12 +212,18 @@ def test_a_pod_of_which_no_scheduler_speaks_says_what_to_look_at(user: User) -> 
     user.wait_for_policies()
     user.node(node("node-a"))
     user.apply(profile("m"))
-    for name, more, looked_at in (
-        ("lost", {"schedulerName": "nobody"}, "is there one called nobody?"),
+    for name, more, looked_at, told in (
+        (
+            "lost",
+            {"schedulerName": "nobody"},
+            "is there one called nobody?",
+            "no scheduler named nobody has looked at it",
+        ),
         (
             "bereft",
             {"resourceClaims": [{"name": "other", "resourceClaimName": "missing"}]},
             "is there one called default-scheduler, and are its other claims (missing) there?",
+            "there is no ResourceClaim missing, which it names",
         ),
     ):
         user.apply(task(name, of="m"))
@@ -224,6 +236,13 @@ def test_a_pod_of_which_no_scheduler_speaks_says_what_to_look_at(user: User) -> 
             user, name, "Ready"
         )
         assert conditions(user.api.get(user.task(name)))["Admitted"]["status"] == "True"
+        until_told(user, name, f"  pod {name}: {told}")
+
+
+def until_told(user: User, name: str, line: str) -> None:
+    """Wait until `why-pending` says that of a task."""
+    asked = ("tierline", "why-pending", name, "-n", user.namespace)
+    until(f"it says {line}", lambda: line in kubectl(user.plane, *asked).splitlines())
 
 
 def gauge(operator: Operator, name: str) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
 from tests.integration.operator.running import User, until
 from tests.integration.operator.test_nodes import templated
 from tests.integration.operator.test_places import job_named
-from tests.unit.placement.fleets import node, profile
+from tests.unit.placement.fleets import node, profile, task
 
 from tierline_cluster.api import Manifest
 
@@ -55,6 +56,29 @@ def test_a_task_is_scaled_by_hand_and_by_an_autoscaler(user: User) -> None:
         until("it has three", lambda: has_pods(user, "m", 3))
     finally:
         user.api.delete(autoscaler)
+
+
+def test_a_task_that_makes_no_pods_is_not_scaled(user: User) -> None:
+    """It would be answered as if more pods came."""
+    user.wait_for_policies()
+    user.apply(task("plain", of="m"))
+    user.apply(templated("makes"))
+    scale = ("scale", "memtask", "-n", user.namespace, "--replicas=3")
+
+    def refusal() -> str:
+        """A policy sees its parameters a moment after they are there."""
+        try:
+            user.plane.kubectl(*scale, "plain")
+        except subprocess.CalledProcessError as error:
+            return str(error.stderr)
+        user.api.merge(user.task("plain"), {"spec": {"replicas": 1}})
+        return ""
+
+    says = "the MemTask has no template, so that it makes no pods; scale what makes them"
+    until("it is refused", lambda: says in refusal())
+    assert user.api.get(user.task("plain"))["spec"]["replicas"] == 1
+    user.plane.kubectl(*scale, "makes")
+    user.api.merge(user.task("plain"), {"spec": {"replicas": 2}})  # places that are kept free
 
 
 def test_what_others_change_of_the_deployment_is_put_back(user: User) -> None:

@@ -284,6 +284,27 @@ def viewer_of(user: User) -> Path:
     return user.plane.kubeconfig_for("viewer")
 
 
+def test_a_cause_that_is_over_is_not_named(user: User, plugin: Plugin) -> None:
+    """As of a pod that was made before its task, and so before the template of its claim."""
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.pod("early", "m")
+    until("its claim cannot be made", lambda: "FailedResource" in kubectl_events(user))
+    user.apply(task("m"))
+    user.wait_placed("early")
+    pod = user.named_pod("early")
+    user.api.wait(pod, is_unschedulable)
+    bound = CREATING["conditions"][0] | {"lastTransitionTime": "2099-01-01T00:00:00Z"}
+    user.api.merge(pod, {"status": {"conditions": [bound]}}, subresource="status")
+    told = plugin.tell("why-pending", "early")
+    assert "FailedResourceClaimCreation" not in told
+    assert "  pod early: is starting" in told
+
+
+def kubectl_events(user: User) -> str:
+    return user.plane.kubectl("get", "events", "-n", user.namespace)
+
+
 def test_it_asks_as_somebody_else_as_kubectl_does(user: User, plugin: Plugin) -> None:
     viewer_of(user)
     user.apply(task("m"))

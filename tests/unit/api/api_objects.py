@@ -238,6 +238,23 @@ WRONG: Final = (
         "write 512M or 512Mi",
         CLUSTER,
     ),
+    *(
+        Wrong(
+            f"a budget of {less} bytes",
+            task(spec__memory__budget=less, spec__memory__reserved="0"),
+            "spec.memory.budget",
+            "less than a byte",
+            CLUSTER,
+        )
+        for less in ("0.5", "0.1", "0.00001Ki")
+    ),
+    Wrong(
+        "reserved less than a byte",
+        task(spec__memory__reserved="0.5"),
+        "spec.memory.reserved",
+        "less than a byte",
+        CLUSTER,
+    ),
     Wrong(
         "a budget of nothing",
         task(spec__memory__budget="0", spec__memory__reserved="0"),

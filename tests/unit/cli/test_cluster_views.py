@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tierline_api.objects.conditions import Reason
-from tierline_cli.cluster.views import UNSEEN, node_view, pod_view, task_view
+from tierline_cli.cluster.views import UNSEEN, event_view, node_view, pod_view, task_view
 from tierline_cli.cluster.why_pending import ADVICE
 
 
@@ -51,6 +51,63 @@ def test_what_cannot_be_read_is_left_out() -> None:
     assert (seen.deadline_s, seen.bound_s, seen.fast_memory_bytes) == (None, None, None)
     assert node_view({"metadata": {"name": "a"}}).devices == ()
     assert pod_view({"metadata": {"name": "p"}}).task == ""
+
+
+def at(second: int) -> str:
+    return f"2026-11-28T12:00:{second:02}"
+
+
+def claiming(**status: Any) -> dict[str, Any]:
+    """A pod with a claim from a template."""
+    claims = [{"name": "tierline", "resourceClaimTemplateName": "m"}]
+    spec = {"resourceClaims": claims}
+    return {"metadata": {"name": "p", "namespace": "n"}, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("reason", "second", "pod", "holds"),
+    [
+        ("FailedScheduling", 5, {}, True),
+        ("FailedScheduling", 5, {"scheduled": 5}, True),
+        ("FailedScheduling", 4, {"scheduled": 5}, False),
+        ("FailedMount", 6, {"scheduled": 5}, True),
+        ("FailedResourceClaimCreation", 6, {"scheduled": 5}, True),
+        ("FailedResourceClaimCreation", 6, {"scheduled": 5, "claimed": True}, False),
+    ],
+)
+def test_what_was_said_before_a_pod_went_on_is_over(
+    reason: str, second: int, pod: dict[str, Any], holds: bool
+) -> None:
+    status: dict[str, Any] = {}
+    if "scheduled" in pod:
+        when = f"{at(pod['scheduled'])}+00:00"  # as the client writes it
+        bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": when}
+        status["conditions"] = [bound]
+    if "claimed" in pod:
+        status["resourceClaimStatuses"] = [{"name": "tierline", "resourceClaimName": "p-x"}]
+    about = {"kind": "Pod", "namespace": "n", "name": "p"}
+    event = {"involvedObject": about, "reason": reason, "eventTime": f"{at(second)}.000001Z"}
+    assert event_view(event).holds_of(pod_view(claiming(**status))) is holds
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "unseen_by"),
+    [
+        ({}, "", "default-scheduler"),
+        ({"schedulerName": "nobody"}, "", "nobody"),
+        ({"schedulerName": "nobody"}, "SchedulingGated", "nobody"),
+        ({"schedulerName": "nobody"}, "Unschedulable", ""),
+        ({"schedulingGates": [{"name": "a"}]}, "SchedulingGated", ""),
+        ({"nodeName": "a"}, "", ""),
+    ],
+)
+def test_of_which_pods_no_scheduler_has_spoken(
+    spec: dict[str, Any], reason: str, unseen_by: str
+) -> None:
+    said = {"type": "PodScheduled", "status": "False", "reason": reason}
+    pod = {"metadata": {"name": "p"}, "spec": spec}
+    pod["status"] = {"conditions": [said]} if reason else {}
+    assert pod_view(pod).unseen_by == unseen_by
 
 
 def test_there_is_advice_for_each_reason_to_wait() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_operator.cluster.returned import FIRST_S, LONGEST_S, Returned
+from tierline_operator.cluster.returned import FIRST_S, LONGEST_S, TRIAL_S, Returned
 from tierline_operator.controller.allowance import BURST, PER_SECOND, Allowance
 from tierline_operator.placement.books.seats import ClaimKey, TaskKey
 
@@ -15,21 +15,63 @@ CLAIM = ClaimKey("default", "c")
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
-def test_a_node_is_barred_twice_as_long_each_time() -> None:
+def test_a_node_is_tried_again_ever_more_seldom() -> None:
     returned, now, waited = Returned(), START, []
-    for _ in range(9):
+    for times in range(1, 10):
         returned.note(CLAIM, "a")
         changed, until = returned.turn(now)
         assert changed == {CLAIM}
-        assert [one.node for one in returned.barred(CLAIM)] == ["a"]
+        assert (returned.barred(CLAIM), returned.times(CLAIM)) == (("a",), times)
         assert until is not None
         waited.append((until - now).total_seconds())
         assert returned.turn(until - timedelta(seconds=1)) == (set(), until)
         assert returned.turn(until) == ({CLAIM}, None)
         assert returned.barred(CLAIM) == ()
+        assert returned.nodes(CLAIM) == ("a",), "that it is tried again is no news"
         now = until
     assert waited[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
     assert waited[-1] == LONGEST_S
+
+
+@given(st.integers(1, 40), st.integers(1, 4))
+def test_a_pod_that_fits_nowhere_costs_no_more_on_many_nodes(nodes: int, hours: int) -> None:
+    """After each node was tried once, by the tries of one node."""
+    returned, now, names = Returned(), START, [f"n{i}" for i in range(nodes)]
+    tried: list[str] = []
+    while now < START + timedelta(hours=hours):
+        _, until = returned.turn(now)
+        free = [name for name in names if name not in returned.barred(CLAIM)]
+        if not free:
+            assert until is not None
+            now = until
+            continue
+        tried.append(free[0])
+        returned.place(CLAIM)
+        returned.turn(now)
+        returned.note(CLAIM, free[0])
+    assert tried[:nodes] == names
+    assert tried[nodes : 2 * nodes] == names[: len(tried) - nodes], "no node is forgotten"
+    assert len(tried) <= nodes + 4 + hours * 3600 / LONGEST_S
+
+
+def test_a_place_is_news_when_its_pod_is_bound_or_it_was_kept_for_a_while() -> None:
+    returned = Returned()
+    returned.place(CLAIM)
+    assert returned.turn(START) == (set(), None)
+    returned.note(CLAIM, "a")
+    returned.turn(START)
+    returned.place(CLAIM)
+    kept = START + timedelta(seconds=TRIAL_S)
+    assert returned.turn(START) == (set(), kept)
+    assert returned.nodes(CLAIM) == ("a",)
+    assert returned.turn(kept) == ({CLAIM}, None)
+    assert returned.nodes(CLAIM) == ()
+
+    returned.note(CLAIM, "b")
+    returned.turn(kept)
+    assert returned.nodes(CLAIM) == ("a", "b")
+    returned.forget(CLAIM)
+    assert returned.nodes(CLAIM) == ()
 
 
 def test_nothing_is_remembered_of_a_claim_that_is_gone() -> None:

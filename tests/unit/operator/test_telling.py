@@ -35,7 +35,10 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
     for uid in ("a", "b"):
         told.first(M, uid, "waits")
     told.first(N, "c", "waits")
+    told.series(M, "a", "is placed").times = 3
 
+    told.keep(M, {"b"})
+    assert told.series(M, "a", "is placed").times == 0
     told.keep(M, {"b"})
     assert len(told) == 2
     assert told.first(M, "a", "waits")
@@ -43,6 +46,16 @@ def test_nothing_is_remembered_of_what_is_gone() -> None:
     told.keep(M, set())
     told.keep(N, set())
     assert len(told) == 0
+
+
+def test_of_what_happens_again_and_again_little_is_remembered() -> None:
+    told = Told()
+    for figure in range(100):
+        told.series(M, "a", "always").times += 1
+        told.series(M, "a", f"misses {figure} MiB").times += 1
+    assert told.series(M, "a", "always").times == 100
+    assert told.series(M, "a", "misses 99 MiB").times == 1
+    assert told.series(M, "a", "misses 0 MiB").times == 0
 
 
 @in_loop

@@ -3,11 +3,13 @@
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.unit.placement.fleets import (
     EXACT,
     MIB,
+    allocated,
     claim,
     feed,
     fleet,
@@ -32,7 +34,7 @@ from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
-from tierline_operator.placement.books.seats import Barred, ClaimKey, DeviceKey, TaskKey
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import Worker
 
@@ -679,10 +681,54 @@ def test_a_pod_that_no_node_could_take_leaves_no_refusal_to_the_next_one() -> No
     seen = fleet(node("a"), profile("m"), task("one", of="m"), Worker("a"))
     made = run(seen, "one")
     # kube-scheduler gives it back from the only node, and then the pod is deleted.
-    feed(seen, replace(made, place=None, barred=(Barred("a", 1, 10),)))
+    feed(seen, replace(made, place=None, barred=("a",), returned=("a",)))
     assert said(seen, "one")[1] == "NotSchedulable"
 
     seen.drop_claim(made.key)
     settle(seen)
 
     assert said(seen, "one")[0] == "True", "a place is kept for the next pod"
+
+
+@pytest.mark.parametrize("measured", [True, False], ids=["measured", "to be measured"])
+def test_a_place_that_may_be_given_back_again_is_no_news(*, measured: bool) -> None:
+    """Else each try would be told twice: that it has a place, and that it has none."""
+    known = [profile("m")] if measured else []
+    seen = fleet(node("a"), node("b"), *known, task("one", of="m"))
+    made = run(seen, "one")
+    first = made.place
+    assert first is not None
+    back: dict[str, Any] = {
+        "returned": (first.node,),
+        "times_returned": 1,
+        "unscheduled": "too many ports",
+    }
+    gone: dict[str, Any] = {
+        "place": None,
+        "held": None,
+        "profiling": False,
+        "order": None,
+        "terms": "",
+    }
+    feed(seen, replace(made, barred=(first.node,), **back, **gone))
+    told = said(seen, "one")
+    profiled = seen.verdict(TaskKey("default", "one"))
+
+    waiting = seen.claims_of(TaskKey("default", "one"))[0]
+    feed(seen, allocated(seen, waiting))
+    [place] = places(seen, "one")
+    assert place != str(first)
+    assert said(seen, "one") == told
+    assert told == (
+        "False",
+        "NotSchedulable",
+        f'node {first.node}: kube-scheduler found that the pod does not fit there: "too many '
+        'ports"; it is tried again, ever more seldom',
+    )
+    again = seen.verdict(TaskKey("default", "one"))
+    assert profiled is not None
+    assert again is not None
+    assert again.profiled == profiled.profiled
+
+    feed(seen, replace(seen.claims_of(TaskKey("default", "one"))[0], returned=(), barred=()))
+    assert said(seen, "one")[1] == ("Admitted" if measured else "Pending")

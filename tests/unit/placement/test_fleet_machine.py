@@ -34,7 +34,7 @@ from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.demand import SporadicTask, np_edf
 from tierline_operator.placement.books.ledger import Ledger
-from tierline_operator.placement.books.seats import Barred, Claim, ClaimKey, TaskKey
+from tierline_operator.placement.books.seats import Claim, ClaimKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import (
     ANYWHERE,
@@ -200,7 +200,8 @@ class Cluster(RuleBasedStateMachine):
                 *(known,),
                 **{"place": None, "allocated": "", "held": None, "lost": False, "order": None},
                 **{"profiling": False, "beside": False, "unmeasured": False, "overdue": False},
-                barred=(Barred(known.place.node, 1, 10),),
+                barred=(known.place.node,),
+                returned=(known.place.node,),
             )
             self.fleet.put_claim(self.claims[key])
 
@@ -209,7 +210,7 @@ class Cluster(RuleBasedStateMachine):
         barred = sorted(key for key, known in self.claims.items() if known.barred)
         if barred:
             key = data.draw(st.sampled_from(barred))
-            self.claims[key] = replace(self.claims[key], barred=())
+            self.claims[key] = replace(self.claims[key], barred=(), returned=())
             self.fleet.put_claim(self.claims[key])
 
     @rule()

@@ -11,6 +11,9 @@ cannot work fails here, with a sentence, and not on the nodes.
 {{- end -}}
 {{- $number := regexFind "^[0-9]+" $size | int64 -}}
 {{- $unit := regexReplaceAll "^[0-9]+" $size "" -}}
+{{- if and (eq $unit "Ti") (gt $number 1048576) -}}
+{{- fail (printf "%s is %q, which no machine has; write at most 1048576Ti" .at $size) -}}
+{{- end -}}
 {{- $powers := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{- mul $number (get $powers $unit | int64) -}}
 {{- end }}
@@ -50,6 +53,9 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- $fastBytes := include "tierline.bytes" (dict "size" $chosen.fastMemory "at" $where) | int64 -}}
 {{- if lt $fastBytes $extentBytes -}}
 {{- fail (printf "%s %s holds not one extent of %s; give more, or a smaller extentSize" $where $chosen.fastMemory $extent) -}}
+{{- end -}}
+{{- if gt $fastBytes 70368744177664 -}}
+{{- fail (printf "%s %s is more than 64Ti, which no device has; write what tasks may use of it" $where $chosen.fastMemory) -}}
 {{- end -}}
 {{- $device := dict "fast_bytes" $fastBytes "extent_bytes" $extentBytes -}}
 {{- if eq $kind "cpu" -}}
@@ -131,11 +137,17 @@ The agent's settings (tierline_agent/config.py): (dict "name" POOL "pool" VALUES
 {{- with .pool.devices.gpus -}}
 {{- $taken = append $taken (.driverDir | default "/") -}}
 {{- end -}}
+{{- $system := list "/bin" "/boot" "/etc" "/lib" "/lib32" "/lib64" "/proc" "/root" "/sbin" "/sys" "/usr" -}}
+{{- $shared := list "/home" "/opt" "/run" "/srv" "/tmp" "/var" "/var/lib" "/var/log" "/var/run" "/var/tmp" -}}
 {{- $folders := list -}}
 {{- range $name, $tier := .pool.tiers -}}
 {{- if not (or (include "tierline.device" .path) (has (dir .path) (list "/var/lib/tierline" "/run/tierline"))) -}}
 {{- if has (dir .path) $taken -}}
 {{- fail (printf "%s.tiers.%s.path %s is in %s, which cannot be a tier's folder in the agent's container; choose another folder, such as /var/lib/tierline" $at $name .path (dir .path)) -}}
+{{- end -}}
+{{- $own := printf "%s/" (dir .path) -}}
+{{- if or (has (regexFind "^/[^/]*" .path) $system) (has (dir .path) $shared) (hasPrefix (printf "%s/" $.agent.kubeletDir) $own) (hasPrefix "/var/lib/containerd/" $own) -}}
+{{- fail (printf "%s.tiers.%s.path %s is in %s, which others on the node use and the agent's container would see; choose a folder for tiers alone, such as /var/lib/tierline" $at $name .path (dir .path)) -}}
 {{- end -}}
 {{- $folders = append $folders (dir .path) -}}
 {{- end -}}
@@ -163,5 +175,5 @@ the tier dram. The scheduler must know, and the kernel must not end the agent fo
 {{- if not (dig "requests" "memory" "" $resources) -}}
 {{- $_ := set $resources "requests" (merge (dict "memory" (printf "%dMi" (div $bytes 1048576))) ($resources.requests | default dict)) -}}
 {{- end -}}
-{{- $resources | toJson -}}
+{{- include "tierline.resources" (dict "resources" $resources "at" "agent.resources") -}}
 {{- end }}

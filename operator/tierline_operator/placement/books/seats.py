@@ -49,17 +49,6 @@ class DeviceKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Barred:
-    """A node that is not tried for a claim, because kube-scheduler gave it back from there."""
-
-    node: str
-    times: int
-    """How often."""
-    seconds: int
-    """For how long from the last time on."""
-
-
-@dataclass(frozen=True)
 class Claim:
     """A pod's claim. Times are RFC 3339 texts in UTC, which sort as they are."""
 
@@ -92,8 +81,11 @@ class Claim:
     """It is noted as lost: its pod holds nothing any more."""
     needs: Needs = ANYWHERE
     """What its pod asks of a node."""
-    barred: tuple[Barred, ...] = ()
-    """Where it was given back a short while ago."""
+    barred: tuple[str, ...] = ()
+    """Nodes that are not tried for it, because kube-scheduler gave it back from there."""
+    returned: tuple[str, ...] = ()
+    """All nodes from which it was given back, as long as no place is known to be its last."""
+    times_returned: int = 0
     unscheduled: str = ""
     """What kube-scheduler says of its pod, where it found no node for it."""
     overran_s: float | None = None
@@ -106,13 +98,15 @@ class Claim:
 
     def misfit(self, node: str, worker: Worker | None) -> str:
         """Why its pod cannot run on a node, as a clause about the node; "" if it can."""
-        barred = next((one for one in self.barred if one.node == node), None)
-        if barred is None:
-            return misfit(worker, self.needs)
+        return self.why_returned if node in self.barred else misfit(worker, self.needs)
+
+    @property
+    def why_returned(self) -> str:
+        """Why it was given back, as a clause about the node: the same each time."""
         said = f': "{self.unscheduled}"' if self.unscheduled else ""
         return (
-            f"kube-scheduler found that the pod does not fit there{said}; it is tried again after "
-            f"{barred.seconds} s"
+            f"kube-scheduler found that the pod does not fit there{said}; it is tried again, ever "
+            "more seldom"
         )
 
 

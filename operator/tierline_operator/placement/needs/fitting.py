@@ -189,9 +189,15 @@ def _not_chosen(worker: Worker, needs: Needs) -> str:
 def listed(unfit: Mapping[str, str], most: int = 5) -> str:
     """Nodes that cannot take a pod, with the reason for each, as one sentence.
 
-    First those that the pod would go to if they were well.
+    First those that the pod would go to if they were well. A reason is told once.
     """
     ranked = sorted(unfit.items(), key=lambda one: (one[1].startswith(_CHOICE), one))
-    told = [f"node {name}: {why}" for name, why in ranked]
-    more = f"; and {len(told) - most} more nodes" if len(told) > most else ""
-    return "; ".join(told[:most]) + more
+    alike: dict[str, list[str]] = {}
+    for name, why in ranked[:most]:
+        alike.setdefault(why, []).append(name)
+    told = (
+        f"node{'s' if len(names) > 1 else ''} {', '.join(names)}: {why}"
+        for why, names in alike.items()
+    )
+    more = f"; and {len(ranked) - most} more nodes" if len(ranked) > most else ""
+    return "; ".join(told) + more
