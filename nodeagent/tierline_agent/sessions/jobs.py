@@ -149,7 +149,7 @@ class Jobs:
     def _put_off_ns(self, job: Job) -> int:
         """How long the job is put off for what others waited beyond its task's plan."""
         client, task = self._client, self._client.task
-        limit_ns = stuck.limit_ns(client.node.job_limit_ns, 0, warmup=job.warmup)
+        limit_ns = self._limit_ns(job)
         put_off_ns = task.excess_of(warmup=job.warmup).put_off_ns(
             time.monotonic_ns(), limit_ns, task.share
         )
@@ -628,10 +628,10 @@ class Jobs:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
             client.unit.executor.end(job.execution)
+            # what it takes to end a job that is beyond its limit is not the task's to owe
+            cost_ns = min(job.execution.cost_ns, self._limit_ns(job))
             task = client.task
-            task.excess_of(warmup=job.warmup).costs(
-                time.monotonic_ns(), job.execution.cost_ns, task.share
-            )
+            task.excess_of(warmup=job.warmup).costs(time.monotonic_ns(), cost_ns, task.share)
 
     # -- the limit of every job
 
