@@ -30,7 +30,8 @@ def write_json(path: Path, value: object, *, durable: bool) -> None:
     try:
         descriptor = open_state(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(value, file, separators=(",", ":"))
+            # `dump` goes through the value in Python, ten times as long, in the event loop
+            file.write(json.dumps(value, separators=(",", ":")))
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
