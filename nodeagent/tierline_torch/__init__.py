@@ -36,7 +36,7 @@ def autoload() -> None:
             return
     except TierlineError as error:
         sys.exit(f"tierline: {error}")
-    observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
+    observed, planned = os.environ.get("TIERLINE_OBSERVE"), os.environ.get("TIERLINE_PLANNED")
     if observed and planned:
         from tierline_torch.backends import parking  # noqa: PLC0415
 
