@@ -84,7 +84,7 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	$(BIN)/mypy --python-version 3.10 -p tierline -p tierline_client -p tierline_torch -p tierline_steps -p tierline_api.layout -p tierline_api.schema.quantities
 	$(BIN)/lint-imports
 	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
-	$(BIN)/python docs/site/options.py --check
+	$(BIN)/python docs/site/reference.py --check
 	$(BIN)/python -m tests.floors
 	$(BIN)/python -m tests.circles
 	$(BIN)/python -m tests.folders
