@@ -37,8 +37,7 @@ from tierline_agent.policy.leases import Claim, Rank
 from tierline_agent.policy.preemption import Allowance, has_rank
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.processes.interventions import KillReason
-from tierline_agent.scheduling.execution import Execution, Yielding
-from tierline_agent.scheduling.execution import Job as Demand
+from tierline_agent.scheduling.execution import DeviceJob, Execution, Yielding
 from tierline_agent.sessions.bound import Bound
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
@@ -252,7 +251,7 @@ class Jobs:
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
         execution = job.execution = self._client.unit.executor.prepare(
-            self._demand(job, prepare), self._stream_failed
+            self._of_device(job, prepare), self._stream_failed
         )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.due_ns
@@ -288,12 +287,12 @@ class Jobs:
         if self._job is not None:
             self._revoke(self._job, failure)
 
-    def _demand(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> Demand:
+    def _of_device(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> DeviceJob:
         client, task = self._client, self._client.task
         arena = job.arena
         storage, unit = client.node.storage, client.unit.name
         sources = arena.sources(storage, unit, client.domain, task.name) if arena else []
-        return Demand(
+        return DeviceJob(
             token=client.token,
             process=client.process,
             domain=client.domain,
@@ -430,13 +429,13 @@ class Jobs:
         execution, arena = job.execution, self._client.sealed_arena(message.arena)
         if execution is None or execution.rewinding:
             raise ConnectionViolation(f"job {message.job} is being rewound", out_of_order=True)
-        demand = execution.job
+        on_device = execution.job
         if arena is not job.arena:
             if execution.took is not None:
                 raise ConnectionViolation(f"job {message.job} was taken: it streams nothing")
             job.arena = self._client.job_arena = arena
-            demand = self._demand(job, None)
-        begun = self._client.unit.executor.rewind(execution, demand)
+            on_device = self._of_device(job, None)
+        begun = self._client.unit.executor.rewind(execution, on_device)
         self._client.spawn(sequence, self._rewind(sequence, job, begun))
 
     async def _rewind(self, sequence: int, job: Job, begun: Awaitable[bool]) -> None:
