@@ -124,7 +124,7 @@ class Execution:
     blocked_ns: int = 0
     """How long at once it kept jobs with guaranteed deadlines waiting, if it has no rank itself."""
     took: Opened | None = None
-    """The open lease by which it began: it was never granted."""
+    """The cached lease by which it began: it was never granted."""
     contained: bool = False
     """It had the device for longer than it may, and lost its rank."""
     limit: Timer | None = None

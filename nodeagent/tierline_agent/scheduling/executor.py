@@ -15,7 +15,7 @@ When the stream of a job is complete and nobody else wants the device, the devic
 with the first extents of that task's next job (`prefetch`).
 
 When a job that streams nothing has the device, or had it last, and nobody wants it, the lease may
-be left open to its client (`open_lease`). The jobs that take it have no part in any of the above:
+be left open to its client (`cached_lease`). The jobs that take it have no part in any of the above:
 they have no stream, nobody else's is under way or due, and none is begun while the lease is open.
 
 Invariants: a stream that is not cancelled has a job that is not over (`mend`); at most one stream
@@ -40,9 +40,9 @@ from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Rings, goes_on_at
 from tierline_agent.policy.prefetch import Situation, may_prefetch
 from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling.cached_lease import CachedLease
 from tierline_agent.scheduling.execution import DeviceJob, Execution, Timer, Yielding
 from tierline_agent.scheduling.leases import LeaseManager, in_running_loop
-from tierline_agent.scheduling.open_lease import OpenLease
 from tierline_agent.scheduling.prefetch import Prefetcher
 from tierline_agent.telemetry.accounting import FastMemory
 
@@ -227,17 +227,17 @@ class Executor:
         self._take_ring(execution, from_start=True)
         return job
 
-    # -- jobs that take an open lease
+    # -- jobs that take a cached lease
 
-    def leave_open(self, lease: OpenLease, after: Execution, job: int, arena: int) -> None:
+    def leave_open(self, lease: CachedLease, after: Execution, job: int, arena: int) -> None:
         """Leave the device to the client's jobs after this one, which streams nothing."""
         quiet = self._leases.may_leave_open(after.ticket) and not self._parked
         quiet = quiet and not self._streams and self._prefetch.candidate is None
         if quiet and lease.open(job, arena):
             self._leases.leave_open(lease, after.ticket)
 
-    def took(self, execution: Execution, lease: OpenLease, since_ns: int) -> None:
-        """A job began by the open lease at that time.
+    def took(self, execution: Execution, lease: CachedLease, since_ns: int) -> None:
+        """A job began by the cached lease at that time.
 
         It may be over, and the device somebody else's.
         """
