@@ -51,7 +51,7 @@ cluster-down: $(STAMP) ## remove every trace of it
 
 # Minutes the first time, seconds afterwards; nothing is pulled from a registry.
 images: ## build the images of operator and agent from their Dockerfiles, into build/images (root)
-	tests/packages.sh buildah mmdebstrap git
+	tests/packages.sh buildah mmdebstrap git python3
 	images/build.sh
 
 demo: $(STAMP) ## run three models whose weights are 3.5 times their fast memory, with deadlines

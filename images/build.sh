@@ -6,7 +6,7 @@
 # say. Layers lie in the user's cache, for all clones on a machine, and are made again only when what goes
 # into them changes: minutes the first time, seconds afterwards. Nothing of this machine gets into an image:
 # its certificates and pip's settings are mounted over /root while a layer is made, where pip and compilers
-# look for them.
+# look for them. What is in an image, and what it was made from, is written next to its archive (contents.py).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=bookworm
@@ -64,6 +64,7 @@ build() {
         buildah push --quiet --disable-compression "$image" "oci-archive:$archive:$image"
         mv "$out/new-id" "$archive.id"
     fi
+    python3 images/contents.py "$archive" "images/$1/Dockerfile" "$revision"
     rm -f "$out/new-id"
     echo "$archive: $image, $(du --apparent-size -h "$archive" | cut -f1)"
 }

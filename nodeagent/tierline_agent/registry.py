@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tierline_agent.config import describe
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
+from tierline_agent.policy.excess import Excess
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.policy.releases import Releases
@@ -141,6 +142,8 @@ class Task:
     """Why jobs of it were revoked."""
     releases: Releases = field(default_factory=Releases)
     """In which order its jobs are served."""
+    _excess: dict[bool, Excess] = field(default_factory=lambda: {True: Excess(), False: Excess()})
+    """By whether they are warm-up jobs."""
     gateless_ns: int = 0
     """How long its last job without gates had the device, if it is planned to yield."""
     arena_owner: object = None
@@ -162,6 +165,15 @@ class Task:
     def plan(self) -> Plan:
         """What admission granted."""
         return self.registration.plan
+
+    @property
+    def share(self) -> float:
+        """The part of its device's time that admission charged it."""
+        return min(1.0, self.plan.predicted_job_time_s * 1e9 / self.registration.period_ns)
+
+    def excess_of(self, *, warmup: bool) -> Excess:
+        """What its jobs, or its warm-up jobs, cost others beyond its plan."""
+        return self._excess[warmup]
 
     def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
         """Keep what a client reported, the newest few, as it may be printed anywhere."""

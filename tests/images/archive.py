@@ -20,7 +20,8 @@ class Archive:
         with tarfile.open(path) as tar:
             (manifest,) = _json(tar, "index.json")["manifests"]
             self.reference: str = manifest["annotations"]["org.opencontainers.image.ref.name"]
-            held = _json(tar, _blob(manifest["digest"]))
+            self.digest: str = manifest["digest"]
+            held = _json(tar, _blob(self.digest))
             self.config: dict[str, Any] = _json(tar, _blob(held["config"]["digest"]))["config"]
             self._layers: list[str] = [_blob(layer["digest"]) for layer in held["layers"]]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -50,6 +52,12 @@ TRACES: Final = re.compile(
 )
 """What a build leaves in an image unless somebody takes care."""
 NEWEST_GLIBC: Final = (2, 17)
+_DISTRIBUTIONS: Final = """
+import importlib.metadata, pathlib, re, sys
+folders = {str(one.parent) for one in pathlib.Path(sys.argv[1]).rglob("*.dist-info")}
+for one in importlib.metadata.distributions(path=sorted(folders)):
+    print(re.sub("[-_.]+", "-", one.name).lower(), one.version)
+"""
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,38 @@ def test_it_says_what_it_is(image: Unpacked) -> None:
     assert said["licenses"] == PROJECT["license"]
     assert said["revision"]
     assert said["description"]
+
+
+def test_what_is_in_it_is_listed(image: Unpacked) -> None:
+    """By the image's own tools, and by none of what writes the list."""
+    listed = json.loads(_next_to(image, "spdx").read_text("utf-8"))
+    named = {
+        (one["name"], one["versionInfo"], one["externalRefs"][0]["referenceLocator"].split("/")[0])
+        for one in listed["packages"]
+        if "externalRefs" in one
+    }
+    debian = image.run("dpkg-query", "--show", "--showformat", "${Package} ${Version}\n")
+    python = image.run("python", "-c", _DISTRIBUTIONS, str(Path("/opt")))
+    assert named == {
+        *((*line.split(), "pkg:deb") for line in debian.splitlines()),
+        *((*line.split(), "pkg:pypi") for line in python.splitlines()),
+    }
+
+
+def test_what_it_was_made_from_is_said_of_this_very_image(image: Unpacked) -> None:
+    said = json.loads(_next_to(image, "provenance").read_text("utf-8"))
+    (subject,) = said["subject"]
+    assert subject["digest"]["sha256"] == image.archive.digest.removeprefix("sha256:")
+    built = said["predicate"]["buildDefinition"]["resolvedDependencies"]
+    revision = image.archive.config["Labels"]["org.opencontainers.image.revision"]
+    assert {"uri": "git", "digest": {"gitCommit": revision}} in built
+    recipe = ROOT / "images" / image.name / "Dockerfile"
+    digest = hashlib.sha256(recipe.read_bytes()).hexdigest()
+    assert {"uri": str(recipe.relative_to(ROOT)), "digest": {"sha256": digest}} in built
+
+
+def _next_to(image: Unpacked, kind: str) -> Path:
+    return ROOT / "build" / "images" / f"tierline-{image.name}.{kind}.json"
 
 
 def test_it_runs_as_its_user(image: Unpacked) -> None:

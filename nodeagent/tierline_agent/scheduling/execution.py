@@ -63,6 +63,8 @@ class DeviceJob:
     """If it has no gate and others of its task have: how long it was charged for at most."""
     planned_ns: int = 0
     """How long its plan has it have the device; 0 if nothing was proved of it."""
+    charged_ns: int = 0
+    """How long it may keep others waiting, by what admission charged, if it has no gate."""
     wanted: Callable[[], None] | None = None
     """Told that others wait for the device that it has; see `leases.Ticket`."""
     task: str = ""
@@ -123,6 +125,8 @@ class Execution:
     yield_worst_ns: int = 0
     blocked_ns: int = 0
     """How long at once it kept jobs with guaranteed deadlines waiting, if it has no rank itself."""
+    cost_ns: int = 0
+    """How long it kept them waiting beyond what was charged."""
     took: Opened | None = None
     """The cached lease by which it began: it was never granted."""
     contained: bool = False

@@ -396,13 +396,19 @@ class Executor:
 
     def _judge(self, execution: Execution) -> None:
         """Count how long a job kept others waiting, and whether it stands at its gate in time."""
+        now_ns = self._clock_ns()
+        blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
         if execution.ticket.claim.rank is not Rank.GUARANTEED:
-            blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
             execution.blocked_ns = max(execution.blocked_ns, blocked_ns)
         asked_ns, within_ns = execution.ticket.asked_ns, execution.job.within_ns
-        if asked_ns is None or within_ns is None:
+        if within_ns is None:
+            beyond_ns = execution.held_for_ns(now_ns) - execution.job.charged_ns
+            execution.cost_ns += max(0, min(blocked_ns, beyond_ns))
             return
-        took_ns = self._clock_ns() - asked_ns
+        if asked_ns is None:
+            return
+        took_ns = now_ns - asked_ns
+        execution.cost_ns += max(0, took_ns - within_ns)
         execution.yield_worst_ns = max(execution.yield_worst_ns, took_ns)
         execution.late_yields += took_ns > within_ns
 

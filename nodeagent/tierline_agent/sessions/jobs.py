@@ -98,6 +98,8 @@ class Jobs:
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
+        self._put_off: asyncio.TimerHandle | None = None
+        """Begins its job, whose task owes others too much until then."""
         self._bound = Bound(client)
         self._nesting = Nesting(client)
         self._ended_ns = 0
@@ -133,10 +135,33 @@ class Jobs:
             self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
-        client.unit.executor.begin(self._adopt(job, prepare), granted)
+        begin = partial(client.unit.executor.begin, self._adopt(job, prepare), granted)
+        put_off_ns = self._put_off_ns(job)
+        if put_off_ns:
+            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, begin)
+        else:
+            begin()
         self._let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
+
+    def _put_off_ns(self, job: Job) -> int:
+        """How long the job is put off for what others waited beyond its task's plan."""
+        client, task = self._client, self._client.task
+        limit_ns = stuck.limit_ns(client.node.job_limit_ns, 0, warmup=job.warmup)
+        put_off_ns = task.excess_of(warmup=job.warmup).put_off_ns(
+            time.monotonic_ns(), limit_ns, task.share
+        )
+        if put_off_ns:
+            task.counters.throttled += 1
+            client.node.metrics.of(task.key).throttled.inc()
+            task.note_once(
+                "throttled",
+                f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
+                f"before it kept others waiting for over {limit_ns / 1e9:g} s beyond the plan, and "
+                f"may do so for {task.share:.1%} of the time; profile the task again",
+            )
+        return put_off_ns
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
         """A job of another process of the task waits for this one, which is a part of it then."""
@@ -310,9 +335,17 @@ class Jobs:
             yielding=self._yielding(job),
             gateless_ns=self._gateless_ns(job),
             planned_ns=0 if job.warmup else int(task.plan.call_time_s * 1e9),
+            charged_ns=self._charged_ns(job),
             wanted=self._cached_lease_jobs.wanted if job.warmup else None,
             task=task.name,
         )
+
+    def _charged_ns(self, job: Job) -> int:
+        """How long others were charged for it, at most."""
+        client, task = self._client, self._client.task
+        dispatch_s = OVERHEADS[DeviceKind(client.unit.device.kind)].dispatch_s
+        planned_s = task.plan.first_s if job.warmup else task.plan.call_time_s
+        return max(round(max(planned_s, dispatch_s) * 1e9), task.registration.job_limit_ns or 0)
 
     def _rank(self, job: Job) -> Rank:
         """How the job stands among others.
@@ -586,11 +619,18 @@ class Jobs:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off = None
         self._bound.end()
         if job.fences:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
             client.unit.executor.end(job.execution)
+            task = client.task
+            task.excess_of(warmup=job.warmup).costs(
+                time.monotonic_ns(), job.execution.cost_ns, task.share
+            )
 
     # -- the limit of every job
 

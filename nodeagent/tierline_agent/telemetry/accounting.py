@@ -73,6 +73,8 @@ class TaskCounters:
     put_off: int = 0
     """Jobs that were served later than their program named, since it releases more often than its
     period."""
+    throttled: int = 0
+    """Jobs that were put off, since those before them kept others waiting beyond the plan."""
     preemptions: int = 0
     """Times that a job gave the device away."""
     rings_lost: int = 0

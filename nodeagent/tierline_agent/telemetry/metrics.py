@@ -169,6 +169,12 @@ class Metrics:
             "period.",
             *_TASK,
         )
+        self.throttled = self._counter(
+            "tierline_throttled_jobs_total",
+            "Jobs that were put off, since those before them kept others waiting for longer than "
+            "their plan may.",
+            *_TASK,
+        )
         self.preemptions = self._counter(
             "tierline_preemptions_total",
             "Times that a job gave the device away to an earlier deadline, where a layer ended.",
@@ -355,6 +361,7 @@ class TaskMetrics:
         self.overruns = m.overruns.labels(*self.key)
         self.contained = m.contained.labels(*self.key)
         self.put_off = m.put_off.labels(*self.key)
+        self.throttled = m.throttled.labels(*self.key)
         self.preemptions = m.preemptions.labels(*self.key)
         self.late_yields = m.late_yields.labels(*self.key)
         self.late_firsts = m.late_firsts.labels(*self.key)
@@ -435,7 +442,7 @@ class TaskMetrics:
                 m.task_job_s,
             ),
             *(m.task_response_s, m.tier_bytes, m.jobs, m.misses, m.overruns, m.revoked),
-            *(m.contained, m.put_off, m.preemptions, m.late_yields, m.late_firsts),
+            *(m.contained, m.put_off, m.throttled, m.preemptions, m.late_yields, m.late_firsts),
             *(m.streamed_bytes, m.fetched_bytes, m.held_s, m.stall_s, m.response_ratio),
         ):
             series.remove_by_labels(of_task)

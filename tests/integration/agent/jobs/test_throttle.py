@@ -1,0 +1,97 @@
+"""A task whose jobs keep others waiting beyond its plan, again and again, is put off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.agent.agent_process import AgentProcess, plan, wait_until
+from tests.integration.agent.raw_client import RawClient
+
+from tierline_agent.transport import protocol as p
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 0.5
+HELD_S = 0.3
+"""Below the limit: no job is stuck."""
+BRIEF = {"predictedJobTime": "1ms", "predictedResponseTime": "200ms"}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AgentProcess]:
+    process = AgentProcess(tmp_path, metrics_port=0, job_limit_s=LIMIT_S)
+    process.start()
+    yield process
+    assert process.stop() == 0, process.log.read_text()
+
+
+def _hold() -> None:
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + HELD_S, "it has had the device")
+
+
+def _costs(agent: AgentProcess, greedy: RawClient, urgent: RawClient, *, warmup: bool) -> None:
+    """A job keeps another one waiting for as long as it has the device."""
+    job = greedy.begin(p.NO_ARENA, warmup=warmup)
+    urgent.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "the other one waits")
+    _hold()
+    greedy.end(job)
+    urgent.end(urgent.expect(p.Grant).job)
+
+
+def test_a_task_that_owes_others_time_is_put_off_while_they_go_on(agent: AgentProcess) -> None:
+    agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
+    agent.register("urgent", plan(2))
+    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    for _ in range(2):
+        assert agent.task("greedy")["throttled"] == 0
+        _costs(agent, greedy, urgent, warmup=False)
+
+    greedy.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is put off")
+    for _ in range(5):  # nobody waits for it, and it does not for the device
+        urgent.end(urgent.begin(p.NO_ARENA))
+        assert agent.snapshot()["devices"][0]["waiting_jobs"] == 0
+    assert agent.task("greedy")["jobs"] == 2
+    (notice,) = agent.task("greedy")["notices"]
+    assert notice["kind"] == "throttled"
+    greedy.close()
+    wait_until(lambda: not agent.task("greedy")["clients"], "it may leave")
+    again = agent.client("greedy")
+    again.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
+
+
+def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
+    agent.register("greedy", plan(2) | BRIEF, period_ns=2 * 10**6, deadline_ns=2 * 10**6)
+    agent.register("urgent", plan(2))
+    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    for _ in range(2):
+        _costs(agent, greedy, urgent, warmup=False)
+    greedy.end(greedy.begin(p.NO_ARENA))
+
+
+def test_first_jobs_owe_for_themselves(agent: AgentProcess) -> None:
+    """A program that took long to start is not put off when it runs."""
+    agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
+    agent.register("urgent", plan(2))
+    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    for _ in range(3):
+        _costs(agent, greedy, urgent, warmup=True)
+    greedy.end(greedy.begin(p.NO_ARENA))
+    assert agent.task("greedy")["throttled"] == 0
+
+
+def test_nothing_is_owed_where_nobody_waits(agent: AgentProcess) -> None:
+    agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
+    greedy = agent.client("greedy")
+    for _ in range(3):
+        job = greedy.begin(p.NO_ARENA)
+        _hold()
+        greedy.end(job)
+    greedy.end(greedy.begin(p.NO_ARENA))
+    assert agent.task("greedy")["throttled"] == 0
