@@ -62,9 +62,10 @@ demo-training: $(STAMP) ## the same three models with more fast memory, and a lo
 	@mkdir -p build
 	$(BIN)/tierline run examples/1-quickstart/tasks.yaml examples/6-training/tasks.yaml --fast-memory 768Mi --duration 60 --json-file build/demo-training.json
 
+# Not --quiet: it would keep the warnings from --strict, too.
 docs: $(STAMP) ## build the documents into one site, build/site
 	$(BIN)/python docs/site/pages.py build/pages
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo build/site/index.html
 
 verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors of the C, circles, documents
@@ -83,7 +84,7 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	$(BIN)/mypy --python-version 3.10 -p tierline -p tierline_client -p tierline_torch -p tierline_steps -p tierline_api.layout -p tierline_api.schema.quantities
 	$(BIN)/lint-imports
 	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
-	$(BIN)/python docs/site/options.py --check
+	$(BIN)/python docs/site/reference.py --check
 	$(BIN)/python -m tests.floors
 	$(BIN)/python -m tests.circles
 	$(BIN)/python -m tests.folders

@@ -20,7 +20,7 @@ def files() -> Iterator[tuple[str, str]]:
     for one in (FLEET, NODES, TASKS, LINKS):
         text = JSONEncoder(sort_keys=True, indent=2).encode(one.build())
         yield f"{FOLDER}/{one.name}.json", text + "\n"
-    yield "docs/metrics.md", page()
+    yield "docs/reference/metrics.md", page()
 
 
 if __name__ == "__main__":

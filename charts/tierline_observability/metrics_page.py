@@ -1,4 +1,4 @@
-"""docs/metrics.md: every metric of agent and operator, read from the modules that name them."""
+"""docs/reference/metrics.md: every metric, read from the modules that name them."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ from tierline_agent.processes.reclaim_latency import Reclaims
 from tierline_agent.processes.state import BootFile, LeaseMark
 from tierline_agent.registry import Capacity, DeviceCapacity, TaskRegistry
 from tierline_agent.reporting import gauges
+from tierline_agent.scheduling.cached_lease import cached_leases, close_all
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
-from tierline_agent.scheduling.open_lease import close_all, open_leases
 from tierline_agent.scheduling.recovery import ClientBook, Recovery, Restarted
 from tierline_agent.scheduling.unit import Unit
 from tierline_agent.sessions.server import TaskServer, listen
@@ -284,7 +284,7 @@ def _make_unit(
     pool.expect(lent.read(_parse_lent) or {})
     mark = LeaseMark(run_dir / f"lease-{name}")
     undo.callback(mark.close)
-    close_all(open_leases(run_dir, name), mark)
+    close_all(cached_leases(run_dir, name), mark)
     leases = LeaseManager(time.monotonic_ns, metrics.lease_wait_s.observe)
     executor = Executor(
         device=device,

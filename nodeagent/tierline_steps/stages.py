@@ -152,7 +152,7 @@ class Stages:
         return parts
 
     def _carry(self) -> None:
-        """What the backward of later stages leaves behind: for others, and for the program."""
+        """What the backward of later stages leaves: for others, and for the program."""
         problem = self.problem
         stage_of = {one: stage for stage, part in enumerate(self.backwards) for one in part}
         self.carried: list[set[int]] = [set() for _ in range(self.count + 1)]

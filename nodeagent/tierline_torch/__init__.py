@@ -10,7 +10,7 @@ earlier observed run wrote (`learned`). A program that is swapped whole (TIERLIN
 layers for it.
 Nothing here connects to anything; the first job does, so that a worker process that merely
 imports torch has no connection. Only where TIERLINE_PLANNED is there and the
-program was measured already, it waits for its plan here (`parking`).
+program was measured already, it waits for its plan here (`until_planned`).
 """
 
 import os
@@ -36,8 +36,8 @@ def autoload() -> None:
             return
     except TierlineError as error:
         sys.exit(f"tierline: {error}")
-    observed, planned = (os.environ.get(f"TIERLINE_{name}") for name in ("OBSERVE", "PLANNED"))
+    observed, planned = os.environ.get("TIERLINE_OBSERVE"), os.environ.get("TIERLINE_PLANNED")
     if observed and planned:
-        from tierline_torch.backends import parking  # noqa: PLC0415
+        from tierline_torch.backends import until_planned  # noqa: PLC0415
 
-        parking.wait_if_measured(observed, planned)
+        until_planned.wait_if_measured(observed, planned)

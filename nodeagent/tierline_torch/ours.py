@@ -26,12 +26,12 @@ from tierline_client import GiveBack, afterwards, elsewhere
 _Result = TypeVar("_Result")
 
 
-class _Turn:
+class _Running:
     lock = threading.RLock()
 
 
 def _forked() -> None:
-    _Turn.lock = threading.RLock()
+    _Running.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -41,8 +41,8 @@ def _here(work: Callable[[], _Result]) -> _Result:
     taken: list[GiveBack] = []
 
     def run() -> _Result:
-        taken.append(_Turn.lock.release)
-        _Turn.lock.acquire()
+        taken.append(_Running.lock.release)
+        _Running.lock.acquire()
         return work()
 
     return afterwards(taken, run)
@@ -50,7 +50,7 @@ def _here(work: Callable[[], _Result]) -> _Result:
 
 def ours(work: Callable[[], _Result]) -> _Result:
     """What `work` gives or raises."""
-    is_ours: bool = _Turn.lock._is_owned()  # type: ignore[attr-defined]  # the stub lacks it
+    is_ours: bool = _Running.lock._is_owned()  # type: ignore[attr-defined]  # the stub lacks it
     if is_ours or os.environ.get("TIERLINE_DEVICE") == "cuda":
         return _here(work)
     done = _thread.allocate_lock()
@@ -64,7 +64,7 @@ def ours(work: Callable[[], _Result]) -> _Result:
         except BaseException as error:
             raised.append(error)
 
-    if elsewhere(_Turn.lock.acquire, run, _Turn.lock.release, done.release):
+    if elsewhere(_Running.lock.acquire, run, _Running.lock.release, done.release):
         done.acquire()
     else:  # the process has as many threads as it may
         _here(run)

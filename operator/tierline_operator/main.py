@@ -136,7 +136,7 @@ def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
 
 def _by_address(found: kopf.ConnectionInfo) -> kopf.ConnectionInfo:
     """The API server by the address that every pod is told: it is there before names are."""
-    host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     return replace(found, server=f"https://{f'[{host}]' if ':' in host else host}:{port}")
 
 

@@ -1,4 +1,4 @@
-"""The operator's Prometheus metrics; docs/metrics.md is generated from this module.
+"""The operator's Prometheus metrics; docs/reference/metrics.md is generated from this module.
 
 Names never change: dashboards count on them. Labels are bounded: phases, reasons, methods, status
 codes, and the devices that there are. What can stay at 0 for ever is there with 0 from the start,

@@ -100,7 +100,7 @@ static void work(uint64_t duration_ns) {
 }
 
 /* As a server does: each job's input goes up before it and is worked with, its output is worked
- * with and comes down after it, and none of that is a job, or withdraws the open lease. Copies of
+ * with and comes down after it, and none of that is a job, or withdraws the cached lease. Copies of
  * more than 16 MiB wait for the lease. */
 static void served(void) {
     enum { LARGE = 18 << 20 };

@@ -439,7 +439,7 @@ def ends(kind: str) -> Callable[[AgentProcess], object]:
 
 
 @pytest.mark.parametrize("kind", ["killed", "stopped"])
-def test_an_idle_client_with_an_open_lease_is_left_alone(
+def test_an_idle_client_with_an_cached_lease_is_left_alone(
     start: Start, tmp_path: Path, kind: str
 ) -> None:
     """Neither is it waited for longer than others, nor killed."""
@@ -553,7 +553,7 @@ def test_a_lock_on_a_closed_lease_keeps_nobody_out(agent: AgentProcess) -> None:
     hostile.end(hostile.begin(p.NO_ARENA))
 
 
-def test_a_lock_on_an_open_lease_is_a_job_until_it_says_otherwise(agent: AgentProcess) -> None:
+def test_a_lock_on_an_cached_lease_is_a_job_until_it_says_otherwise(agent: AgentProcess) -> None:
     register(agent, "alone-1", "alone-2")
     hostile = opened(agent, "alone-1")
     assert hostile.lock_lease()

@@ -29,7 +29,7 @@ def be_measured(path: str) -> None:
 
         client, now_ns = Client(os.environ["TIERLINE_SOCKET"], "measured"), time.monotonic_ns()
         client.job_end(client.job_begin(None, now_ns, now_ns + 10**9, warmup=True))
-        print("measured beside others", flush=True)
+        print("measured during jobs of others", flush=True)
     layer = {"bytes": 64 << 10, "compute_s": 0.001, "pinned": False, "arena": 0}
     layers = [{"name": f"layer{number}", **layer} for number in range(EXTENTS)]
     profile = {"layers": layers, "workspace_bytes": 0, "weights_digest": "", "compute_s": [0.01]}

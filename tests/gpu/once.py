@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -25,25 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.gpu import runs
 from tests.gpu.programs.once import CASES
 
 PROGRAM = Path(__file__).parent / "programs" / "once.py"
 LIMIT_S = 100
-TASK = """apiVersion: tierline.io/v1alpha1
-kind: MemTask
-metadata: {{name: {case}, namespace: once}}
-spec:
-  realtime: {{period: 500ms, criticality: BestEffort}}
-  memory: {{budget: 24Gi}}
-  swap: {{tiers: [dram]}}
-  device: {{kind: cuda}}
-  template:
-    spec:
-      containers:
-      - name: main
-        image: none
-        command: ["{python}", "{program}", "{case}", "{jobs}", "{path}"]
-"""
 FOREIGN = """
 import torch
 a = torch.randn(4096, 4096, device="cuda", dtype=torch.half)
@@ -69,27 +54,6 @@ def rows(path: Path) -> list[Rows]:
     return [{int(n): (d, float(ms)) for n, d, ms in each} for each in lines]
 
 
-def run(case: str, jobs: int, folder: Path, fast: str) -> tuple[str, str]:
-    """How it ended, and what it said."""
-    text = TASK.format(
-        case=case, jobs=jobs, python=sys.executable, program=PROGRAM, path=folder / case
-    )
-    file = folder / f"task-{case}.yaml"  # no name that `rows` looks for
-    file.write_text(text)
-    options = ["run", str(file), "--duration", "30", "--fast-memory", fast]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tierline_cli", *options],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return "hangs", ((late.stdout or b"") + (late.stderr or b"")).decode(errors="replace")
-    return f"exit {done.returncode}", done.stdout + done.stderr
-
-
 @contextmanager
 def foreign_load(count: int) -> Iterator[None]:
     """With so many other processes that use the GPU."""
@@ -105,7 +69,12 @@ def foreign_load(count: int) -> Iterator[None]:
 
 def judge(case: str, plain: Rows, folder: Path, fast: str) -> dict[str, Any]:
     """Run a case, and compare each process with plain."""
-    ended, said = run(case, len(plain), folder, fast)
+    ended, said = runs.run(
+        folder / f"task-{case}.yaml",  # no name that `rows` looks for
+        [str(PROGRAM), case, str(len(plain)), str(folder / case)],
+        *("--duration", "30", "--fast-memory", fast),
+        timeout_s=LIMIT_S,
+    )
     processes = []
     for number, found in enumerate(rows(folder / case)):
         taken, before = (
@@ -121,8 +90,7 @@ def judge(case: str, plain: Rows, folder: Path, fast: str) -> dict[str, Any]:
                 "plain_ms": round(before, 2),
             }
         )
-    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
-    words = [line[:180] for line in lines if line.strip()][-14:]
+    words = [line[:180] for line in said.splitlines() if line.strip()][-14:]
     return {"case": case, "ended": ended, "processes": processes, "said": words}
 
 

@@ -206,7 +206,7 @@ def test_python_sees_the_budget(machine: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("order", ["none", "twice", "in front", "behind"])
+@pytest.mark.parametrize("order", ["none", "twice", "in front", "after"])
 def test_interposers_side_by_side(
     way: str, order: str, machine: dict[str, str], tmp_path: Path
 ) -> None:
@@ -218,7 +218,7 @@ def test_interposers_side_by_side(
         "none": [],
         "twice": [own, str(second)],
         "in front": [other, own],
-        "behind": [own, other],
+        "after": [own, other],
     }[order]
     done = start(
         "plain", "memory_test", "works", way, {**machine, "LD_PRELOAD": ":".join(preloaded)}
@@ -318,7 +318,7 @@ def test_generated_files_are_those_of_the_table() -> None:
         ("nvml.h", "nvmlDeviceGetMemoryInfo_v3(nvmlDevice_t device, nvmlMemory_v3_t *memory)"),
         ("cufile.h", "cuFileBufRegister_v2(const void *base, size_t length)"),
     ],
-    ids=["a new allocation", "a launch behind a star", "a new family", "NVML", "cuFile"],
+    ids=["a new allocation", "a launch after a star", "a new family", "NVML", "cuFile"],
 )
 def test_a_newer_header_is_refused(header: str, declared: str, tmp_path: Path) -> None:
     for name in ("cuda.h", "cudaTypedefs.h", "nvml.h", "cufile.h"):

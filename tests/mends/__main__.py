@@ -1,4 +1,4 @@
-"""Takes out mend after mend: `python -m tests.mends [NAME …]`, `--table` for docs/mends.md."""
+"""Takes out mend after mend: `python -m tests.mends [NAME …]`, with `--table` for the page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.mends.finding import Found, find
 from tests.mends.mends import MENDS, Mend
 
-_TABLE = Path(__file__).parents[2] / "docs" / "mends.md"
+_TABLE = Path(__file__).parents[2] / "docs" / "design" / "mends.md"
 _HEAD = """# What the hostile suites find
 
 `make mends` takes each mend below out of a copy of the agent's source and runs the suite that is

@@ -51,7 +51,7 @@ def main() -> int:
         outputs = {
             HERE / "src/driver/hooks.h": c_header(table, header),
             HERE / "src/entry/hooks.c": c_source(table, header),
-            ROOT / "docs/hooks.md": markdown(table, header),
+            ROOT / "docs/reference/hooks.md": markdown(table, header),
         }
     except (TableError, HeaderError) as error:
         print(error, file=sys.stderr)

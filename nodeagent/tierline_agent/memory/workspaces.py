@@ -152,13 +152,13 @@ class Workspaces:
         async with shared.moving:
             if token not in shared.overlay:
                 return
-            turn = shared.overlay.turn(token)
-            if turn.save is not None:
-                await self._move(shared, turn.save, turn.save_bytes, saving=True)
-                shared.backups[turn.save].memory.saved = True
-                shared.overlay.saved(turn.save)
-            if turn.restore_bytes:
-                await self._move(shared, token, turn.restore_bytes, saving=False)
+            moves = shared.overlay.moves(token)
+            if moves.save is not None:
+                await self._move(shared, moves.save, moves.save_bytes, saving=True)
+                shared.backups[moves.save].memory.saved = True
+                shared.overlay.saved(moves.save)
+            if moves.restore_bytes:
+                await self._move(shared, token, moves.restore_bytes, saving=False)
             if token in shared.backups:
                 shared.backups[token].memory.saved = False
             shared.overlay.entered(token)

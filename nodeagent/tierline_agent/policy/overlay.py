@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Turn:
+class Moves:
     """What must be moved before a job; the bytes are counted from the start of the workspace."""
 
     save: int | None
@@ -77,14 +77,14 @@ class Overlay:
         if self._holder == token:
             self._holder = None
 
-    def turn(self, token: int) -> Turn:
+    def moves(self, token: int) -> Moves:
         """What must be moved before this task's job."""
         if self._holder == token:
-            return Turn(None, 0, 0)
+            return Moves(None, 0, 0)
         holder = self._tenants.get(self._holder) if self._holder is not None else None
         saving = holder is not None and holder.preserve and holder.reach_bytes > 0
         own = self._tenants[token]
-        return Turn(
+        return Moves(
             save=self._holder if saving else None,
             save_bytes=holder.reach_bytes if holder is not None and saving else 0,
             restore_bytes=own.reach_bytes if own.saved else 0,

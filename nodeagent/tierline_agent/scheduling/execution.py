@@ -38,7 +38,7 @@ class Yielding:
 
 
 @dataclass(frozen=True)
-class Job:
+class DeviceJob:
     """What a job needs of the device."""
 
     token: int
@@ -80,7 +80,7 @@ class Job:
         """Whether it needs the ring."""
         return self.words is not None and bool(self.sources)
 
-    def is_outside_jobs_of(self, other: Job) -> bool:
+    def is_outside_jobs_of(self, other: DeviceJob) -> bool:
         """Whether it is something that the other one's client does outside its jobs.
 
         It needs the lease alone: rings, and what is copied ahead, are left as they are.
@@ -92,7 +92,7 @@ class Job:
 class Execution:
     """A job that wants, or has, the device."""
 
-    job: Job
+    job: DeviceJob
     ticket: Ticket
     failed: Callable[[StreamFailed], None]
     stream: Stream | None = None
@@ -128,7 +128,7 @@ class Execution:
     cost_ns: int = 0
     """How long it kept them waiting beyond what was charged."""
     took: Opened | None = None
-    """The open lease by which it began: it was never granted."""
+    """The cached lease by which it began: it was never granted."""
     contained: bool = False
     """It had the device for longer than it may, and lost its rank."""
     limit: Timer | None = None

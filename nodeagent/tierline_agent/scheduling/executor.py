@@ -1,10 +1,10 @@
 """The device at work: from the lease to the stream and back.
 
-A job gets the lease, what it needs is brought in (`Job.prepare`), its flag words are zeroed, the
-client is told, and its stream begins (in this order: waking the stream's thread first would make
-the client wait for the interpreter). When it ends, for whatever reason, its stream is cancelled and
-the lease goes on as soon as the last copy into the ring has ended. This is the one place that knows
-this order; sessions say when jobs begin, yield and end.
+A job gets the lease, what it needs is brought in (`DeviceJob.prepare`), its flag words are zeroed,
+the client is told, and its stream begins (in this order: waking the stream's thread first would
+make the client wait for the interpreter). When it ends, for whatever reason, its stream is
+cancelled and the lease goes on as soon as the last copy into the ring has ended. This is the one
+place that knows this order; sessions say when jobs begin, yield and end.
 
 A preemptible job is asked, by its flag words, to give the device away when an earlier deadline
 waits. It is *parked* then: it waits for the lease again, and `policy.preemption` says what of its
@@ -15,7 +15,7 @@ When the stream of a job is complete and nobody else wants the device, the devic
 with the first extents of that task's next job (`prefetch`).
 
 When a job that streams nothing has the device, or had it last, and nobody wants it, the lease may
-be left open to its client (`open_lease`). The jobs that take it have no part in any of the above:
+be left open to its client (`cached_lease`). The jobs that take it have no part in any of the above:
 they have no stream, nobody else's is under way or due, and none is begun while the lease is open.
 
 Invariants: a stream that is not cancelled has a job that is not over (`mend`); at most one stream
@@ -40,9 +40,9 @@ from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Rings, goes_on_at
 from tierline_agent.policy.prefetch import Situation, may_prefetch
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.scheduling.execution import Execution, Job, Timer, Yielding
+from tierline_agent.scheduling.cached_lease import CachedLease
+from tierline_agent.scheduling.execution import DeviceJob, Execution, Timer, Yielding
 from tierline_agent.scheduling.leases import LeaseManager, in_running_loop
-from tierline_agent.scheduling.open_lease import OpenLease
 from tierline_agent.scheduling.prefetch import Prefetcher
 from tierline_agent.telemetry.accounting import FastMemory
 
@@ -100,7 +100,7 @@ class Executor:
         self._last: Execution | None = None
         """The one that got the device last, until its job is over."""
 
-    def prepare(self, job: Job, failed: Callable[[StreamFailed], None]) -> Execution:
+    def prepare(self, job: DeviceJob, failed: Callable[[StreamFailed], None]) -> Execution:
         """Make what `begin` and `end` take; `failed` is told when the job cannot be streamed."""
         asked = job.yielding.words.ask if job.yielding is not None else None
         if job.gateless_ns is not None:
@@ -176,7 +176,7 @@ class Executor:
         self._stream(execution, published)
         return True
 
-    def rewind(self, execution: Execution, job: Job) -> Awaitable[bool]:
+    def rewind(self, execution: Execution, job: DeviceJob) -> Awaitable[bool]:
         """Stream the arena of a running job from the start again; False if the job ended meanwhile.
 
         `job` is what it needs from now on, of the same arena or another one. The client has nothing
@@ -193,7 +193,7 @@ class Executor:
             self._cancel(stream)
         return self._rewound(execution, stream, job)
 
-    async def _rewound(self, execution: Execution, stream: Stream | None, job: Job) -> bool:
+    async def _rewound(self, execution: Execution, stream: Stream | None, job: DeviceJob) -> bool:
         words = job.words
         try:
             if words is None:
@@ -215,7 +215,7 @@ class Executor:
             execution.rewinding = False
         return True
 
-    def _exchange(self, execution: Execution, job: Job) -> Job:
+    def _exchange(self, execution: Execution, job: DeviceJob) -> DeviceJob:
         """A running job goes on with another arena."""
         self._release_links(execution)
         ticket = execution.ticket
@@ -227,17 +227,17 @@ class Executor:
         self._take_ring(execution, from_start=True)
         return job
 
-    # -- jobs that take an open lease
+    # -- jobs that take a cached lease
 
-    def leave_open(self, lease: OpenLease, after: Execution, job: int, arena: int) -> None:
+    def leave_open(self, lease: CachedLease, after: Execution, job: int, arena: int) -> None:
         """Leave the device to the client's jobs after this one, which streams nothing."""
         quiet = self._leases.may_leave_open(after.ticket) and not self._parked
         quiet = quiet and not self._streams and self._prefetch.candidate is None
         if quiet and lease.open(job, arena):
             self._leases.leave_open(lease, after.ticket)
 
-    def took(self, execution: Execution, lease: OpenLease, since_ns: int) -> None:
-        """A job began by the open lease at that time.
+    def took(self, execution: Execution, lease: CachedLease, since_ns: int) -> None:
+        """A job began by the cached lease at that time.
 
         It may be over, and the device somebody else's.
         """
@@ -550,7 +550,7 @@ class Executor:
         self._memory.set_workspace(job.workspace_bytes)
         execution.since_ns = self._clock_ns()
         self._limit(execution)
-        self._promise_beside(job)
+        self._promise_meanwhile(job)
 
     def _stream(self, execution: Execution, first: int) -> None:
         execution.first = first
@@ -574,12 +574,12 @@ class Executor:
             self._promised = execution
             self._promise_for(execution.job, 0)
 
-    def _promise_for(self, job: Job, meanwhile_ns: int) -> None:
+    def _promise_for(self, job: DeviceJob, meanwhile_ns: int) -> None:
         until_ns = self._clock_ns() + meanwhile_ns + job.planned_ns
         for link, device in {(source.link, source.device) for source in job.sources}:
             link.promise(device, until_ns)
 
-    def _promise_beside(self, holder: Job) -> None:
+    def _promise_meanwhile(self, holder: DeviceJob) -> None:
         """While another job has the device, a parked one's stream has its links no shorter."""
         if self._promised is not None and self._promised.parked:
             self._promise_for(self._promised.job, holder.planned_ns)

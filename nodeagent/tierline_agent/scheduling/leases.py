@@ -11,7 +11,7 @@ A preemptible holder is asked once to give the lease away, when an earlier deadl
 the time of one that waits has come only then; when it
 stands at a gate it is *parked*: it waits among the others, and is granted again in its turn.
 
-The lease may be left *open* to one client (`open_lease`), whose jobs take it without asking: if
+The lease may be left *open* to one client (`cached_lease`), whose jobs take it without asking: if
 nobody has it, or from the moment that client is granted it on, so that its next job may follow
 before the end of this one is heard of. That is no grant: as soon as anybody else asks, or grants
 are blocked, it is closed; if the client has taken it by then it is waited for as for a holder that
@@ -109,7 +109,7 @@ class LeaseManager:
 
     @property
     def opened(self) -> Opened | None:
-        """The open lease of the client that it is left to, or that has taken it."""
+        """The cached lease of the client that it is left to, or that has taken it."""
         return self._opened
 
     def may_leave_open(self, after: Ticket) -> bool:
@@ -234,7 +234,7 @@ class LeaseManager:
         self._opened, self._wanted = lease, False
 
     def taken(self) -> None:
-        """A job has begun by the open lease: it waited for nobody."""
+        """A job has begun by the cached lease: it waited for nobody."""
         if self._observe_wait_s is not None:
             self._observe_wait_s(0.0)
 

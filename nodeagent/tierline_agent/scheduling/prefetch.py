@@ -23,7 +23,7 @@ from tierline_agent.devices.base import Ahead, Device, Stream, StreamOrder, Word
 from tierline_agent.errors import StreamFailed
 from tierline_agent.policy.prefetch import Prefetched, Prefix, reach
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.scheduling.execution import Execution, Job
+from tierline_agent.scheduling.execution import DeviceJob, Execution
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class Prefetcher:
         execution.earlier_bytes += prefix.size_bytes
         return prefix.extents
 
-    def ring_is_taken(self, job: Job, *, from_start: bool) -> None:
+    def ring_is_taken(self, job: DeviceJob, *, from_start: bool) -> None:
         """A job that streams has the device; `from_start`: what lies there for it is of use."""
         self._prefetched.overwritten(job.domain, by=job.words if from_start else None)
         current = self._current
@@ -198,7 +198,7 @@ class Prefetcher:
             current.stopped = True
             current.stream.cancel()
 
-    def stop_for_others(self, job: Job) -> None:
+    def stop_for_others(self, job: DeviceJob) -> None:
         """A job asks for the device: stop, unless copies are for it, or for whose job it works."""
         current, leader = self._current, self._leader
         stream = current.stream if current is not None else leader[1] if leader else None

@@ -5,8 +5,8 @@ another process's job, and none (`nesting`); or it is revoked
 because its weights cannot be streamed or it keeps the device from others beyond its limit
 (`policy.stuck`), and ends by ACK, by JOB_END, or with its connection when neither comes in time.
 Asked by its flag words, a job gives the lease away by YIELD and waits for RESUMED. One that never
-does so runs to its end and is counted; one that does so unasked is refused. A job that took the
-lease where it was left open (`open_jobs`) is told of when it has begun, by JOB_TAKEN, and ends by
+does so runs to its end and is counted; one that does so unasked is refused. A job that took its
+client's cached lease (`cached_lease_jobs`) is told of when it has begun, by JOB_TAKEN, and ends by
 JOB_RETURNED.
 
 A program that runs job after job begins the next one as soon as it has ended one. What nobody waits
@@ -37,13 +37,12 @@ from tierline_agent.policy.leases import Claim, Rank
 from tierline_agent.policy.preemption import Allowance, has_rank
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.processes.interventions import KillReason
-from tierline_agent.scheduling.execution import Execution, Yielding
-from tierline_agent.scheduling.execution import Job as Demand
+from tierline_agent.scheduling.execution import DeviceJob, Execution, Yielding
 from tierline_agent.sessions.bound import Bound
+from tierline_agent.sessions.cached_lease_jobs import CachedLeaseJobs
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
 from tierline_agent.sessions.nesting import Nesting
-from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.records import Records
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.transport.protocol import (
@@ -82,10 +81,10 @@ def _part(job: Job) -> int | None:
 class Jobs:
     """The jobs of one client."""
 
-    def __init__(self, client: Client, workspace: ClientWorkspace, open_jobs: OpenJobs) -> None:
+    def __init__(self, client: Client, workspace: ClientWorkspace, leased: CachedLeaseJobs) -> None:
         self._client = client
         self._workspace = workspace
-        self._open_jobs = open_jobs
+        self._cached_lease_jobs = leased
         self.records = Records(client)
         self._job: Job | None = None
         self._kept: Claim | None = None
@@ -125,7 +124,7 @@ class Jobs:
         self._answer_end()
         if client.connection.closed:  # found out by telling it
             return
-        self._open_jobs.asked()
+        self._cached_lease_jobs.asked()
         job = self._new(message, self._client.unit.leases.idle_ns)
 
         def granted(now_ns: int) -> None:
@@ -133,7 +132,7 @@ class Jobs:
             self._nesting.stop()
             self._bound.begin()
             client.reply(sequence, Grant(job.number, now_ns))
-            self._open_jobs.granted(job, alone=not self._workspace.lent)
+            self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         begin = partial(client.unit.executor.begin, self._adopt(job, prepare), granted)
@@ -179,7 +178,7 @@ class Jobs:
         """A job has begun without asking; it may be over by now."""
         now_ns = time.monotonic_ns()
         job = self._new(message, now_ns)  # nobody else wanted the device when it was taken
-        lease = self._open_jobs.took(message)
+        lease = self._cached_lease_jobs.took(message)
         job.granted_ns = min(max(message.taken_ns, self._ended_ns), now_ns)
         self._client.task.counters.uncontended += not job.warmup
         self._client.unit.executor.took(self._adopt(job), lease, job.granted_ns)
@@ -277,7 +276,7 @@ class Jobs:
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
         execution = job.execution = self._client.unit.executor.prepare(
-            self._demand(job, prepare), self._stream_failed
+            self._of_device(job, prepare), self._stream_failed
         )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.due_ns
@@ -313,12 +312,12 @@ class Jobs:
         if self._job is not None:
             self._revoke(self._job, failure)
 
-    def _demand(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> Demand:
+    def _of_device(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> DeviceJob:
         client, task = self._client, self._client.task
         arena = job.arena
         storage, unit = client.node.storage, client.unit.name
         sources = arena.sources(storage, unit, client.domain, task.name) if arena else []
-        return Demand(
+        return DeviceJob(
             token=client.token,
             process=client.process,
             domain=client.domain,
@@ -337,7 +336,7 @@ class Jobs:
             gateless_ns=self._gateless_ns(job),
             planned_ns=0 if job.warmup else int(task.plan.call_time_s * 1e9),
             charged_ns=self._charged_ns(job),
-            wanted=self._open_jobs.wanted if job.warmup else None,
+            wanted=self._cached_lease_jobs.wanted if job.warmup else None,
             task=task.name,
         )
 
@@ -463,13 +462,13 @@ class Jobs:
         execution, arena = job.execution, self._client.sealed_arena(message.arena)
         if execution is None or execution.rewinding:
             raise ConnectionViolation(f"job {message.job} is being rewound", out_of_order=True)
-        demand = execution.job
+        on_device = execution.job
         if arena is not job.arena:
             if execution.took is not None:
                 raise ConnectionViolation(f"job {message.job} was taken: it streams nothing")
             job.arena = self._client.job_arena = arena
-            demand = self._demand(job, None)
-        begun = self._client.unit.executor.rewind(execution, demand)
+            on_device = self._of_device(job, None)
+        begun = self._client.unit.executor.rewind(execution, on_device)
         self._client.spawn(sequence, self._rewind(sequence, job, begun))
 
     async def _rewind(self, sequence: int, job: Job, begun: Awaitable[bool]) -> None:
@@ -498,7 +497,7 @@ class Jobs:
         since_ns = 0 if self.returned else time.monotonic_ns() - _WORD_NS
         self._end(job, max(job.granted_ns, since_ns), message)
         self._unanswered = sequence, Ended(message.job)
-        self._open_jobs.over(job, alone=not self._workspace.lent)
+        self._cached_lease_jobs.over(job, alone=not self._workspace.lent)
 
     def give_back(self, _sequence: int, message: JobReturned) -> None:
         """A job that took the lease is over, and has given it back."""
@@ -512,7 +511,7 @@ class Jobs:
         ):
             raise ConnectionViolation(f"job {message.job} was not taken", out_of_order=True)
         self._end(job, job.granted_ns, message)
-        self._open_jobs.over(job, alone=not self._workspace.lent)
+        self._cached_lease_jobs.over(job, alone=not self._workspace.lent)
 
     def _end(self, job: Job, earliest_ns: int, message: JobEnd | JobReturned) -> None:
         """Count what the client says, as far as it can be: it holds the device until it says so."""
@@ -639,7 +638,7 @@ class Jobs:
         """See that no job keeps the device from others for ever."""
         job, client = self._job, self._client
         limit_ns = self._limit_ns(job)
-        self._open_jobs.look(now_ns, limit_ns)
+        self._cached_lease_jobs.look(now_ns, limit_ns)
         if job is None or job.revoked or job.granted_ns is None or job.execution is None:
             return
         if job.execution.held_for_ns(now_ns) <= limit_ns:

@@ -31,10 +31,10 @@ from tierline_agent.errors import ConnectionViolation, NotAdmitted, NothingToOff
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.processes.identity import Peer, Process
 from tierline_agent.registry import Task, printable
+from tierline_agent.sessions.cached_lease_jobs import CachedLeaseJobs
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
-from tierline_agent.sessions.open_jobs import OpenJobs
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error
 from tierline_agent.sessions.status import ClientStatus
@@ -94,8 +94,8 @@ class Session:
         """Take over the socket, which must be non-blocking, and begin to read."""
         self.client = Client(node, task, peer, connection, self)
         self._workspace = ClientWorkspace(self.client)
-        self._open_jobs = OpenJobs(self.client)
-        self.jobs = Jobs(self.client, self._workspace, self._open_jobs)
+        self._cached_lease_jobs = CachedLeaseJobs(self.client)
+        self.jobs = Jobs(self.client, self._workspace, self._cached_lease_jobs)
         self.status = ClientStatus(self.client)
         self._loading = Loading(self.client)
         self._reattach = Reattach(self.client, self.jobs)
@@ -207,7 +207,7 @@ class Session:
         try:
             with ExitStack() as leaving:  # from the last one to the first
                 leaving.callback(self._forget)
-                leaving.callback(self._open_jobs.close)
+                leaving.callback(self._cached_lease_jobs.close)
                 leaving.callback(self.jobs.close)
                 for arena in client.arenas.values():
                     leaving.callback(client.unit.executor.forget, arena.words)
@@ -228,11 +228,11 @@ class Session:
         return handler
 
     def _free(self, sequence: int, message: Free) -> None:
-        self._open_jobs.changes()
+        self._cached_lease_jobs.changes()
         self._loading.free(sequence, message)
 
     def _ask_workspace(self, sequence: int, message: Workspace) -> None:
-        self._open_jobs.changes()
+        self._cached_lease_jobs.changes()
         self._workspace.ask(sequence, message)
 
     def _descriptors(self, sequence: int, message: Fds) -> None:
@@ -340,8 +340,8 @@ class Session:
         flags = WelcomeFlags.RECORD_OUTPUTS if registration.record_outputs else WelcomeFlags(0)
         if registration.preemption is not None:
             flags |= WelcomeFlags.PREEMPTIBLE
-        if self._open_jobs.prepare():
-            flags |= WelcomeFlags.OPEN_LEASE
+        if self._cached_lease_jobs.prepare():
+            flags |= WelcomeFlags.CACHED_LEASE
             if not registration.training:
                 flags |= WelcomeFlags.WARMUPS_TAKE
         if message.reattach_token:
@@ -363,7 +363,7 @@ class Session:
             ),
         )
         client.send_descriptors(sequence, 0, DescriptorKind.STAGING, [client.staging.export()])
-        self._open_jobs.send(sequence)
+        self._cached_lease_jobs.send(sequence)
         _log.info("%s %s", client, "is back" if known else "connected")
         self._reattach.begins(comes_back=message.reattach_token != 0)
 

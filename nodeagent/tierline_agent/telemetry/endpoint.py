@@ -33,8 +33,6 @@ _REST = 9
 _PAUSE_MS = 20
 """After each probe; so many are answered at most, whoever asks how often."""
 _BACKLOG: Final = 512
-_FOR_PYTHON: Final = ("LD_LIBRARY_PATH",)
-"""Without it some builds of Python do not start."""
 Answer = tuple[HTTPStatus, str, bytes]
 """Status, type and body."""
 
@@ -123,6 +121,9 @@ class Endpoint:
     def _start(self, *lines: socket.socket) -> subprocess.Popen[bytes] | None:
         """The process; None once the endpoint is closed."""
         given = [one.fileno() for one in (self._socket, *lines)]
+        libraries = os.environ.get(
+            "LD_LIBRARY_PATH"
+        )  # without it some builds of Python do not start
         with self._changing:
             if self._closed:
                 return None
@@ -130,7 +131,7 @@ class Endpoint:
                 [sys.executable, "-ISB", listener.__file__, *map(str, given), str(_PAUSE_MS)],
                 pass_fds=given,
                 cwd="/",
-                env={name: os.environ[name] for name in _FOR_PYTHON if name in os.environ},
+                env={} if libraries is None else {"LD_LIBRARY_PATH": libraries},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )

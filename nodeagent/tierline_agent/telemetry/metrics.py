@@ -1,4 +1,4 @@
-"""Every Prometheus name of the agent; docs/metrics.md is generated from this module.
+"""Every Prometheus name of the agent; docs/reference/metrics.md is generated from this module.
 
 Counters and histograms are fed where things happen, or are brought up to a total that somebody else
 keeps; gauges are set from a snapshot every two seconds. Nothing here is read back by the agent.

@@ -119,12 +119,12 @@ for which a job of another process of its task waits; there is no job, no lease 
 
 
 class WelcomeFlags(enum.IntFlag):
-    """Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
+    """Terms: PREEMPTIBLE, CACHED_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
 READS_UNSEEN: a client of the task has sent that notice, so nothing is to be streamed."""
 
     RECORD_OUTPUTS = 1
     PREEMPTIBLE = 2
-    OPEN_LEASE = 4
+    CACHED_LEASE = 4
     SAYS_HELD = 8
     WARMUPS_TAKE = 16
     READS_UNSEEN = 32
@@ -263,7 +263,7 @@ class Welcome:
     """The terms of this task.
 
     An FDS message of kind STAGING follows: one memfd of staging_slots * extent_bytes bytes,
-    writable; with OPEN_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is the GPU that holds
+    writable; with CACHED_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is the GPU that holds
     the extents of a CUDA client, as NVML writes it.
     """
 
@@ -1621,7 +1621,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class JobTaken:
-    """A job has begun by the open lease, without JOB_BEGIN.
+    """A job has begun by the cached lease, without JOB_BEGIN.
 
     One-way. The agent left the lease to this client's jobs up to some number. The descriptor of
     kind LEASE is a file of 16 bytes that the agent writes: u64 last_job (0: closed), u32 arena,

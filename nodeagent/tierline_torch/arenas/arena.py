@@ -37,7 +37,7 @@ from tierline_client import Client
 from tierline_torch.arenas.contents import Contents
 from tierline_torch.arenas.origins import NO_MAPPINGS, Origin, origin_of
 from tierline_torch.arenas.resizing import hold
-from tierline_torch.arenas.views import window
+from tierline_torch.arenas.windows import window
 from tierline_torch.tensors.aliases import uses
 from tierline_torch.tensors.apart import copy_bytes
 from tierline_torch.tensors.weights import Weight

@@ -26,8 +26,8 @@ site's third job on. A program with a loop of its own has its profile written wh
 counted as were asked for, and again at its end if it showed more by then: the last line holds.
 
 On Kubernetes TIERLINE_PLANNED names the file that is there once the task was planned by what was
-measured: then the program runs no job after its profile (`parking`). With TIERLINE_SOCKET each job
-takes the lease (`turns`); a job's time begins when it has it.
+measured: then the program runs no job after its profile (`until_planned`). With TIERLINE_SOCKET
+each job takes the lease (`turns`); a job's time begins when it has it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ import torch
 from tierline_api.layout import MAX_ARENAS
 from tierline_client import GiveBack
 from tierline_torch.arenas.contents import Entry
-from tierline_torch.backends import parking
+from tierline_torch.backends import until_planned
 from tierline_torch.backends.owner import Owner
 from tierline_torch.backends.record import Record
 from tierline_torch.calls import Invoke, is_forked, plain
@@ -226,9 +226,9 @@ class Observer:
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
         """Start the clock; with turns, when the job has the device."""
         if self._planned:
-            parking.end_if_decided(self._planned)
+            until_planned.end_if_decided(self._planned)
             if self._finished:
-                parking.make_room(self._planned)
+                until_planned.make_room(self._planned)
         measured = self._of_site.get(id(site)) if stream else None
         self._watch = self._plain if measured is None else measured[1]
         in_loop = self._process.window is not None
@@ -250,7 +250,7 @@ class Observer:
             self._turns.take(window)
         finally:
             if self._planned:  # decided meanwhile: the agent may have refused it for that
-                parking.end_if_decided(self._planned)
+                until_planned.end_if_decided(self._planned)
 
     def pause(self) -> None:
         """Nobody else is there: note how long others would have waited."""

@@ -2,7 +2,7 @@
 
 A kernel allocates what it gives, and that is moved to its place in the arena; what the program
 gets of the forward (results) stays where the kernel put it, as the program may keep it. Both are
-counted: `outside_bytes`.
+counted where a graph is `lowered` with `allocates`.
 
 Invariant: nothing is written into an arena of which any tensor is left, other than by the step that
 it belongs to. Tensors over an arena share its storage, and a storage counts its tensors: an arena

@@ -1,7 +1,7 @@
 """An operator as something that can be called again: its kernel, and where its arguments are.
 
 Arguments are found by the plan's instances, not by where a tensor was last: `Found` says for one
-step which instance of each value it reads. Views are called anew from what they look at, so that
+step which instance of each value it reads. Views are called again from what they look at, so that
 sizes and strides are those that the kernels really gave.
 """
 

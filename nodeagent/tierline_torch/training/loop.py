@@ -103,13 +103,12 @@ class Loop:
 
 def _turn() -> Turn:
     """Of this process, as its environment says. Raises TierlineError."""
-    socket, observed, planned = (
-        os.environ.get(f"TIERLINE_{name}", "") for name in ("SOCKET", "OBSERVE", "PLANNED")
-    )
+    socket = os.environ.get("TIERLINE_SOCKET", "")
+    observed = os.environ.get("TIERLINE_OBSERVE", "")
     if not observed:
         return Leased(socket)
     leased = Leased(socket) if socket else None
-    return Measured(observed, told_releases(), leased, planned)
+    return Measured(observed, told_releases(), leased, os.environ.get("TIERLINE_PLANNED", ""))
 
 
 outermost = Loop().outermost

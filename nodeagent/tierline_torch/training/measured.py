@@ -8,7 +8,7 @@ the first included; `state_bytes`, and as workspace the peak of what one step al
 
 On Kubernetes it may be measured while the tasks of others run: then it takes the lease as any that
 trains, so that its times are its own. Once it has its profile it makes no further step
-(`backends.parking`).
+(`backends.until_planned`).
 
 That peak is taken from a step of its own, which counts for nothing else: the allocator is asked by
 PyTorch's profiler, which takes time.
@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 
 from tierline_client import GiveBack
-from tierline_torch.backends import parking
+from tierline_torch.backends import until_planned
 from tierline_torch.backends.record import Record
 from tierline_torch.errors import TierlineError
 from tierline_torch.telling import tell
@@ -81,9 +81,9 @@ class Measured:
     def begins(self) -> None:
         """A step begins."""
         if self._planned:
-            parking.end_if_decided(self._planned)
+            until_planned.end_if_decided(self._planned)
             if self._told:
-                parking.make_room(self._planned)
+                until_planned.make_room(self._planned)
         if self._turn is not None:
             self._turn.begins()
         self._step_s = 0.0
@@ -102,7 +102,7 @@ class Measured:
             turn.take()
         finally:
             if self._planned:  # decided meanwhile: the agent may have refused it for that
-                parking.end_if_decided(self._planned)
+                until_planned.end_if_decided(self._planned)
 
     def give_back(self) -> None:
         """It is not wanted for now."""

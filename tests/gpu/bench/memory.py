@@ -13,48 +13,28 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.gpu import runs
+
 PROGRAM = Path(__file__).parents[1] / "programs" / "memory.py"
 PIECE = 2 << 20
-TASK = """apiVersion: tierline.io/v1alpha1
-kind: MemTask
-metadata: {{name: held, namespace: memory}}
-spec:
-  realtime: {{period: 250ms, criticality: BestEffort}}
-  memory: {{budget: 16Gi}}
-  swap: {{tiers: [dram]}}
-  device: {{kind: cuda}}
-  template:
-    spec:
-      containers:
-      - name: main
-        image: none
-        command: ["{python}", "{program}", "{path}"]
-        env:
-        - {{name: SIZE, value: {size}}}
-"""
 
 
 def run(size: str, fast: str, folder: Path) -> dict[str, Any]:
     """The report of a run; prints what it said."""
-    file, report = folder / "task.yaml", folder / "report.json"
-    path = folder / "rows"
-    file.write_text(TASK.format(python=sys.executable, program=PROGRAM, path=path, size=size))
-    options = ["run", str(file), "--duration", "8", "--fast-memory", fast]
-    done = subprocess.run(
-        [sys.executable, "-m", "tierline_cli", *options, "--json-file", str(report)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
+    report = folder / "report.json"
+    _, said = runs.run(
+        folder / "held.yaml",
+        [str(PROGRAM), str(folder / "rows")],
+        *("--duration", "16", "--fast-memory", fast, "--json-file", str(report)),
+        timeout_s=200,
+        environment={"SIZE": size},
     )
-    print(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", done.stdout + done.stderr))
+    print(said)
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 

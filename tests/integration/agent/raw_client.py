@@ -62,7 +62,7 @@ class RawClient:
         self.welcome: p.Welcome | None = None
         self.staging: mmap.mmap | None = None
         self.lease = -1
-        """The file of its open lease."""
+        """The file of its cached lease."""
         self._jobs = itertools.count(1)
 
     # -- frames
@@ -131,7 +131,7 @@ class RawClient:
         (descriptor,) = self.expect_descriptors(p.DescriptorKind.STAGING, 1)
         self.staging = mmap.mmap(descriptor, self.welcome.extent_bytes * self.welcome.staging_slots)
         os.close(descriptor)
-        if self.welcome.flags & p.WelcomeFlags.OPEN_LEASE:
+        if self.welcome.flags & p.WelcomeFlags.CACHED_LEASE:
             (self.lease,) = self.expect_descriptors(p.DescriptorKind.LEASE, 1)
         if self.welcome.flags & p.WelcomeFlags.SAYS_HELD:
             now_ns = time.monotonic_ns()
@@ -205,12 +205,12 @@ class RawClient:
     def end(self, job: int) -> None:
         self.ask(p.JobEnd(job, time.monotonic_ns(), 0, 0, 0), p.Ended)
 
-    # -- the open lease
+    # -- the cached lease
 
     def take(
         self, *, deadline_s: float = DUE_S, arena: int = p.NO_ARENA, warmup: bool = False
     ) -> int | None:
-        """Begin a job by the open lease; None if it is not open."""
+        """Begin a job by the cached lease; None if it is not open."""
         job = next(self._jobs)
         if not self.lock_lease():
             return None

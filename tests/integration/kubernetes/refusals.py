@@ -4,7 +4,7 @@
 
 refusals.yaml next to this file has the exact message of each, as a real API server gave it to
 kubectl; a test holds every message against a server, and tells the new one if it differs.
-docs/refusals.md is generated from cases and messages; `--check` needs no server.
+docs/reference/refusals.md is generated from cases and messages; `--check` needs no server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import REPOSITORY
 
 RECORD: Final = Path(__file__).with_suffix(".yaml")
-PAGE: Final = REPOSITORY / "docs" / "refusals.md"
+PAGE: Final = REPOSITORY / "docs" / "reference" / "refusals.md"
 _COMMAND: Final = "PYTHONPATH=cluster python -m tests.integration.kubernetes.refusals --write"
 _ANSWER: Final = re.compile(
     r'error when (?:creating|patching) "(?P<file>[^"]+)": (?P<says>.*)$', re.MULTILINE
@@ -144,7 +144,7 @@ def differences(right: object, wrong: object, path: str = "") -> list[str]:
 
 
 def page() -> str:
-    """Return docs/refusals.md."""
+    """Return docs/reference/refusals.md."""
     said = recorded()
     lines = [_HEAD.format(command=_COMMAND, count=len(CASES))]
     for section, cases in groupby(CASES, lambda case: case.section):

@@ -1,6 +1,6 @@
 """What each token of the chart may do, as the API server says: `kubectl auth can-i --list`.
 
-`python -m tests.integration.kubernetes.rights` starts a server and writes docs/rights.md.
+`python -m tests.integration.kubernetes.rights` starts a server and writes the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
 
-TABLE = Path(__file__).parents[3] / "docs" / "rights.md"
+TABLE = Path(__file__).parents[3] / "docs" / "operations" / "rights.md"
 _ELSEWHERE = "default"
 _RBAC = "rbac.authorization.k8s.io"
 _HEAD = """# What each token may do
@@ -27,8 +27,8 @@ _HEAD = """# What each token may do
 As `kubectl auth can-i --list` says of each service account of the chart, in Tierline's own
 namespace and in any other one; what everybody may who has a token is left out. Generated from a
 real API server by `python -m tests.integration.kubernetes.rights`, and held by a test. RBAC can say
-no more than this; what the [admission policies](../charts/tierline/files/admission.yaml) narrow
-stands in [SECURITY.md](../SECURITY.md).
+no more than this; what the [admission policies](../../charts/tierline/files/admission.yaml) narrow
+stands in [SECURITY.md](../../SECURITY.md).
 """
 Row = tuple[str, str, str]
 

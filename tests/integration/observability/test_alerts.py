@@ -13,7 +13,7 @@ from tests.integration.observability.expressions import RULES, rules
 
 from tierline_cluster.versions import REPOSITORY
 
-RUNBOOKS = REPOSITORY / "docs" / "runbooks.md"
+RUNBOOKS = REPOSITORY / "docs" / "operations" / "runbooks.md"
 _VALUE = re.compile(r"\{\{ \$value[^}]*\}\}")
 _LABEL = re.compile(r"\{\{ \$labels\.(\w+) \}\}")
 

@@ -1,4 +1,4 @@
-"""Tenants (docs/tenants.md): what a namespace may take, and who may look."""
+"""Tenants (docs/operations/tenants.md): what a namespace may take, and who may look."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.integration.agent.agent_process import AgentProcess, plan, wait_until
 from tierline_agent.transport.protocol import NO_ARENA
 
 _PATIENCE_S = 300.0
-_ENDS_TO_START_ANEW = 75
+_ENDS_TO_START_AGAIN = 75
 _PROGRAM = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 8)).eval()
@@ -68,7 +68,7 @@ def ended(program: subprocess.Popen[str]) -> tuple[str, str]:
     finally:
         program.kill()
         program.wait()
-    assert program.returncode == _ENDS_TO_START_ANEW, said
+    assert program.returncode == _ENDS_TO_START_AGAIN, said
     return printed, said
 
 

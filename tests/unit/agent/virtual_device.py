@@ -28,7 +28,7 @@ from tierline_agent.policy.releases import Due, Releases
 from tierline_agent.policy.transfers import IN_FLIGHT
 from tierline_agent.processes.identity import Process
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.scheduling.execution import Execution, Job, Yielding
+from tierline_agent.scheduling.execution import DeviceJob, Execution, Yielding
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry.accounting import FastMemory
@@ -407,7 +407,7 @@ class VirtualNode:
             Allowance(planned_ns, dispatch_ns, penalty_ns),
         )
         part = model.parts[number]
-        job = Job(
+        job = DeviceJob(
             token=task + 1,
             process=Process(1, 1),
             domain=model.domain,
@@ -439,7 +439,7 @@ class VirtualNode:
 
     def _start_program(self, task: int) -> None:
         """A first job: it has no arena, no rank, and the device for as long as it may at once."""
-        job = Job(
+        job = DeviceJob(
             token=len(self.models) + task + 1,
             process=Process(1, 1),
             domain=self.models[task].domain,

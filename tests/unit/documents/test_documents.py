@@ -98,6 +98,40 @@ def test_a_variable_without_a_row_is_found(root: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        'os.environ["A_FOLDER"]',
+        'os.environ.get("A_FOLDER", "")',
+        'os.environ.pop("A_FOLDER", None)',
+        '"A_FOLDER" in os.environ',
+        'os.environ[NAME]\nNAME: Final = "A_FOLDER"',
+    ],
+)
+def test_a_variable_of_others_that_is_read_is_found(root: Path, read: str) -> None:
+    (root / "operator").mkdir()
+    (root / "operator/reading.py").write_text(f"import os\n\n{read}\n")
+    assert said(root) == [
+        "docs/reference/environment.md: A_FOLDER, which the product names, is not there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "read"),
+    [
+        ("cli/reading.py", 'os.environ[f"{PREFIX}_FIRST"]'),
+        ("cli/reading.py", "os.environ.get(name)"),
+        ("nodeagent/reading.c", "getenv(name);"),
+    ],
+)
+def test_a_variable_by_a_name_that_is_not_written_out_is_refused(
+    root: Path, file: str, read: str
+) -> None:
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text(f"\n{read}\n")
+    assert said(root) == [f"{file}:2: reads a variable whose name is not written out"]
+
+
 def test_a_row_without_a_variable_is_found(root: Path) -> None:
     (root / "nodeagent/tierline_agent/__main__.py").write_text("")
     assert said(root) == [

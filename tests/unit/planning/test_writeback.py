@@ -60,12 +60,12 @@ def test_no_order_of_jobs_moves_more() -> None:
         overlay.join(token, one.workspace_bytes, preserve=one.preserved_bytes > 0)
     for _ in range(400):
         token = int(rng.integers(len(tasks)))
-        turn = overlay.turn(token)
-        moved_s = turn.save_bytes / 100e6 + turn.restore_bytes / MB * 0.006
+        moves = overlay.moves(token)
+        moved_s = moves.save_bytes / 100e6 + moves.restore_bytes / MB * 0.006
         worst[token] = max(worst[token], moved_s)
         assert moved_s <= turns[token] + 1e-12
-        if turn.save is not None:
-            overlay.saved(turn.save)
+        if moves.save is not None:
+            overlay.saved(moves.save)
         overlay.entered(token)
         overlay.ended(token, tasks[token].preserved_bytes)
     assert worst == pytest.approx(turns)

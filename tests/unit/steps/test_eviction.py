@@ -27,9 +27,9 @@ def test_an_order_is_the_graph_s_program(rng: Random, taste: Taste, share: float
     assert set(order) == set(range(len(graph.operators)))
     once = [one for one in order if not graph.operators[one].repeatable]
     assert once == sorted(set(once))
-    behind = [one for one in base if one >= graph.backward]
-    if behind and base.index(behind[0]) >= graph.backward:
-        ahead = order[: min(map(order.index, behind))]
+    backward = [one for one in base if one >= graph.backward]
+    if backward and base.index(backward[0]) >= graph.backward:
+        ahead = order[: min(map(order.index, backward))]
         assert set(ahead) == set(range(graph.backward))
 
 

@@ -44,8 +44,8 @@ def test_stages_are_the_step_in_its_order(count: int) -> None:
     graph = training_chain(12)
     stages = Stages(Problem(graph), count)
     assert [one for part in stages.forwards for one in part] == list(range(graph.backward))
-    behind = [one for part in reversed(stages.backwards) for one in part]
-    assert behind == list(range(graph.backward, len(graph.operators)))
+    backward = [one for part in reversed(stages.backwards) for one in part]
+    assert backward == list(range(graph.backward, len(graph.operators)))
     assert abs(stages.count - count) <= count // 2 + 1
 
 

@@ -13,9 +13,9 @@
  *     a gate, with the weights that it names;
  *   - learns from the launches in which order weights are read.
  * When TIERLINE_SOCKET names an agent that does not answer, the program runs without it, and is
- * told so; with TIERLINE_REQUIRED=1 cuInit fails instead. What each function of the driver gets is
- * in docs/hooks.md. All calls are safe from any thread; none of them calls the driver, so a gate
- * may make them too.
+ * told so; with TIERLINE_REQUIRED=1 cuInit fails instead. docs/reference/hooks.md has what each
+ * function of the driver gets. All calls are safe from any thread; none of them calls the driver,
+ * so a gate may make them too.
  */
 #pragma once
 

@@ -78,12 +78,12 @@ enum tlp_error_code {
     TLP_ERROR_CODE_NESTED = 11,
 };
 
-/* Terms: PREEMPTIBLE, OPEN_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
+/* Terms: PREEMPTIBLE, CACHED_LEASE (JOB_TAKEN), SAYS_HELD (JOB_HELD), WARMUPS_TAKE.
 READS_UNSEEN: a client of the task has sent that notice, so nothing is to be streamed. */
 enum tlp_welcome_flags {
     TLP_WELCOME_FLAGS_RECORD_OUTPUTS = 1,
     TLP_WELCOME_FLAGS_PREEMPTIBLE = 2,
-    TLP_WELCOME_FLAGS_OPEN_LEASE = 4,
+    TLP_WELCOME_FLAGS_CACHED_LEASE = 4,
     TLP_WELCOME_FLAGS_SAYS_HELD = 8,
     TLP_WELCOME_FLAGS_WARMUPS_TAKE = 16,
     TLP_WELCOME_FLAGS_READS_UNSEEN = 32,
@@ -174,7 +174,7 @@ struct tlp_hello {
 };
 
 /* The terms of this task. An FDS message of kind STAGING follows: one memfd of staging_slots *
- * extent_bytes bytes, writable; with OPEN_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is
+ * extent_bytes bytes, writable; with CACHED_LEASE one of kind LEASE (JOB_TAKEN). device_uuid is
  * the GPU that holds the extents of a CUDA client, as NVML writes it. */
 struct tlp_welcome {
     uint64_t reattach_token;
@@ -464,7 +464,7 @@ struct tlp_resumed {
     uint64_t job;
 };
 
-/* A job has begun by the open lease, without JOB_BEGIN. One-way. The agent left the lease to
+/* A job has begun by the cached lease, without JOB_BEGIN. One-way. The agent left the lease to
  * this client's jobs up to some number. The descriptor of kind LEASE is a file of 16 bytes that
  * the agent writes: u64 last_job (0: closed), u32 arena, u32 state (2: others wait for what
  * this client took, or was granted). The client takes the lease by flock(LOCK_SH) on that file

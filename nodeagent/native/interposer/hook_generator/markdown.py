@@ -1,4 +1,4 @@
-"""docs/hooks.md: what the interposer does with every function, for people."""
+"""docs/reference/hooks.md: what the interposer does with every function, for people."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ static void drop_in_child(tierline_client *client) {
     }
     tl_workspace_close(client, true);
     tl_connection_close(&client->connection);
-    tl_open_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
+    tl_cached_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
     if (client->staging != NULL) {
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);
         client->staging = NULL;
@@ -226,7 +226,7 @@ void tl_close(tierline_client *client) {
     }
     tl_workspace_close(client, client->dropped);
     tl_connection_close(&client->connection);
-    tl_open_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
+    tl_cached_lease_replace(&client->lease, TL_NO_DESCRIPTOR);
     if (client->staging != NULL) {
         tl_upload_unpin(client->staging);
         munmap(client->staging, client->staging_slots * client->terms.extent_bytes);

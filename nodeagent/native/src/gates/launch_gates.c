@@ -266,7 +266,7 @@ static int refuse(int code) {
  * last one, and says whether it goes without the lease. To ask for that would cost as much as the
  * job, keep the device from others until the program is seen to be idle, and end the copies ahead
  * for the job that follows. What others' copies wait for it is part of what a job is charged
- * (planning/overheads.py), so it is no more than MOST_TRANSFERRED a job. */
+ * (tierline_api/devices/overheads.py), so it is no more than MOST_TRANSFERRED a job. */
 static bool passes_between_jobs(const struct tierline_call *call) {
     return call->transferred > 0 && call->transferred <= MOST_TRANSFERRED &&
            atomic_load(&tl_gates.says_jobs) && !atomic_load(&tl_drain_watching) &&

@@ -73,16 +73,16 @@ static int check_job_arena(const tierline_client *client, uint32_t index) {
     return 0;
 }
 
-/* Begins the job by the open lease, if there is one for it. The agent may be gone, which the keeper
- * hears of: then the next agent finds which client has taken it. The agent need not know at once:
- * with the lock the lease is not anybody else's. To wake it here, and again at the end, would be a
- * good part of what a short job costs. */
-static bool take_open_lease(tierline_client *client) {
+/* Begins the job by the cached lease, if there is one for it. The agent may be gone, which the
+ * keeper hears of: then the next agent finds which client has taken it. The agent need not know at
+ * once: with the lock the lease is not anybody else's. To wake it here, and again at the end, would
+ * be a good part of what a short job costs. */
+static bool take_cached_lease(tierline_client *client) {
     struct tl_job *job = &client->job;
     bool is_warmup = (job->flags & TIERLINE_JOB_WARMUP) != 0;
     if (!tl_link_is_ours(client) || (is_warmup && !client->warmups_take) ||
-        !tl_open_lease_take(&client->lease, job->number, job->arena,
-                            is_warmup && job->arena == TIERLINE_NO_ARENA)) {
+        !tl_cached_lease_take(&client->lease, job->number, job->arena,
+                              is_warmup && job->arena == TIERLINE_NO_ARENA)) {
         return false;
     }
     job->taken = true;
@@ -97,9 +97,9 @@ static bool take_open_lease(tierline_client *client) {
     return true;
 }
 
-/* Gives the open lease back. That the job is over is told when the agent waits for it, else with
+/* Gives the cached lease back. That the job is over is told when the agent waits for it, else with
  * what is sent next, or by the monitor. */
-static void return_open_lease(tierline_client *client, const struct tlp_job_end *end) {
+static void return_cached_lease(tierline_client *client, const struct tlp_job_end *end) {
     struct tlp_message message = {.type = TLP_JOB_RETURNED};
     message.job_returned.job = end->job;
     message.job_returned.end_ns = end->end_ns;
@@ -108,7 +108,7 @@ static void return_open_lease(tierline_client *client, const struct tlp_job_end 
     message.job_returned.fetched_bytes = end->fetched_bytes;
     tl_tell_later(client, &message);
     client->job.taken = false;
-    if (tl_open_lease_give_back(&client->lease)) {
+    if (tl_cached_lease_give_back(&client->lease)) {
         tl_tell(client);
     }
 }
@@ -141,7 +141,7 @@ int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, boo
                            .deadline_ns = asked->deadline_ns};
     uint64_t number = job->number;
     code = reset_arenas(client);
-    if (code == 0 && take_open_lease(client)) {
+    if (code == 0 && take_cached_lease(client)) {
         job->granted = true;
         return 0;
     }
@@ -218,7 +218,7 @@ int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak
         /* On a GPU all work is done by now, so that nothing can go wrong with the job any more.
          * The round trip would be a good part of what a short job costs. */
         if (job->taken && tl_link_is_ours(client)) {
-            return_open_lease(client, &message.job_end);
+            return_cached_lease(client, &message.job_end);
         } else {
             code = client->device == TIERLINE_DEVICE_CUDA ? tl_send_unawaited(client, &message)
                                                           : await_end(client, &message);
@@ -272,8 +272,8 @@ uint32_t tierline_wanted(tierline_client *client) {
         return 0;
     }
     tl_lock_acquire(&client->lock); /* the file is exchanged when the connection is */
-    bool wanted = client->job.granted && tl_open_lease_is_ours(&client->lease) &&
-                  tl_open_lease_wanted(&client->lease);
+    bool wanted = client->job.granted && tl_cached_lease_is_ours(&client->lease) &&
+                  tl_cached_lease_wanted(&client->lease);
     tl_lock_release(&client->lock);
     return wanted ? 1 : 0;
 }

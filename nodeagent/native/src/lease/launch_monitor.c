@@ -170,7 +170,7 @@ static struct heard listen(tierline_client *client) {
                           .arena = job->arena,
                           .revoked = number != 0 && job->revoked && !job->acknowledged,
                           .outside_jobs = outside,
-                          .wanted = outside && tl_open_lease_wanted(&client->lease)};
+                          .wanted = outside && tl_cached_lease_wanted(&client->lease)};
     tl_lock_release(&client->lock);
     return heard;
 }

@@ -147,12 +147,12 @@ static int accept_staging(tierline_client *client, const struct tlp_fds *fds) {
     return 0;
 }
 
-/* The file of the open lease, if the agent has one for this client. */
+/* The file of the cached lease, if the agent has one for this client. */
 static int accept_lease(tierline_client *client, const struct tlp_fds *fds) {
     if (fds->kind != TLP_DESCRIPTOR_KIND_LEASE || fds->count != 1 ||
         tl_connection_claim(&client->connection, 1, &client->offer.lease) != 0) {
         snprintf(client->connection.reason, sizeof client->connection.reason,
-                 "it did not send its open lease");
+                 "it did not send its cached lease");
         return unreachable(client, "opening the connection");
     }
     return 0;
@@ -185,7 +185,7 @@ static int greet(tierline_client *client) {
     if (code != 0) {
         return code;
     }
-    bool leased = (message.welcome.flags & TLP_WELCOME_FLAGS_OPEN_LEASE) != 0;
+    bool leased = (message.welcome.flags & TLP_WELCOME_FLAGS_CACHED_LEASE) != 0;
     client->offer.warmups_take = (message.welcome.flags & TLP_WELCOME_FLAGS_WARMUPS_TAKE) != 0;
     bool says_held = (message.welcome.flags & TLP_WELCOME_FLAGS_SAYS_HELD) != 0;
     tl_connection_drop_frame(&client->connection, &header);

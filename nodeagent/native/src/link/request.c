@@ -45,7 +45,7 @@ void tl_break_link(tierline_client *client) {
 
 bool tl_link_is_ours(tierline_client *client) {
     bool ours = client->link == TL_LINK_UP && tl_connection_is_ours(&client->connection);
-    if (ours && !tl_open_lease_is_ours(&client->lease)) {
+    if (ours && !tl_cached_lease_is_ours(&client->lease)) {
         snprintf(client->connection.reason, sizeof client->connection.reason, "%s",
                  TL_CLOSED_BY_PROGRAM);
         ours = false;
@@ -188,7 +188,7 @@ static void prepare_offer(tierline_client *client) {
 /* What is true of a connection that has just been made. */
 static void connected(tierline_client *client) {
     client->gave_up = false;
-    tl_open_lease_replace(&client->lease, client->offer.lease);
+    tl_cached_lease_replace(&client->lease, client->offer.lease);
     client->warmups_take = client->offer.warmups_take;
     client->job.taken = false; /* the agent knows the job by what it was offered */
     client->untold_bytes = 0;

@@ -14,7 +14,7 @@
 #define TIERLINE_STATE_H
 
 #include "arena/arena.h"
-#include "link/open_lease.h"
+#include "link/cached_lease.h"
 #include "tierline/protocol.h"
 #include "tierline/tierline.h"
 #include "wire/connection.h"
@@ -66,7 +66,7 @@ struct tl_job {
     bool acknowledged; /* that it was revoked */
     bool ending;       /* JOB_END is under way: no gate opens anything any more */
     bool yielding;     /* YIELD is under way: the device is somebody else's */
-    bool taken;        /* by the open lease of this connection, and not given back */
+    bool taken;        /* by the cached lease of this connection, and not given back */
     uint64_t number;
     uint32_t arena; /* TIERLINE_NO_ARENA: the lease alone */
     uint32_t flags; /* TIERLINE_JOB_ */
@@ -85,7 +85,7 @@ struct tl_offer {
     uint64_t deadline_ns;
     uint64_t reach_bytes;       /* of the workspace */
     uint64_t revoked_job;       /* what a REVOKE named during the exchange; 0: none */
-    struct tl_descriptor lease; /* the file of the open lease that came with it */
+    struct tl_descriptor lease; /* the file of the cached lease that came with it */
     bool warmups_take;          /* and what is no job may take it, too */
     bool answered;              /* in the last attempt an agent said something, whatever it was */
     bool refused;               /* it will not take back what this client has: no agent will */
@@ -205,8 +205,8 @@ struct tierline_client {
     struct tl_workspace workspace;
     struct tl_arena arenas[TIERLINE_MAX_ARENAS];
     struct tl_job job;
-    struct tl_open_lease lease;
-    bool warmups_take; /* the open lease may be taken for what is no job */
+    struct tl_cached_lease lease;
+    bool warmups_take; /* the cached lease may be taken for what is no job */
     struct tl_keeper keeper;
     struct tl_forks forks;
 };

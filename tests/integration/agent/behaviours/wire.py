@@ -25,8 +25,8 @@ DEVICES: dict[str, int] = next(e["values"] for e in SPEC["enum"] if e["name"] ==
 NO_ARENA: int = SPEC["no_arena"]
 RESIDENT: int = SPEC["resident_bit"]
 MINOR: int = SPEC["minor"]
-OPEN_LEASE: int = next(
-    e["values"]["OPEN_LEASE"] for e in SPEC["flags"] if e["name"] == "WelcomeFlags"
+CACHED_LEASE: int = next(
+    e["values"]["CACHED_LEASE"] for e in SPEC["flags"] if e["name"] == "WelcomeFlags"
 )
 EXTENT = 64 << 10
 FOR_EVER = 1 << 62
@@ -110,7 +110,7 @@ class Wire:
             terms = self.ask("Hello", minor=MINOR, device=self.device, process_name="mean")
             if terms[""] == "Error":  # as when there are too many clients, some of them gone
                 raise ClosedError
-            while len(self.lent) < 1 + bool(terms["flags"] & OPEN_LEASE):
+            while len(self.lent) < 1 + bool(terms["flags"] & CACHED_LEASE):
                 self.until("Fds")
             slots = os.fstat(self.lent["STAGING"][0]).st_size
             self.staging = mmap.mmap(self.lent["STAGING"][0], slots)

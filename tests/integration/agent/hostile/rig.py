@@ -31,12 +31,12 @@ from tests.integration.agent.agent_process import (
     wait_until,
 )
 from tests.integration.agent.behaviours import Behaviour, Target
+from tests.integration.agent.behaviours.cached_leases import cached_leases, kept_leases
 from tests.integration.agent.behaviours.descriptors import descriptors
 from tests.integration.agent.behaviours.ends import ends
 from tests.integration.agent.behaviours.frames import frames
 from tests.integration.agent.behaviours.graphs import graphs, kept_graphs
 from tests.integration.agent.behaviours.memory import memory
-from tests.integration.agent.behaviours.open_leases import kept_leases, open_leases
 from tests.integration.agent.behaviours.sequences import sequences
 from tests.integration.agent.behaviours.waiting_streams import kept_streams, waiting_streams
 from tests.integration.agent.behaviours.wire import DEVICES, EXTENT, Wire
@@ -72,7 +72,7 @@ ON_ALL: dict[str, Callable[[int], Iterator[Behaviour]]] = {
 }
 ON_GPU: dict[str, Callable[[int], Iterator[Behaviour]]] = {
     **ON_ALL,
-    "open leases": lambda _: open_leases(),
+    "cached leases": lambda _: cached_leases(),
     "waiting streams": lambda _: waiting_streams(),
     "graphs": lambda _: graphs(),
     "kept": lambda _: chain(kept_leases(), kept_streams(), kept_graphs()),

@@ -39,7 +39,7 @@ def test_a_grant_that_fails_ends_its_own_job(agent: Agent) -> None:
     first, second = connected(agent, 0), connected(agent, 1)
     begin(first, 1)
     begin(second, 1)
-    agent.stumble(session_of(agent, second)._open_jobs, "granted")
+    agent.stumble(session_of(agent, second)._cached_lease_jobs, "granted")
     first.say(p.JobEnd(1, 0, 0, 0, 0), now=False)
     assert first.await_answer(p.Ended)
     second.listen()

@@ -498,7 +498,7 @@ class Sessions(RuleBasedStateMachine):
                 "settle": (session.jobs, "settle"),
                 "reattach": (session._reattach, "close"),
                 "forget": (session, "_forget"),
-                "open": (session._open_jobs, "close"),
+                "open": (session._cached_lease_jobs, "close"),
                 "records": (session.jobs.records, "publish"),
             }[step]
             self.agent.turn()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierline_agent.policy.overlay import Overlay, Turn
+from tierline_agent.policy.overlay import Moves, Overlay
 
 TASKS = (1, 2, 3)
 
@@ -17,12 +17,12 @@ def run_job(
     saved: set[int],
     task: int,
 ) -> None:
-    turn = overlay.turn(task)
-    if turn.save is not None:
-        backups[turn.save] = memory[: turn.save_bytes]
-        saved.add(turn.save)
-        overlay.saved(turn.save)
-    memory[: turn.restore_bytes] = backups.get(task, [])[: turn.restore_bytes]
+    moves = overlay.moves(task)
+    if moves.save is not None:
+        backups[moves.save] = memory[: moves.save_bytes]
+        saved.add(moves.save)
+        overlay.saved(moves.save)
+    memory[: moves.restore_bytes] = backups.get(task, [])[: moves.restore_bytes]
     saved.discard(task)
     overlay.entered(task)
 
@@ -74,7 +74,7 @@ def test_a_task_that_follows_itself_moves_nothing() -> None:
     overlay.join(1, 100, preserve=True)
     overlay.entered(1)
     overlay.ended(1, 60)
-    assert overlay.turn(1) == Turn(None, 0, 0)
+    assert overlay.moves(1) == Moves(None, 0, 0)
 
 
 def test_only_what_has_content_is_moved() -> None:
@@ -83,11 +83,11 @@ def test_only_what_has_content_is_moved() -> None:
     overlay.join(2, 80, preserve=True)
     overlay.entered(1)
     overlay.ended(1, 60)
-    assert overlay.turn(2) == Turn(1, 60, 0)
+    assert overlay.moves(2) == Moves(1, 60, 0)
     overlay.saved(1)
     overlay.entered(2)
     overlay.ended(2, 0)
-    assert overlay.turn(1) == Turn(None, 0, 60)
+    assert overlay.moves(1) == Moves(None, 0, 60)
 
 
 def test_discarded_content_and_that_of_the_dead_is_dropped() -> None:
@@ -95,10 +95,10 @@ def test_discarded_content_and_that_of_the_dead_is_dropped() -> None:
     overlay.join(1, 100, preserve=False)
     overlay.join(2, 100, preserve=True)
     overlay.entered(1)
-    assert overlay.turn(2) == Turn(None, 0, 0)
+    assert overlay.moves(2) == Moves(None, 0, 0)
     overlay.entered(2)
     overlay.leave(2)
-    assert overlay.turn(1) == Turn(None, 0, 0)
+    assert overlay.moves(1) == Moves(None, 0, 0)
     assert overlay.size_bytes == 100
 
 
@@ -108,4 +108,4 @@ def test_content_that_others_may_have_overwritten_is_not_taken_back() -> None:
     overlay.entered(1)
     assert not overlay.rejoin(2, 100, 60, preserve=True, saved=False)
     assert overlay.rejoin(2, 100, 60, preserve=True, saved=True)
-    assert overlay.turn(2).restore_bytes == 60
+    assert overlay.moves(2).restore_bytes == 60

@@ -14,7 +14,7 @@ from tierline_agent.devices.base import Device, StreamOrder
 from tierline_agent.policy.leases import Rank
 from tierline_agent.processes.identity import Process
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.scheduling.execution import Execution, Job
+from tierline_agent.scheduling.execution import DeviceJob, Execution
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry.accounting import FastMemory
@@ -38,8 +38,8 @@ class Streams:
         return self.opened[-1]
 
 
-def job(token: int) -> Job:
-    return Job(
+def job(token: int) -> DeviceJob:
+    return DeviceJob(
         token=token,
         process=Process(token, 1),
         domain="a",

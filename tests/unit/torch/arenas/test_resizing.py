@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tierline_torch.arenas.resizing import hold
-from tierline_torch.arenas.views import HostWindow
+from tierline_torch.arenas.windows import HostWindow
 from tierline_torch.errors import TierlineError
 
 _MEMORY = bytearray(range(1, 65))

@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 
 from tierline_torch.telling import tell
 
-ENDS_TO_START_ANEW: Final = 75
+ENDS_TO_START_AGAIN: Final = 75
 """Exit status: EX_TEMPFAIL of sysexits.h, ask again."""
 _GIVEN_UP: Final = "unmeasured"
 _PROFILE: Final = b'{"profile":'
@@ -63,4 +63,4 @@ def end_if_decided(planned: str) -> None:
 
 def _end(sentence: str) -> NoReturn:
     tell(sentence)
-    os._exit(ENDS_TO_START_ANEW)
+    os._exit(ENDS_TO_START_AGAIN)

@@ -22,7 +22,7 @@ from tierline_agent.policy.preemption import Allowance, Scheduling, Terms
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.processes.identity import Process
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.scheduling.execution import Execution, Job, Yielding
+from tierline_agent.scheduling.execution import DeviceJob, Execution, Yielding
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry.accounting import FastMemory
@@ -79,7 +79,7 @@ async def stalled(folder: Path, planned_ns: int) -> AsyncIterator[Stalled]:
         for number in range(4)
     ]
     execution = executor.prepare(
-        Job(
+        DeviceJob(
             token=1,
             process=Process(1, 1),
             domain="default",
@@ -133,7 +133,7 @@ async def test_a_parked_jobs_stream_counts_on_its_link_while_others_have_the_dev
 ) -> None:
     async with stalled(tmp_path, 1) as job:
         urgent = job.executor.prepare(
-            Job(
+            DeviceJob(
                 token=2,
                 process=Process(1, 1),
                 domain="default",

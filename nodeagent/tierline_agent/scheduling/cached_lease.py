@@ -1,4 +1,4 @@
-"""The open lease: a client's next jobs begin and end without the agent, as a futex is locked.
+"""The cached lease: a client's next jobs begin and end without the agent, as a futex is locked.
 
 The agent leaves the lease of a device to the next jobs of one client, of which it knows that they
 need nothing else. It says so in a file of 16 bytes that is the client's own, and which the client
@@ -59,7 +59,7 @@ from tierline_agent.processes.state import LeaseMark
 from tierline_agent.processes.state_files import make_folder, put_aside
 
 DEVICE_KIND = "cuda"
-"""Where clients take open leases: on `cpu` the end of a job is waited for anyway."""
+"""Where clients take cached leases: on `cpu` the end of a job is waited for anyway."""
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"(\d{1,19})\.(\d{1,19})\.(\d{1,19})\.\d+", re.ASCII)
@@ -78,7 +78,7 @@ class _State(IntEnum):
     """Closed, and others wait for what the client may have taken before, or was granted."""
 
 
-class OpenLease:
+class CachedLease:
     """The lease of a device as it is left open to one client."""
 
     def __init__(self, folder: Path, token: int, process: Process) -> None:
@@ -137,8 +137,8 @@ class OpenLease:
         return True
 
 
-def open_leases(run_dir: Path, unit: str) -> Path:
-    """The folder of the open leases of a device."""
+def cached_leases(run_dir: Path, unit: str) -> Path:
+    """The folder of the cached leases of a device."""
     return run_dir / f"leases-{unit}"
 
 

@@ -1,6 +1,6 @@
 """The lease that is left open to a client: the real files and locks, and the manager on top.
 
-What a client does is what the library's open_lease.c does, on an open file of its own.
+What a client does is what the library's cached_lease.c does, on an open file of its own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 from tierline_agent.policy.leases import Rank
 from tierline_agent.processes.identity import Process, start_ticks
 from tierline_agent.processes.state import LeaseMark
+from tierline_agent.scheduling.cached_lease import CachedLease, close_all
 from tierline_agent.scheduling.leases import LeaseManager, Ticket
-from tierline_agent.scheduling.open_lease import OpenLease, close_all
 
 SELF = Process(os.getpid(), start_ticks(os.getpid()) or 0)
 ARENA = 3
@@ -29,7 +29,7 @@ ARENA = 3
 class Taker:
     """A client's side of a lease."""
 
-    def __init__(self, lease: OpenLease) -> None:
+    def __init__(self, lease: CachedLease) -> None:
         self.descriptor = lease.export()
 
     def take(self, job: int, arena: int = ARENA) -> bool:
@@ -60,7 +60,7 @@ class Pair:
     """A lease and its taker."""
 
     def __init__(self, folder: Path, token: int = 1, process: Process = SELF) -> None:
-        self.lease = OpenLease(folder, token, process)
+        self.lease = CachedLease(folder, token, process)
         self.taker = Taker(self.lease)
 
 
@@ -182,7 +182,7 @@ def test_the_dead_hold_nothing_and_the_mark_goes_first(tmp_path: Path, mark: Lea
 
 
 def test_the_lock_of_a_process_dies_with_it(tmp_path: Path) -> None:
-    lease = OpenLease(tmp_path, 1, SELF)
+    lease = CachedLease(tmp_path, 1, SELF)
     assert lease.open(1, ARENA)
     descriptor = lease.export()
     script = (

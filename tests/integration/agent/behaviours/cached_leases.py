@@ -1,4 +1,4 @@
-"""The file of the open lease: locked too long, by others, in other ways, and spoilt."""
+"""The file of the cached lease: locked too long, by others, in other ways, and spoilt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST = (1 << 64) - 1
 Deed = Callable[[Wire, int], Any]
 
 
-def open_leases() -> Iterator[Behaviour]:
+def cached_leases() -> Iterator[Behaviour]:
     """All of them."""
     for name, deed in _WITH_IT.items():
         for arena in (NO_ARENA, 0):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tierline_agent.errors import ConnectionViolation
 from tierline_agent.processes.interventions import KillReason
-from tierline_agent.scheduling.open_lease import DEVICE_KIND, OpenLease, open_leases
+from tierline_agent.scheduling.cached_lease import DEVICE_KIND, CachedLease, cached_leases
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.job import Job
 from tierline_agent.transport.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
@@ -24,12 +24,12 @@ from tierline_agent.transport.protocol import NO_ARENA, DescriptorKind, JobFlags
 _log = logging.getLogger(__name__)
 
 
-class OpenJobs:
-    """The open lease of one client."""
+class CachedLeaseJobs:
+    """The cached lease of one client, and the jobs that take it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._lease: OpenLease | None = None
+        self._lease: CachedLease | None = None
         self._may_take = False
         """The lease was open to it since it asked last."""
         self._arena = NO_ARENA
@@ -48,11 +48,11 @@ class OpenJobs:
         """
         client = self._client
         if client.unit.device.kind == DEVICE_KIND or client.task.registration.training:
-            folder = open_leases(Path(client.node.config.run_dir), client.unit.name)
+            folder = cached_leases(Path(client.node.config.run_dir), client.unit.name)
             try:
-                self._lease = OpenLease(folder, client.token, client.process)
+                self._lease = CachedLease(folder, client.token, client.process)
             except OSError as failure:
-                _log.warning("%s gets no open lease: %s", client, failure)
+                _log.warning("%s gets no cached lease: %s", client, failure)
         return self._lease is not None
 
     def send(self, sequence: int) -> None:
@@ -110,7 +110,7 @@ class OpenJobs:
         if self._lease is not None and self._client.unit.leases.opened is self._lease:
             self._client.unit.leases.recall()
 
-    def took(self, message: JobTaken) -> OpenLease:
+    def took(self, message: JobTaken) -> CachedLease:
         """Check that it could be taken for this job.
 
         Raises:

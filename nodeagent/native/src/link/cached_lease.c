@@ -1,5 +1,5 @@
-/* See open_lease.h. */
-#include "link/open_lease.h"
+/* See cached_lease.h. */
+#include "link/cached_lease.h"
 
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -17,9 +17,10 @@ struct tl_said {
     uint32_t state; /* WANTED, or what only agents read */
 };
 
-bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_t arena, bool any) {
+bool tl_cached_lease_take(const struct tl_cached_lease *lease, uint64_t job, uint32_t arena,
+                          bool any) {
     const struct tl_said *said = lease->said;
-    if (said == NULL || !tl_open_lease_is_ours(lease) ||
+    if (said == NULL || !tl_cached_lease_is_ours(lease) ||
         flock(lease->file.number, LOCK_SH | LOCK_NB) != 0) {
         return false;
     }
@@ -32,22 +33,22 @@ bool tl_open_lease_take(const struct tl_open_lease *lease, uint64_t job, uint32_
     return false;
 }
 
-bool tl_open_lease_is_ours(const struct tl_open_lease *lease) {
+bool tl_cached_lease_is_ours(const struct tl_cached_lease *lease) {
     return lease->said == NULL || tl_descriptor_is_ours(&lease->file);
 }
 
-bool tl_open_lease_wanted(const struct tl_open_lease *lease) {
+bool tl_cached_lease_wanted(const struct tl_cached_lease *lease) {
     return lease->said != NULL && __atomic_load_n(&lease->said->state, __ATOMIC_ACQUIRE) == WANTED;
 }
 
-bool tl_open_lease_give_back(const struct tl_open_lease *lease) {
+bool tl_cached_lease_give_back(const struct tl_cached_lease *lease) {
     if (tl_descriptor_is_ours(&lease->file)) {
         flock(lease->file.number, LOCK_UN);
     }
-    return tl_open_lease_wanted(lease); /* only now: an agent that found it locked wrote before */
+    return tl_cached_lease_wanted(lease); /* only now: an agent that found it locked wrote before */
 }
 
-void tl_open_lease_replace(struct tl_open_lease *lease, struct tl_descriptor descriptor) {
+void tl_cached_lease_replace(struct tl_cached_lease *lease, struct tl_descriptor descriptor) {
     if (lease->said != NULL) {
         munmap(lease->said, MAPPED_BYTES);
         lease->said = NULL;
