@@ -1,6 +1,6 @@
 """How long a verdict takes on one device with hundreds of tasks, admitted or refused.
 
-    python -m tests.bench.refusals [--counts 100,200,500] [--seeds 1] [--limit 60] [--json FILE]
+    python -m tests.bench.refusals [--counts 100,200,500] [--seeds 1] [--soft 0.5] [--json FILE]
 
 Sets of several families (tests/simulation/crowds.py), each at several loads and demands for memory,
 are asked as the operator asks them. Who takes longer than the limit is ended there, and counts with
@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.bench.machine import describe, keep, print_head
-from tests.simulation.crowds import CROWDS, crowd, crowded
+from tests.simulation.crowds import CROWDS, crowd, crowded, softened
 
 from tierline_operator.planning.answer import Infeasible
 from tierline_operator.planning.incremental import ProvenSet, admit, settle
@@ -44,6 +44,8 @@ class Asked:
     load: float
     ratio: float
     seed: int
+    soft: float
+    """Which share of the tasks is Soft."""
 
 
 @contextmanager
@@ -64,7 +66,9 @@ def ended_after(seconds: float) -> Iterator[None]:
 
 def ask(asked: Asked, limit_s: float) -> tuple[str, float]:
     """The verdict, or that there was none, and the processor seconds that it took."""
-    tasks = crowd(asked.family, asked.seed, asked.count, asked.load)
+    tasks = softened(
+        crowd(asked.family, asked.seed, asked.count, asked.load), asked.soft, asked.seed
+    )
     device = crowded(tasks, asked.ratio)
     begun = time.process_time()
     try:
@@ -76,9 +80,11 @@ def ask(asked: Asked, limit_s: float) -> tuple[str, float]:
     return ("admitted" if answer.ok else getattr(answer, "reason", "")), took_s
 
 
-def one_more(family: str, count: int, seed: int, limit_s: float) -> dict[str, list[float]]:
+def one_more(
+    family: str, count: int, seed: int, limit_s: float, soft: float
+) -> dict[str, list[float]]:
     """How long one more task takes in addition to `count` admitted ones, by what was said of it."""
-    tasks = crowd(family, seed, count, 0.2)
+    tasks = softened(crowd(family, seed, count, 0.2), soft, seed)
     device = crowded(tasks, 1.5)
     took: dict[str, list[float]] = {}
     try:
@@ -122,14 +128,15 @@ def main() -> int:
     for count, family in product(counts, families):
         row = figures.setdefault(f"{count} {family}", {})
         for load, ratio, seed in product(LOADS, RATIOS, range(1, options.seeds + 1)):
-            said, took_s = ask(Asked(family, count, load, ratio, seed), options.limit)
+            said, took_s = ask(Asked(family, count, load, ratio, seed, options.soft), options.limit)
             row.setdefault(said, []).append(took_s)
             if options.each:
                 print(f"  {count} {family} {load:g} {ratio:g} {seed}: {said} {took_s:.2f} s")
         _print(f"{count} {family}", row)
         if not options.skip_more:
             more = {
-                f"one more, {k}": v for k, v in one_more(family, count, 1, options.limit).items()
+                f"one more, {k}": v
+                for k, v in one_more(family, count, 1, options.limit, options.soft).items()
             }
             _print(f"{count} {family}", more)
             row.update(more)
@@ -151,6 +158,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--counts", default="100,200,500", help="tasks on the device")
     parser.add_argument("--families", default="", help=f"of {', '.join(CROWDS)}; all by default")
     parser.add_argument("--seeds", type=int, default=1, help="sets for each load and demand")
+    parser.add_argument("--soft", type=float, default=0.0, help="share of Soft tasks, with means")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for one answer")
     parser.add_argument("--each", action="store_true", help="print every answer")
     parser.add_argument("--skip-more", action="store_true", help="leave out one more task")

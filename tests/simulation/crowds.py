@@ -14,6 +14,7 @@ import numpy as np
 from tests.simulation.tasksets import EXTENT_BYTES, FAMILIES, LINK, SHARES, layers, log_uniform
 
 from tierline_api.layout import LayerShape, lay_out
+from tierline_api.objects.realtime import Criticality
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand, TierCapacity
 
@@ -63,6 +64,22 @@ def crowd(family: str, seed: int, count: int, load: float) -> list[TaskDemand]:
     return [
         replace(task, compute_s=tuple(seconds * scale for seconds in task.compute_s))
         for task in drawn
+    ]
+
+
+def softened(tasks: list[TaskDemand], share: float, seed: int) -> list[TaskDemand]:
+    """The same tasks, of which that share is Soft, with means of 30 to 100 % of their worst."""
+    rng = np.random.default_rng(seed)
+    means = rng.uniform(0.3, 1.0, len(tasks)).tolist()
+    return [
+        replace(
+            task,
+            criticality=Criticality.SOFT,
+            mean_compute_s=tuple(seconds * mean for seconds in task.compute_s),
+        )
+        if rng.random() < share
+        else task
+        for task, mean in zip(tasks, means, strict=True)
     ]
 
 

@@ -111,9 +111,10 @@ def question_of(
             "node",
             EXIT_BAD_INPUT,
         )
-    elsewhere = from_api.measured_elsewhere(task.spec, profile, device)
-    if elsewhere is not None:
-        raise CommandError(f"MemTask/{task.name}: {elsewhere}", EXIT_BAD_INPUT)
+    for refusal in (from_api.measured_elsewhere, from_api.stated_below_mean):
+        wrong = refusal(task.spec, profile, device)
+        if wrong is not None:
+            raise CommandError(f"MemTask/{task.name}: {wrong}", EXIT_BAD_INPUT)
     return from_api.demand_of(task, profile, device.extent_bytes), capacity
 
 

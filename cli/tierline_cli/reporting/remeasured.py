@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from tierline_api.objects.memnode import MemNode
-from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memprofile import Layer, MemProfile
 from tierline_api.objects.memtask import MemTask
 from tierline_cli.planning import decide
 from tierline_operator.planning.answer import TaskPlan
@@ -101,8 +101,15 @@ def _slower(
 
 
 def _longer(profile: MemProfile, factor: float) -> MemProfile:
-    layers = tuple(
-        layer.model_copy(update={"compute_time_s": layer.compute_time_s * factor})
-        for layer in profile.spec.layers
-    )
+    layers = tuple(_layer_longer(layer, factor) for layer in profile.spec.layers)
     return profile.model_copy(update={"spec": profile.spec.model_copy(update={"layers": layers})})
+
+
+def _layer_longer(layer: Layer, factor: float) -> Layer:
+    longest_s = layer.longest_compute_time_s
+    return layer.model_copy(
+        update={
+            "compute_time_s": layer.compute_time_s * factor,
+            "longest_compute_time_s": None if longest_s is None else longest_s * factor,
+        }
+    )

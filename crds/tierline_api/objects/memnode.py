@@ -1,6 +1,7 @@
 """MemNode: what one node has: devices, tiers, measured links; written by that node's agent only."""
 
 from collections import Counter
+from collections.abc import Hashable
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +13,8 @@ from tierline_api.devices.preemption import Scheduling
 from tierline_api.objects.conditions import Conditions
 from tierline_api.objects.memprofile import EXTENT_SIZES
 from tierline_api.objects.plan import Tier
-from tierline_api.schema.base import API_VERSION, ApiModel, Rule
+from tierline_api.schema.base import API_VERSION, ApiModel, Check, Rule
+from tierline_api.schema.checks import Holds, at_least, at_most
 from tierline_api.schema.fields import Count, Label, PositiveCount, Seconds, Text
 from tierline_api.schema.metadata import ClusterObjectMeta
 from tierline_api.schema.quantities import size_for_people
@@ -47,6 +49,18 @@ class Health(StrEnum):
 
 class Device(ApiModel):
     """A device of the node."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        at_most("fast_bytes", "memory_bytes", "configure less as device.fast_bytes"),
+        at_most("extent_bytes", "fast_bytes", "configure more as device.fast_bytes"),
+        at_most("context_bytes", "memory_bytes", "measure the device again"),
+        Holds["Device"](
+            "context_bytes",
+            lambda device: not device.context_bytes or device.memory_bytes is not None,
+            "!has(self.contextBytes) || self.contextBytes == 0 || has(self.memoryBytes)",
+            "contextBytes are taken from memoryBytes, which is absent; write it too",
+        ),
+    )
 
     name: Label
     """Name on its node, such as cpu or gpu-0; Kubernetes wants a DNS label in allocations."""
@@ -120,6 +134,10 @@ class TierStatus(ApiModel):
 class Link(ApiModel):
     """A measured link."""
 
+    checks: ClassVar[tuple[Check, ...]] = (
+        at_least("typical_bandwidth", "bandwidth", "measure the link again"),
+    )
+
     name: LinkName
     """The path."""
     device: Label
@@ -153,8 +171,33 @@ class ShownNode(ApiModel):
     """Of each tier what it holds and can hold."""
 
 
+def _differ(*names: Hashable) -> bool:
+    return len(set(names)) == len(names)
+
+
 class MemNodeStatus(ApiModel):
     """What the node has."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Holds["MemNodeStatus"](
+            "devices",
+            lambda status: _differ(*(one.name for one in status.devices)),
+            "self.devices.all(d, self.devices.exists_one(e, e.name == d.name))",
+            "devices must not repeat a name; name each device once",
+        ),
+        Holds["MemNodeStatus"](
+            "tiers",
+            lambda status: _differ(*(one.name for one in status.tiers)),
+            "self.tiers.all(t, self.tiers.exists_one(u, u.name == t.name))",
+            "tiers must not repeat a name; name each tier once",
+        ),
+        Holds["MemNodeStatus"](
+            "links",
+            lambda status: _differ(*((one.name, one.device) for one in status.links)),
+            "self.links.all(k, self.links.exists_one(m, m.name == k.name && m.device == k.device))",
+            "links must not repeat a path of a device; name each once",
+        ),
+    )
 
     devices: Annotated[tuple[Device, ...], Field(max_length=64)] = ()
     """Its devices."""

@@ -2,13 +2,14 @@
 
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from tierline_api.devices.device import DeviceKind
-from tierline_api.schema.base import API_VERSION, ApiModel, Rule
-from tierline_api.schema.fields import Bytes, Count, Digest, Flag, Seconds, Text
+from tierline_api.schema.base import API_VERSION, ApiModel, Check, Rule
+from tierline_api.schema.checks import Holds, at_least, at_most
+from tierline_api.schema.fields import Bytes, Count, Digest, Flag, Seconds, Text, guarded
 from tierline_api.schema.metadata import LABEL_NAME, ObjectMeta
-from tierline_api.schema.quantities import format_duration, size_for_people, time_for_people
+from tierline_api.schema.quantities import size_for_people, time_for_people
 
 MAX_LAYERS: Final = 4096
 """Most layers of a profile; keeps the object below etcd's limit, if long names are of ASCII."""
@@ -19,9 +20,13 @@ MAX_CALLS: Final = 65_536
 EXTENT_SIZES: Final = tuple(2**power for power in range(16, 31))
 """Sizes that an extent may have: 64 KiB to 1 GiB, in bytes."""
 
-_ROUNDED: Final = 1 + 1e-6
-_WRITTEN_S: Final = 1e-9
-"""Equal times may be so far from each other, as they were computed and as they are written."""
+_ARENAS: Final = f"{list(range(MAX_ARENAS))}"
+_JOBS: Final = (
+    f"self.calls.sum() + {_ARENAS}.filter(n, n >= self.calls.size() && "
+    "self.layers.exists(l, l.arena == n)).size()"
+)
+"""The jobs of a release, in CEL: see `release_jobs`."""
+_AGAIN: Final = "measure the model again, or write one that is not"
 
 
 class ProfiledDevice(ApiModel):
@@ -35,6 +40,11 @@ class ProfiledDevice(ApiModel):
 
 class Layer(ApiModel):
     """One layer, in the order in which a job runs them."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        at_most("mean_compute_time_s", "compute_time_s", _AGAIN),
+        at_least("longest_compute_time_s", "compute_time_s", _AGAIN),
+    )
 
     name: Annotated[str, Field(max_length=253)]
     """Name of the module, or of the launch."""
@@ -51,24 +61,66 @@ class Layer(ApiModel):
     arena: Annotated[Count, Field(le=MAX_ARENAS - 1)] = 0
     """The arena that holds the weights: one for each model of the process."""
 
-    @field_validator("mean_compute_time_s")
-    @classmethod
-    def _is_no_longer_than_the_worst(
-        cls, mean_s: float | None, info: ValidationInfo
-    ) -> float | None:
-        worst_s: float | None = info.data.get("compute_time_s")
-        if mean_s is None or worst_s is None:
-            return mean_s
-        if mean_s > worst_s * _ROUNDED + _WRITTEN_S:
-            raise ValueError(
-                f"the mean {format_duration(mean_s)} is longer than computeTime, the worst "
-                f"{format_duration(worst_s)}; measure the model again, or write one that is not"
-            )
-        return mean_s
-
 
 class MemProfileSpec(ApiModel):
     """The measurement."""
+
+    checks: ClassVar[tuple[Check, ...]] = (
+        Holds["MemProfileSpec"](
+            "calls",
+            lambda spec: spec.arenas >= {n for n, jobs in enumerate(spec.calls) if jobs},
+            f"{_ARENAS}.all(n, n >= self.calls.size() || self.calls[n] == 0 || "
+            "self.layers.exists(l, l.arena == n))",
+            "calls must not name jobs of an arena without layers; write one number for each arena, "
+            "or leave calls out for one job of each",
+        ),
+        Holds["MemProfileSpec"](
+            "calls",
+            lambda spec: all(
+                layer.pinned or layer.arena >= len(spec.calls) or spec.calls[layer.arena]
+                for layer in spec.layers
+            ),
+            "self.layers.all(l, l.pinned || l.arena >= self.calls.size() || "
+            "self.calls[l.arena] > 0)",
+            "calls must not be 0 of an arena with layers that are not pinned; write how many jobs "
+            "of it a release has",
+        ),
+        Holds["MemProfileSpec"](
+            "calls",
+            lambda spec: not spec.calls or spec.release_jobs > 0,
+            f"self.calls.size() == 0 || {_JOBS} > 0",
+            "calls must not be 0 of all arenas; write how many jobs a release has",
+        ),
+        Holds["MemProfileSpec"](
+            "between_s",
+            lambda spec: spec.between_s == 0 or spec.release_jobs > 1,
+            guarded(
+                f"duration(self.between) == duration('0s') || {_JOBS} > 1",
+                durations=("self.between",),
+            ),
+            "between must be 0 where a release has one job; leave it out, or write calls",
+        ),
+        Holds["MemProfileSpec"](
+            "first_extra_s",
+            lambda spec: spec.first_extra_s == 0 or spec.first_section_s is not None,
+            "has(self.firstSection) || "
+            + guarded(
+                "duration(self.firstExtra) == duration('0s')", durations=("self.firstExtra",)
+            ),
+            "firstExtra counts with firstSection, which is missing; write it too",
+        ),
+        Holds["MemProfileSpec"](
+            "state_bytes",
+            lambda spec: (
+                spec.state_bytes is None
+                or (len(spec.layers) == 1 and spec.weight_bytes == 0 and spec.release_jobs == 1)
+            ),
+            "!has(self.state) || (self.layers.size() == 1 && self.layers[0].bytes == 0 && "
+            f"{_JOBS} == 1)",
+            "state is of a program that trains: one layer of 0 bytes, a step; write that, or leave "
+            "state out",
+        ),
+    )
 
     device: ProfiledDevice
     """The device on which the model was measured."""
@@ -106,6 +158,16 @@ class MemProfileSpec(ApiModel):
     def weight_bytes(self) -> int:
         """Bytes of all layers."""
         return sum(layer.bytes for layer in self.layers)
+
+    @property
+    def arenas(self) -> frozenset[int]:
+        """The arenas that layers name."""
+        return frozenset(layer.arena for layer in self.layers)
+
+    @property
+    def release_jobs(self) -> int:
+        """How many jobs a release has: one of each arena that `calls` do not name."""
+        return sum(self.calls) + sum(arena >= len(self.calls) for arena in self.arenas)
 
     @property
     def compute_s(self) -> float:

@@ -48,6 +48,16 @@ class Training(ApiModel):
         return {"TIERLINE_TRAINING": "1", "GOMP_SPINCOUNT": _SPINS, **most}
 
 
+def _amount(field: str) -> str:
+    path = f"self.memory.{field}"
+    return f"(has({path}) ? {as_bytes(path)} : quantity('0'))"
+
+
+def _malformed(field: str) -> str:
+    path = f"self.memory.{field}"
+    return f"(has({path}) && !({is_bytes(path)}))"
+
+
 class MemTaskSpec(ApiModel):
     """What the task needs."""
 
@@ -69,14 +79,14 @@ class MemTaskSpec(ApiModel):
             ".device.kind",
         ),
         Rule(
-            "self.swap.onBudgetExceeded == 'Spill' || !has(self.memory.weights) || "
+            "self.swap.onBudgetExceeded == 'Spill' || "
+            "!(has(self.memory.weights) || has(self.memory.workspace)) || "
+            f"{_malformed('weights')} || {_malformed('workspace')} || "
             + guarded(
-                f"{as_bytes('self.memory.weights')}.add(has(self.memory.workspace) ? "
-                f"{as_bytes('self.memory.workspace')} : quantity('0'))"
+                f"{_amount('weights')}.add({_amount('workspace')})"
                 f".compareTo({as_bytes('self.memory.budget')}) <= 0",
-                sizes=("self.memory.weights", "self.memory.budget"),
-            )
-            + f" || (has(self.memory.workspace) && !({is_bytes('self.memory.workspace')}))",
+                sizes=("self.memory.budget",),
+            ),
             "memory.weights and memory.workspace must fit in memory.budget unless "
             "swap.onBudgetExceeded is Spill",
             ".memory.budget",
@@ -120,7 +130,7 @@ class MemTaskSpec(ApiModel):
     def _fits_together(self) -> Self:
         needed_bytes = (self.memory.weights_bytes or 0) + (self.memory.workspace_bytes or 0)
         spills = self.swap.on_budget_exceeded == OverBudget.SPILL
-        if self.memory.weights_bytes and needed_bytes > self.memory.budget_bytes and not spills:
+        if needed_bytes > self.memory.budget_bytes and not spills:
             raise ValueError(
                 f"memory.budget {format_quantity(self.memory.budget_bytes)} is less than"
                 " weights and workspace together; write a budget of at least"

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from tierline_api.objects.plan import Plan, Tier
-from tierline_api.schema.base import ApiModel, Rule
-from tierline_api.schema.fields import Bytes, PositiveBytes, as_bytes, guarded
-from tierline_api.schema.quantities import format_quantity
+from tierline_api.schema.base import ApiModel, Check, Rule
+from tierline_api.schema.checks import at_most
+from tierline_api.schema.fields import Bytes, PositiveBytes
 
 
 class SwapPolicy(StrEnum):
@@ -46,15 +46,8 @@ class ObjectPolicy(StrEnum):
 class Memory(ApiModel):
     """How much memory the task may use."""
 
-    cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            guarded(
-                f"{as_bytes('self.budget')}.compareTo({as_bytes('self.reserved')}) >= 0",
-                sizes=("self.budget", "self.reserved"),
-            ),
-            "reserved must not exceed budget",
-            ".reserved",
-        ),
+    checks: ClassVar[tuple[Check, ...]] = (
+        at_most("reserved_bytes", "budget_bytes", "write a budget of at least the reserved memory"),
     )
 
     budget_bytes: Annotated[
@@ -73,17 +66,6 @@ class Memory(ApiModel):
         Bytes | None, Field(validation_alias="workspace", serialization_alias="workspace")
     ] = None
     """Fast memory for everything that is not weights; measured by profiling if absent."""
-
-    @field_validator("reserved_bytes")
-    @classmethod
-    def _within_budget(cls, reserved_bytes: int, info: ValidationInfo[Any]) -> int:
-        budget_bytes = info.data.get("budget_bytes", reserved_bytes)
-        if reserved_bytes > budget_bytes:
-            raise ValueError(
-                f"the reserved {format_quantity(reserved_bytes)} exceed the budget"
-                f" {format_quantity(budget_bytes)}; write a budget of at least the reserved memory"
-            )
-        return reserved_bytes
 
 
 _ORDINALS: Final = re.compile(r"#([0-9]{1,9})(?:-([0-9]{1,9})?)?")

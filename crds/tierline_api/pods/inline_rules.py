@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from tierline_api.objects.memtask import MemTaskSpec
 from tierline_api.objects.optin import INLINE, INLINE_TRAINS
@@ -48,15 +49,18 @@ class InlineRule:
         try:
             MemTaskSpec.from_api(spec_of(annotations))
         except ValidationError as error:
-            return any(
-                details["type"] == "value_error"
-                and (
-                    details["loc"] == self.field
-                    or (details["loc"] == self.has and self.words in details["msg"])
-                )
-                for details in error.errors(include_url=False)
-            )
+            return any(self._is_told(details) for details in error.errors(include_url=False))
         return False
+
+    def _is_told(self, details: ErrorDetails) -> bool:
+        if details["type"] != "value_error":
+            return False
+        rule = details.get("ctx", {}).get("rule")  # of a check, which may not be all of its field
+        if rule is not None:
+            return details["loc"] == self.field and rule == self.words
+        return details["loc"] == self.field or (
+            details["loc"] == self.has and self.words in details["msg"]
+        )
 
 
 def spec_of(annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def inline_rules() -> Iterator[InlineRule]:
 
 
 def _rules(model: type[ApiModel], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Rule]]:
-    for rule in model.cel_rules:
+    for rule in model.api_rules():
         yield path, rule
     for name, field in model.model_fields.items():
         for inner in (field.annotation, *get_args(field.annotation)):

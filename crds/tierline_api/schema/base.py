@@ -3,11 +3,13 @@
 A model has two faces. In Python it is built by field names with plain numbers in units
 (``period_s=0.05``); in a manifest, on the wire and in the cluster it has camelCase names and texts
 with units (``period: 50ms``). `ApiModel.from_api` takes only the second face, so that a number
-without a unit never slips through; `ApiModel.to_api` writes it. Every rule that CEL can say is
-stated twice, once in Python and once in CEL next to it; the tests run both over the same cases.
+without a unit never slips through; `ApiModel.to_api` writes it. A rule over several fields is a
+`Check`, of which both are made: what Python says, and what the API server does. Where the two have
+to be worded apart, `cel_rules` stand next to a validator. The tests run both over the same cases.
 Models are immutable; a change is a `model_copy`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -15,12 +17,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     GetJsonSchemaHandler,
+    ValidationError,
     ValidationInfo,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 API_GROUP: Final = "tierline.io"
 API_VERSION: Final = "tierline.io/v1alpha1"
@@ -61,6 +64,21 @@ def is_wire(info: ValidationInfo) -> bool:
     return isinstance(info.context, dict) and info.context.get("wire") is True
 
 
+class Check(ABC):
+    """A rule over several fields of an object, for Python and for the API server."""
+
+    field: str
+    """Where it is reported, by its name in Python."""
+
+    @abstractmethod
+    def refusal(self, of: "ApiModel") -> str | None:
+        """Return what is wrong with the object and the fix; None if nothing is."""
+
+    @abstractmethod
+    def rule(self, model: "type[ApiModel]") -> Rule:
+        """Return the same for the API server."""
+
+
 class ApiModel(BaseModel):
     """Base of every API model."""
 
@@ -75,6 +93,18 @@ class ApiModel(BaseModel):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = ()
     """Rules over several fields, for the API server; Python validators say the same here."""
+    checks: ClassVar[tuple[Check, ...]] = ()
+    """Rules over several fields, for both."""
+
+    @classmethod
+    def api_field(cls, field: str) -> str:
+        """Return the name in the API of the field that Python calls `field`."""
+        return str(cls.model_fields[field].validation_alias)
+
+    @classmethod
+    def api_rules(cls) -> tuple[Rule, ...]:
+        """Return all rules over several fields, for the API server."""
+        return (*cls.cel_rules, *(check.rule(cls) for check in cls.checks))
 
     @classmethod
     def from_api(cls, data: object) -> Self:
@@ -93,11 +123,25 @@ class ApiModel(BaseModel):
             return {key: value for key, value in data.items() if value is not None}
         return data
 
+    @model_validator(mode="after")
+    def _passes_checks(self) -> Self:
+        for check in self.checks:
+            said = check.refusal(self)
+            if said is not None:
+                told = {"error": said, "rule": check.rule(type(self)).message}
+                wrong = InitErrorDetails(
+                    type=PydanticCustomError("value_error", "{error}", told),
+                    loc=(self.api_field(check.field),),
+                    input=getattr(self, check.field),
+                )
+                raise ValidationError.from_exception_data(type(self).__name__, [wrong])
+        return self
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         schema = handler(core_schema)
-        if cls.cel_rules:
-            handler.resolve_ref_schema(schema).update(rules(*cls.cel_rules))
+        if made := cls.api_rules():
+            handler.resolve_ref_schema(schema).update(rules(*made))
         return schema

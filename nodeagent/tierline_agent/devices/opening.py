@@ -104,7 +104,13 @@ def _found(settings: Sequence[DeviceSettings]) -> list[tuple[DeviceSettings, Gpu
 
 def _make(settings: DeviceSettings, gpu: Gpu | None, context_bytes: int | None = None) -> Named:
     if gpu is None:
-        return "cpu", CpuDevice(settings.extent_bytes, settings.fast_bytes)
+        cpu = CpuDevice(settings.extent_bytes, settings.fast_bytes)
+        if cpu.fast_bytes > cpu.memory_bytes:
+            raise ConfigError(
+                f"cannot use {cpu.fast_bytes} bytes of memory: this machine has "
+                f"{cpu.memory_bytes}; configure less as device.fast_bytes"
+            )
+        return "cpu", cpu
     from tierline_agent.devices.cuda.device import CudaDevice  # noqa: PLC0415 - see above
 
     made = CudaDevice(gpu, settings.extent_bytes, settings.fast_bytes, context_bytes)

@@ -387,6 +387,8 @@ def restore(storage: Storage, path: Path) -> bool:
             median, worst, overhead_s = (float(value) for value in held[_key(link)])
         except (TypeError, ValueError, KeyError):
             return False
+        if not (0 < worst <= median < math.inf and 0 <= overhead_s < math.inf):
+            return False
         link.meter.planned = LinkRate(median, worst, overhead_s)
     return True
 

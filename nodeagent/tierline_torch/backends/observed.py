@@ -39,7 +39,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,10 +101,15 @@ class _Measured:
         return max(0.0, first_s - max(self.jobs_s, default=first_s))
 
     def longest_s(self) -> list[float | None]:
-        """The longest time of each entry in any job; a layer may be slow in one that is not."""
+        """The longest time of each entry in any job; a layer may be slow in one that is not.
+
+        At least its part of the worst job, in which layers need not have been timed.
+        """
         if not self.layers_s:
             return [None for _ in self.entries]
-        return [max(times) for times in zip(*self.layers_s, strict=True)]
+        slowest = (max(times) for times in zip(*self.layers_s, strict=True))
+        pairs = zip(slowest, self.compute_s(), strict=True)
+        return [max(longest, worst) for longest, (worst, _) in pairs]
 
     def compute_s(self) -> list[tuple[float, float | None]]:
         """The worst and the mean time of each entry, as the profile gives them."""
@@ -115,7 +120,7 @@ class _Measured:
             typical = [1.0 for _ in self.entries]
         worst_s = max(self.jobs_s or self.uncounted_s or [self.recorded_s])
         worst = worst_s / sum(typical)
-        mean = fmean(self.jobs_s) / sum(typical) if self.jobs_s else None
+        mean = min(worst, fmean(self.jobs_s) / sum(typical)) if self.jobs_s else None
         return [(one * worst, None if mean is None else one * mean) for one in typical]
 
 
@@ -149,8 +154,9 @@ class _Release:
         self._ended_s = time.monotonic()
 
     def calls(self, arenas: int) -> list[int]:
-        """The most jobs of each arena in a release, and of what has none."""
-        return [*(max(1, self._most.get(n, 0)) for n in range(arenas)), self._most.get(-1, 0)]
+        """The most jobs of each arena in a release, and of what has none: at least one job."""
+        without = max(self._most.get(-1, 0), 0 if arenas else 1)
+        return [*(max(1, self._most.get(n, 0)) for n in range(arenas)), without]
 
 
 class Observer:
@@ -362,15 +368,9 @@ class Observer:
             return
         if outside:
             self._outside.append(_Measured(tuple(outside), 0.0))
-        if len(self._arenas) == MAX_ARENAS - 1:
-            self._process.say(
-                f"{site.name} is not profiled: a task has at most {MAX_ARENAS - 1} job roots; "
-                "put modules that run together into one `with tierline.job():` block"
-            )
-            return
-        if sum(len(one.entries) for one in self._arenas) + len(contents.entries) > MOST_ENTRIES:
-            many = f"{site.name}: more layers than a profile holds, with those of other models"
-            self._process.say(f"{many}: it stays resident")
+        if too_much := self._beyond_a_profile(contents.entries):
+            many, advice = f"{site.name}: {too_much[0]}", too_much[1]
+            self._process.say(f"{many}: it stays resident{advice}")
             stays = Entry(f"outside: {many}", contents.size_bytes, pinned=True)
             self._outside.append(_Measured((stays,), recorded_s))
             return
@@ -382,6 +382,15 @@ class Observer:
         measured = _Measured(contents.entries, recorded_s, roots=site.roots)
         self._of_site[id(site)] = measured, self.survey.stopwatch(contents)
         self._arenas.append(measured)
+
+    def _beyond_a_profile(self, entries: Sequence[Entry]) -> tuple[str, str] | None:
+        """What one more arena would be too much of, and advice; None if it is not."""
+        if len(self._arenas) == MAX_ARENAS - 1:
+            advice = "; put modules that run together into one `with tierline.job():` block"
+            return f"a task has at most {MAX_ARENAS - 1} job roots", advice
+        if sum(len(one.entries) for one in self._arenas) + len(entries) > MOST_ENTRIES:
+            return "more layers than a profile holds, with those of other models", ""
+        return None
 
     def ready(self) -> tuple[int, int]:
         """Releases may begin at once."""

@@ -22,7 +22,7 @@ from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.plan import MAX_EXTENTS, Home, Plan, Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import OverBudget, SwapPolicy, WorkspacePolicy
-from tierline_api.schema.quantities import format_quantity, size_for_people
+from tierline_api.schema.quantities import format_duration, format_quantity, size_for_people
 from tierline_operator.admission.demand import NS
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import TaskPlan
@@ -94,8 +94,8 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
     workspace_bytes = max(workspace_bytes, beyond)
     preserves = whole or spec.swap.workspace == WorkspacePolicy.PRESERVE
     scale = 1.0
-    if spec.realtime.execution_time_s is not None and profile.spec.compute_s > 0:
-        scale = spec.realtime.execution_time_s / profile.spec.compute_s
+    if spec.realtime.execution_time_s is not None:
+        scale = _stated_over_measured(task, profile, spec.realtime.execution_time_s)
     again = _passes_without_arena(profile, shapes)
     times = [layer.compute_time_s * scale * again.get(layer.arena, 1) for layer in layers]
     return TaskDemand(
@@ -154,6 +154,17 @@ def _wishes(
     return wishes
 
 
+def _stated_over_measured(task: MemTask, profile: MemProfile, stated_s: float) -> float:
+    """By how much longer layers are where the task states its time."""
+    if profile.spec.compute_s <= 0:
+        raise QuestionError(
+            f"MemTask/{task.name}: spec.realtime.executionTime {format_duration(stated_s)} is "
+            "shared among the layers by their computeTime, and all of MemProfile/"
+            f"{profile.name} have 0; measure it again"
+        )
+    return stated_s / profile.spec.compute_s
+
+
 def _passes_without_arena(profile: MemProfile, shapes: Sequence[LayerShape]) -> dict[int, int]:
     """How often a release runs what has no layer that could stream, so is part of another one."""
     streamed = {shape.arena for shape in shapes if not shape.pinned}
@@ -178,6 +189,22 @@ def measured_elsewhere(spec: MemTaskSpec, profile: MemProfile, device: Device) -
     return (
         f"MemProfile/{profile.name} was measured on {measured.product} and this device is "
         f"{device.product}; measure it there, or state realtime.executionTime"
+    )
+
+
+def stated_below_mean(spec: MemTaskSpec, profile: MemProfile, device: Device) -> str | None:
+    """What is wrong with a worst time that a task states, where its mean was measured; or None."""
+    if (profile.spec.device.kind, profile.spec.device.product) != (device.kind, device.product):
+        return None
+    stated_s = spec.realtime.execution_time_s
+    means = [layer.mean_compute_time_s for layer in profile.spec.layers]
+    mean_s = sum(mean or 0.0 for mean in means)
+    if stated_s is None or round(stated_s * NS) >= round(mean_s * NS):
+        return None
+    return (
+        f"spec.realtime.executionTime {format_duration(stated_s)} is to be the worst of a job, and "
+        f"its mean in MemProfile/{profile.name}, measured on this product, is "
+        f"{format_duration(mean_s)}; write at least that, or leave it out"
     )
 
 

@@ -42,7 +42,7 @@ as it is, too, and with it the way of scheduling as soon as one does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -259,6 +259,7 @@ class Prepared:
         self.overlay = overlay
         self.workspace_bytes = workspace_bytes([task.demand for task in tasks], overlay=overlay)
         self._asked: dict[int, dict[tuple[Scheduling, bool], _Planner]] = {}
+        self.bounds: dict[Hashable, Bound] = {}
         due = [task for task in tasks if task.guaranteed]
         self.test = DemandTest([task.period_ns for task in due], [task.deadline_ns for task in due])
 
@@ -407,6 +408,7 @@ class _Planner:
         self.workspace_bytes = prepared.workspace_bytes
         self.overlay = prepared.overlay
         self.effort = Effort(len(tasks))
+        self._bounds = prepared.bounds
         self.starts: tuple[Starts, ...] = ("first", "more") if self.effort.bounded else ("all",)
         self.most_rings = max(2, CURVES // len(tasks))
         self.room = (fast_bytes - self.workspace_bytes) // self.extent_bytes
@@ -464,13 +466,15 @@ class _Planner:
             cut_short=(self.effort.spent or more_rings) and not impossible,
         )
 
-    @cached_property
+    @property
     def _bound(self) -> Bound:
         """What no plan can do, whatever the rings."""
         yields = self.scheduling is not Scheduling.NON_PREEMPTIVE
-        choices = [task.least_ever(may_yield=yields) for task in self.tasks]
-        due = [index for index, task in enumerate(self.tasks) if task.guaranteed]
-        return Bound(self.test, choices, due)
+        if yields not in self._bounds:
+            choices = [task.least_ever(may_yield=yields) for task in self.tasks]
+            due = [index for index, task in enumerate(self.tasks) if task.guaranteed]
+            self._bounds[yields] = Bound(self.test, choices, due)
+        return self._bounds[yields]
 
     def _near(self) -> _Nearest | None:
         """A plan that fits, to show what is missing; None if none of some rings does."""
@@ -479,9 +483,7 @@ class _Planner:
             fewest = sum(task.fewest_resident(rings[task.demand.domain]) for task in self.tasks)
             if fewest > room:
                 continue
-            search = Search(
-                *(self.tasks, rings, self.test, self.scheduling, self.effort), coarse=True
-            )
+            search = self._search(rings, coarse=True)
             if search.least() <= room:
                 return _Nearest(search, rings, search.near(room))
         return None
@@ -549,8 +551,12 @@ class _Planner:
         # Nobody streams here, so the more yield the shorter the sections, at no cost but resuming.
         return search.judge(chosen, search.may_yield).ok
 
-    def _search(self, rings: dict[str, int]) -> Search:
-        return Search(self.tasks, rings, self.test, self.scheduling, self.effort)
+    def _search(self, rings: dict[str, int], *, coarse: bool = False) -> Search:
+        return Search(
+            *(self.tasks, rings, self.test, self.scheduling, self.effort),
+            coarse=coarse,
+            bounds=self._bounds,
+        )
 
     def _missing_bytes(self, rings_tried: Sequence[dict[str, int]]) -> int | None:
         """Memory that would be enough, beyond what there is: not the least, but proven."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from tests.unit.api.api_objects import CLUSTER, REMOVED, edited, profile, task
+from tests.unit.api.api_objects import CLUSTER, profile, task
 from tests.unit.api.api_objects import WRONG as WRONG_OBJECTS
+from tests.unit.api.editing import REMOVED, edited
 from tests.unit.pods.pod_cases import TASK, Manifest, container, inline, pod, preload, templated
 from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
 

@@ -25,7 +25,7 @@ import yaml
 from tests.integration.conftest import running
 from tests.integration.kubernetes.refusal_cases import CASES
 from tests.integration.policies import apply_policies
-from tests.unit.api.api_objects import REMOVED
+from tests.unit.api.editing import REMOVED
 
 from tierline_api.generated import PlainDumper
 from tierline_cluster.control_plane import ControlPlane

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 from tests.integration.conftest import condition, install_crds
-from tests.unit.api.api_objects import REMOVED, node, plan, profile, task
+from tests.unit.api.api_objects import node, plan, profile, task
+from tests.unit.api.editing import REMOVED
 
 from tierline_api.objects.kinds import KINDS
 from tierline_cluster.api import ApiError

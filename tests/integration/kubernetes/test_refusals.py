@@ -13,11 +13,13 @@ import yaml
 from tests.integration.kubernetes.refusal_cases import CASES, Case, workload
 from tests.integration.kubernetes.refusals import answers, prepare, recorded, same
 from tests.integration.policies import policies
-from tests.unit.api.api_objects import CLUSTER, node, plan, task
+from tests.unit.api.api_objects import CLUSTER, node, plan, profile, task
 from tests.unit.api.api_objects import WRONG as WRONG_OBJECTS
+from tests.unit.api.contradictions import Pair, pairs
 from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
 from tests.unit.pods.pod_cases import copied, pod
 
+from tierline_api.objects.memprofile import MAX_LAYERS
 from tierline_api.pods.inject import RefusedError, injected
 from tierline_cluster.api import ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
@@ -121,6 +123,34 @@ def test_every_rule_of_the_crds_says_its_sentence(opting_in: ControlPlane, anyth
     } == set()
 
 
+PAIRS = tuple(pairs({"MemTask": task(), "MemProfile": profile(), "MemNode": node()}))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.id)
+def test_a_server_takes_equal_numbers(opting_in: ControlPlane, anything: str, pair: Pair) -> None:
+    manifest = copied(pair.equal, anything)
+    reported = manifest.pop("status", None)
+    made = opting_in.api.create(manifest)
+    if reported is not None:
+        opting_in.api.apply(manifest | {"status": reported}, subresource="status")
+    opting_in.api.delete(made)
+
+
+def test_a_server_weighs_the_rules_of_the_largest_profile(
+    opting_in: ControlPlane, anything: str
+) -> None:
+    layer = {
+        "name": "n" * 60,
+        "bytes": 1 << 20,
+        "meanComputeTime": "1.123456789s",
+        "computeTime": "2.123456789s",
+        "longestComputeTime": "3.123456789s",
+        "arena": 15,
+    }
+    largest = profile(spec__layers=[layer] * MAX_LAYERS, spec__calls=[0] * 15 + [1])
+    opting_in.api.create(copied(largest, anything), dry_run=True)
+
+
 def test_every_sentence_of_the_policies_is_in_the_record() -> None:
     heard = "\n".join(text for said in recorded().values() for text in said.values())
     wanted = {
@@ -170,5 +200,5 @@ def test_of_a_single_wrong_object_kubectl_says_it_shorter(
 
     assert refused.value.stderr == (
         'The MemTask "camera" is invalid: spec.realtime.deadline: Invalid value:'
-        " deadline must not be longer than period\n"
+        " deadline must not be longer than period; write a deadline of at most the period\n"
     )

@@ -405,7 +405,7 @@ def test_inline_annotations_make_a_task_that_goes_with_the_pod(user: User) -> No
 
 
 def test_annotations_that_make_no_task_are_refused_with_the_pod(user: User) -> None:
-    with pytest.raises(ApiError, match=r"tierline.io/reserved .* must not exceed budget"):
+    with pytest.raises(ApiError, match=r"tierline.io/reserved .* must not be more than budget"):
         user.pod("one", "mine", **INLINE, reserved="2Gi")
 
 

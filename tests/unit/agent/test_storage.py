@@ -11,7 +11,7 @@ from tests.unit.agent.loops import in_loop
 
 from tierline_agent.config import TierSettings
 from tierline_agent.devices.cpu import CpuDevice
-from tierline_agent.links.meter import LinkMeter
+from tierline_agent.links.meter import LinkMeter, LinkRate
 from tierline_agent.storage import probe
 from tierline_agent.storage.node_tiers import Storage
 from tierline_agent.tiers.memory import scratch
@@ -94,3 +94,28 @@ async def test_a_link_is_measured_by_full_extents_alone(storage: Storage) -> Non
     meter = storage.tiers["dram"].reads[DEVICE].meter = Watched()
     await probe.measure(storage, storage._devices)
     assert set(meter.sampled) == {EXTENT_BYTES}
+
+
+@pytest.mark.parametrize(
+    ("median", "worst", "overhead_s", "taken"),
+    [
+        (2e9, 1e9, 1e-5, True),
+        (2e9, 2e9, 0.0, True),
+        (1e9, 2e9, 1e-5, False),
+        (1e9, 0.0, 1e-5, False),
+        (float("inf"), 1e9, 1e-5, False),
+        (float("nan"), 1e9, 1e-5, False),
+        (2e9, 1e9, -1e-5, False),
+        (2e9, 1e9, float("nan"), False),
+    ],
+)
+def test_rates_that_contradict_each_other_are_measured_again(
+    storage: Storage, tmp_path: Path, median: float, worst: float, overhead_s: float, taken: bool
+) -> None:
+    path = tmp_path / "rates"
+    for link in storage.links:
+        link.meter.planned = LinkRate(median, worst, overhead_s)
+    probe.save(storage, path)
+    for link in storage.links:
+        link.meter.planned = None
+    assert probe.restore(storage, path) is taken

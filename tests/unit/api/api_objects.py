@@ -4,10 +4,11 @@ A case says which field is edited, where the mistake is reported, what the sente
 else refuses it: the API server by the CRD (`CLUSTER`), or only the reader of manifests (`LOCAL`).
 """
 
-from copy import deepcopy
 from typing import Any, Final, NamedTuple
 
-REMOVED: Final = object()
+from tests.unit.api.contradictions import pairs
+from tests.unit.api.editing import REMOVED, edited
+
 CLUSTER, LOCAL = "cluster", "local"
 
 _TASK: Final[dict[str, Any]] = {
@@ -42,6 +43,7 @@ _PROFILE: Final[dict[str, Any]] = {
         "digest": "0123456789abcdef" * 4,
     },
 }
+_PINNED: Final = {"name": "head", "bytes": 4096, "computeTime": "2.5ms", "pinned": True, "arena": 1}
 _NODE: Final[dict[str, Any]] = {
     "apiVersion": "tierline.io/v1alpha1",
     "kind": "MemNode",
@@ -93,21 +95,6 @@ def plan(**edits: Any) -> dict[str, Any]:
     return edited(_PLAN, edits)
 
 
-def edited(good: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `good` with the value at each path (parts joined by ``__``) replaced."""
-    result = deepcopy(good)
-    for path, value in edits.items():
-        *parts, last = path.split("__")
-        into: Any = result
-        for part in parts:
-            into = into[int(part)] if part.isdigit() else into.setdefault(part, {})
-        if value is REMOVED:
-            del into[last]
-        else:
-            into[int(last) if last.isdigit() else last] = value
-    return result
-
-
 class Wrong(NamedTuple):
     """An object with one mistake."""
 
@@ -123,14 +110,14 @@ WRONG: Final = (
         "a deadline after the next release",
         task(spec__realtime__deadline="101ms"),
         "spec.realtime.deadline",
-        "the deadline 101ms is longer than the period 100ms; write a deadline of at most",
+        "deadline 101ms is longer than period 100ms; write a deadline of at most the period",
         CLUSTER,
     ),
     Wrong(
         "a deadline longer than the period in another unit",
         task(spec__realtime__deadline="0.2s"),
         "spec.realtime.deadline",
-        "longer than the period 100ms",
+        "longer than period 100ms",
         CLUSTER,
     ),
     Wrong(
@@ -186,7 +173,7 @@ WRONG: Final = (
         "more execution time than the deadline has",
         task(spec__realtime__executionTime="90ms"),
         "spec.realtime.executionTime",
-        "longer than the deadline 80ms",
+        "longer than deadline 80ms",
         CLUSTER,
     ),
     Wrong(
@@ -207,14 +194,14 @@ WRONG: Final = (
         "reserved above the budget",
         task(spec__memory__reserved="2Gi"),
         "spec.memory.reserved",
-        "the reserved 2Gi exceed the budget 1Gi",
+        "reserved 2Gi is more than budget 1Gi",
         CLUSTER,
     ),
     Wrong(
         "reserved above the budget in another unit",
         task(spec__memory__reserved="1100M"),
         "spec.memory.reserved",
-        "exceed the budget 1Gi",
+        "more than budget 1Gi",
         CLUSTER,
     ),
     Wrong(
@@ -657,6 +644,87 @@ WRONG: Final = (
         "spec.layers[0].arena",
         "less than or equal to 15",
         CLUSTER,
+    ),
+    Wrong(
+        "a workspace alone beyond the budget",
+        task(spec__memory__workspace="2Gi"),
+        "spec",
+        "write a budget of at least 2Gi",
+        CLUSTER,
+    ),
+    Wrong(
+        "jobs of an arena without layers",
+        profile(spec__calls=[1, 1, 3]),
+        "spec.calls",
+        "must not name jobs of an arena without layers; write one number for each arena",
+        CLUSTER,
+    ),
+    Wrong(
+        "no job of an arena with layers that stream",
+        profile(spec__calls=[1, 0]),
+        "spec.calls",
+        "must not be 0 of an arena with layers that are not pinned",
+        CLUSTER,
+    ),
+    Wrong(
+        "a release without jobs",
+        profile(spec__layers__1=_PINNED, spec__calls=[0, 0]),
+        "spec.calls",
+        "must not be 0 of all arenas; write how many jobs a release has",
+        CLUSTER,
+    ),
+    Wrong(
+        "time between the jobs of a release that has one",
+        profile(spec__layers__1__arena=0, spec__between="1ms"),
+        "spec.between",
+        "must be 0 where a release has one job; leave it out, or write calls",
+        CLUSTER,
+    ),
+    Wrong(
+        "a longer first job without its section",
+        profile(spec__firstExtra="1ms"),
+        "spec.firstExtra",
+        "counts with firstSection, which is missing; write it too",
+        CLUSTER,
+    ),
+    Wrong(
+        "a step that trains with layers",
+        profile(spec__state="1Mi"),
+        "spec.state",
+        "one layer of 0 bytes, a step; write that, or leave state out",
+        CLUSTER,
+    ),
+    Wrong(
+        "a context on a device of unknown memory",
+        node(status__devices__0__contextBytes=1),
+        "status.devices[0].contextBytes",
+        "which is absent; write it too",
+        CLUSTER,
+    ),
+    Wrong(
+        "a device twice",
+        node(status__devices=_NODE["status"]["devices"] * 2),
+        "status.devices",
+        "must not repeat a name; name each device once",
+        CLUSTER,
+    ),
+    Wrong(
+        "a tier twice on a node",
+        node(status__tiers=_NODE["status"]["tiers"] * 2),
+        "status.tiers",
+        "must not repeat a name; name each tier once",
+        CLUSTER,
+    ),
+    Wrong(
+        "a link twice",
+        node(status__links=_NODE["status"]["links"] * 2),
+        "status.links",
+        "must not repeat a path of a device; name each once",
+        CLUSTER,
+    ),
+    *(
+        Wrong(pair.id, pair.wrong, pair.field, pair.says, CLUSTER)
+        for pair in pairs({"MemTask": task(), "MemProfile": profile(), "MemNode": node()})
     ),
     Wrong(
         "an extent size that is no power of two",

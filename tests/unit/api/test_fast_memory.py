@@ -59,7 +59,7 @@ def test_a_device_says_whether_workspaces_overlay(
         name="x",
         kind=kind,
         product="x",
-        fast_bytes=1,
+        fast_bytes=65536,
         extent_bytes=65536,
         workspaces_overlay=said,
     )

@@ -21,7 +21,13 @@ _PROFILE = MemProfile.from_api(
         "spec": {
             "device": {"kind": "cpu", "product": "x"},
             "layers": [
-                {"name": str(n), "bytes": 64 << 20, "computeTime": "2ms", "meanComputeTime": "1ms"}
+                {
+                    "name": str(n),
+                    "bytes": 64 << 20,
+                    "computeTime": "2ms",
+                    "meanComputeTime": "1ms",
+                    "longestComputeTime": "2.1ms",
+                }
                 for n in range(16)
             ],
             "workspace": "16Mi",
@@ -83,6 +89,7 @@ def test_a_profile_with_the_worst_of_a_run_plans_no_less_than_that(fast_bytes: i
     assert worst_s < again.job_time_s
     assert longer.spec.layers[3].compute_time_s > _PROFILE.spec.layers[3].compute_time_s
     assert longer.spec.layers[3].mean_compute_time_s == 0.001
+    assert MemProfile.from_api(longer.to_api()).spec.layers[3].longest_compute_time_s is not None
     # What is in the profile now is not lengthened once more.
     assert remeasured(task, longer, where, plan, seen(worst_s)) is longer
 

@@ -207,9 +207,10 @@ def _with_objects(manifest: Path, *objects: dict[str, str]) -> Path:
     long = next(one for one in given if one["metadata"]["name"] == "long")
     long["spec"]["swap"] = {"tiers": ["dram", "nvme"], "objects": list(objects)}
     status = given[-1]["status"]
-    status["tiers"].append({"name": "nvme", "capacityBytes": 2**34})
-    link = {"name": "nvme-read", "device": "cpu", "bandwidth": 3 * 10**9, "overhead": "10us"}
-    status["links"].append(link)
+    if all(tier["name"] != "nvme" for tier in status["tiers"]):
+        status["tiers"].append({"name": "nvme", "capacityBytes": 2**34})
+        link = {"name": "nvme-read", "device": "cpu", "bandwidth": 3 * 10**9, "overhead": "10us"}
+        status["links"].append(link)
     manifest.write_text(yaml.safe_dump_all(given))
     return manifest
 

@@ -259,6 +259,9 @@ _SOFT = {
 }
 _NO_DEADLINE = {"MemTask.spec.realtime.criticality": "BestEffort"}
 _TRAINS = {**_NO_DEADLINE, "MemTask.spec.training": {}}
+_STEP = {
+    "MemProfile.spec.layers": [{"name": "a step", "bytes": 0, "computeTime": "4ms", "pinned": True}]
+}
 _STARTS = {"MemProfile.spec.firstSection": "1ms"}
 _YIELDS = {"MemNode.status.devices.0.preemption": ["RingKeeping"]}
 _SMALL_TIER = {"MemNode.status.tiers.0.capacityBytes": 160 * MIB}
@@ -328,7 +331,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
             (None, "6ms"),
             _YIELDS,
         ),
-        ("MemProfile.spec.state", admitted, ("1Mi", "2Mi"), _TRAINS),
+        ("MemProfile.spec.state", admitted, ("1Mi", "2Mi"), {**_TRAINS, **_STEP}),
         ("MemProfile.spec.digest", with_a_twin, (None, "0" * 64), _SMALL_TIER),
         ("MemProfile.spec.layers.0.pinned", admitted, (False, True), {}),
         ("MemProfile.spec.layers.3.arena", admitted, (0, 1), {}),
@@ -345,7 +348,12 @@ def _lines() -> Iterator[tuple[str, Line]]:
         (f"{_DEVICE}.fastBytes", admitted, (64 * MIB, 32 * MIB), {}),
         (f"{_DEVICE}.usedBytes", admitted, (0, 32 * MIB), {}),
         (f"{_DEVICE}.extentBytes", admitted, (4 * MIB, 8 * MIB), {}),
-        (f"{_DEVICE}.memoryBytes", admitted, (None, 64 * MIB), {f"{_DEVICE}.contextBytes": MIB}),
+        (
+            f"{_DEVICE}.memoryBytes",
+            admitted,
+            (64 * MIB, 65 * MIB),
+            {f"{_DEVICE}.contextBytes": MIB},
+        ),
         (f"{_DEVICE}.contextBytes", admitted, (None, MIB), {f"{_DEVICE}.memoryBytes": 64 * MIB}),
         (f"{_DEVICE}.workspacesOverlay", admitted, (True, False), {}),
         (f"{_DEVICE}.preemption", beside_a_long_job, (None, ["LayerPreemptive"]), {}),

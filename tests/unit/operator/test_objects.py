@@ -321,9 +321,9 @@ def test_an_inline_annotation_means_a_task_that_trains() -> None:
         ({"tierline.io/period": "50"}, "tierline.io/period: '50' has no unit; write 50ms"),
         ({"tierline.io/tiers": "dram,tape"}, "tierline.io/tiers: 'tape' is not valid"),
         ({"tierline.io/device": "tpu"}, "tierline.io/device: 'tpu' is not valid"),
-        ({"tierline.io/deadline": "60ms"}, "tierline.io/deadline: the deadline 60ms is longer"),
+        ({"tierline.io/deadline": "60ms"}, "tierline.io/deadline: deadline 60ms is longer"),
         ({"tierline.io/policy": "Lazy"}, "tierline.io/policy: 'Lazy' is not valid"),
-        ({"tierline.io/reserved": "2Gi"}, "tierline.io/reserved: the reserved 2Gi exceed"),
+        ({"tierline.io/reserved": "2Gi"}, "tierline.io/reserved: reserved 2Gi is more than"),
     ],
 )
 def test_a_wrong_annotation_is_named(annotations: dict[str, str | None], said: str) -> None:

@@ -204,6 +204,21 @@ def test_a_profile_of_another_product_serves_only_with_a_stated_time() -> None:
     assert "was measured on Other and this device is Trial CPU" in message
 
 
+def test_a_stated_worst_below_the_measured_mean_is_an_invalid_spec() -> None:
+    model, asked = profile("m", compute_ms=8, layers=8), task("m")
+    layers = tuple(
+        one.model_copy(update={"mean_compute_time_s": 0.001}) for one in model.spec.layers
+    )
+    model = model.model_copy(update={"spec": model.spec.model_copy(update={"layers": layers})})
+    realtime = asked.spec.realtime.model_copy(update={"execution_time_s": 0.0079})
+    spec = asked.spec.model_copy(update={"realtime": realtime})
+    seen = fleet(node("a"), model, asked.model_copy(update={"spec": spec}))
+
+    _, reason, message = said(seen, "m")
+    assert reason == "InvalidSpec"
+    assert "executionTime 7.9ms is to be the worst of a job, and its mean" in message
+
+
 def test_an_allocated_claim_is_the_truth() -> None:
     seen = fleet(node("a"), node("b"), profile("m"), task("m"), claim("c", "m", place=B0))
 

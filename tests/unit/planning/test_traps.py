@@ -229,7 +229,7 @@ def test_t8_plans_are_made_with_the_worst_bandwidth_and_hold_within_the_margin()
                         "name": "cpu",
                         "kind": "cpu",
                         "product": "x",
-                        "fastBytes": 1,
+                        "fastBytes": 65536,
                         "extentBytes": 65536,
                     }
                 ],

@@ -222,7 +222,7 @@ WRONG: Final = {
         "execution-time must not be longer than period", execution_time="51ms"
     ),
     "more reserved than the budget": _described(
-        "reserved is not valid; reserved must not exceed budget", reserved="1Ti"
+        "reserved is not valid; reserved must not be more than budget", reserved="1Ti"
     ),
     "a criticality in small letters": _described("write Hard, Soft or", criticality="hard"),
     "a negative execution time": _described("execution-time is not valid", execution_time="-1ms"),

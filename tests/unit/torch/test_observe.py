@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import tierline
+from tierline_api.devices.device import DeviceKind
+from tierline_api.objects.memprofile import Layer, MemProfile, MemProfileSpec, ProfiledDevice
+from tierline_api.objects.observed import ObservedProfile
+from tierline_api.schema.metadata import ObjectMeta
 from tierline_torch import calls, dispatch, process
 from tierline_torch.arenas import gates
 from tierline_torch.arenas.contents import Entry
@@ -38,6 +44,14 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     (profile,) = [line["profile"] for line in lines if "profile" in line]
     return profile, [line["output"] for line in lines if "output" in line]
+
+
+def taken(path: Path) -> MemProfileSpec:
+    """The profile as the API takes it."""
+    seen = ObservedProfile.written(path.read_text())
+    assert seen is not None
+    device = ProfiledDevice(kind=DeviceKind.CPU, product="x")
+    return MemProfile.from_api(seen.memprofile(ObjectMeta(name="a"), device).to_api()).spec
 
 
 def test_a_loop_is_profiled(records: Path) -> None:
@@ -133,6 +147,8 @@ def test_a_model_of_which_nothing_can_be_moved_is_profiled(records: Path) -> Non
     (layer,) = profile["layers"]
     assert (layer["bytes"], layer["pinned"]) == (0, True)
     assert layer["compute_s"] == pytest.approx(max(profile["compute_s"]))
+    assert profile["calls"] == [1]
+    assert taken(records).release_jobs == 1
 
 
 @pytest.mark.parametrize(("counts", "streamed"), [((10,), 0), ((5, 5), 5), ((4, 4), 8)])
@@ -155,6 +171,64 @@ def test_models_of_more_layers_than_a_profile_holds_stay_resident(
     told = [one["name"] for one in layers if one["pinned"]]
     assert all("more layers than a profile holds" in one for one in told)
     assert len(told) == (streamed < sum(counts))
+
+
+def test_more_models_than_a_profile_tells_apart_stay_resident_and_count(
+    records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(observed, "MAX_ARENAS", 3)
+    models = [nn.Linear(4, 4).eval() for _ in range(4)]
+    with torch.inference_mode():
+        for _ in tierline.periodic():
+            for model in models:
+                model(torch.ones(2, 4))
+    spec = taken(records)
+    assert [(one.arena, one.pinned) for one in spec.layers] == [
+        *((0, False), (1, False)),
+        *((2, True), (2, True)),
+    ]
+    assert (spec.calls, spec.weight_bytes) == ((1, 1, 2), 4 * 128)
+    assert "a task has at most 2 job roots: it stays resident; put modules that" in (
+        capsys.readouterr().err
+    )
+
+
+_TIME_S = st.floats(0, 1e3)
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda count: st.tuples(
+            st.lists(
+                st.tuples(st.integers(0, 1 << 40), st.booleans()), min_size=count, max_size=count
+            ),
+            st.lists(st.tuples(*[_TIME_S] * count), max_size=4),
+        )
+    ),
+    st.lists(_TIME_S, max_size=5),
+    st.lists(_TIME_S, max_size=3),
+    _TIME_S,
+)
+def test_whatever_was_measured_is_a_profile(
+    layers: tuple[list[tuple[int, bool]], list[tuple[float, ...]]],
+    jobs_s: list[float],
+    uncounted_s: list[float],
+    recorded_s: float,
+) -> None:
+    sizes, timed = layers
+    entries = tuple(Entry("a", size, pinned=pinned) for size, pinned in sizes)
+    measured = _Measured(entries, recorded_s, jobs_s, uncounted_s, timed)
+    for (worst_s, mean_s), longest_s in zip(
+        measured.compute_s(), measured.longest_s(), strict=True
+    ):
+        made = Layer(
+            name="a",
+            bytes=0,
+            compute_time_s=worst_s,
+            mean_compute_time_s=mean_s,
+            longest_compute_time_s=longest_s,
+        )
+        assert Layer.from_api(made.to_api()).to_api() == made.to_api()
 
 
 def test_a_profile_is_written_as_soon_as_enough_jobs_counted(records: Path) -> None:
@@ -332,6 +406,8 @@ def test_a_layer_that_was_slow_in_a_short_job_is_told() -> None:
     entries = (Entry("a", 1, pinned=False), Entry("b", 1, pinned=False))
     measured = _Measured(entries, 8.0, jobs_s=[3.0, 6.0], layers_s=[(1.0, 2.0), (5.0, 1.0)])
     assert measured.longest_s() == [5.0, 2.0]
+    slower = _Measured(entries, 8.0, jobs_s=[12.0], layers_s=[(1.0, 2.0), (5.0, 1.0)])
+    assert slower.longest_s() == [8.0, 4.0]  # in a worst job, of which no layer was timed
     assert _Measured(entries, 8.0).longest_s() == [None, None]
 
 

@@ -16,7 +16,12 @@ from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.realtime import Criticality
 from tierline_operator.placement.needs.remeasuring import stretched
-from tierline_operator.planning.from_api import QuestionError, demand_of, measured_elsewhere
+from tierline_operator.planning.from_api import (
+    QuestionError,
+    demand_of,
+    measured_elsewhere,
+    stated_below_mean,
+)
 from tierline_operator.planning.request import TaskDemand
 
 
@@ -72,6 +77,9 @@ class Demands:
         elsewhere = measured_elsewhere(spec, profile, device)
         if elsewhere is not None:
             return Unasked(Reason.PROFILE_MISSING, elsewhere)
+        too_short = stated_below_mean(spec, profile, device)
+        if too_short is not None:
+            return Unasked(Reason.INVALID_SPEC, too_short)
         basis = (id(spec), id(profile))
         if basis != self._basis:
             # The objects are held so that their identities stay theirs.

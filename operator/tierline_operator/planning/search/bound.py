@@ -77,6 +77,7 @@ class Bound:
         self._choices = self._bearable([choices[index] for index in due], test, windows)
         self._hopeless = not all(self._choices)
         self._segments = _Segments.of([_hull(c, 1.0, 0.0) for c in self._choices if c])
+        self._said: dict[int, bool] = {}
 
     def _bearable(
         self, choices: Sequence[Sequence[Choice]], test: DemandTest, windows: npt.NDArray[np.int64]
@@ -100,6 +101,11 @@ class Bound:
 
     def refuses(self, limit: int) -> bool:
         """Whether no choice that takes up to `limit` extents can be accepted."""
+        if limit not in self._said:
+            self._said[limit] = self._refuses(limit)
+        return self._said[limit]
+
+    def _refuses(self, limit: int) -> bool:
         if self._hopeless or not self._choices:
             return self._hopeless
         room = limit - self._taken_by_others - self._segments.least

@@ -136,6 +136,11 @@ class Task:
         self._yields: dict[tuple[frozenset[int], int], int] = {}
         self._penalties: dict[tuple[frozenset[int], int], int] = {}
 
+    @cached_property
+    def _means_s(self) -> dict[tuple[frozenset[int], int], float]:
+        """What jobs take by their mean, by resident set and ring."""
+        return {}
+
     @property
     def takes_spare(self) -> bool:
         """Whether memory that no deadline needs goes to it."""
@@ -345,8 +350,10 @@ class Task:
         if self.mean is None or self.calls > 1:
             return None
         later_ns = self.later_ns(option)
-        mean_s = self.mean.total_s(option.point.resident, option.ring_extents) + self.dispatch_s
-        budget_ns = cost_ns(mean_s) + later_ns
+        key = (option.point.resident, option.ring_extents)
+        if key not in self._means_s:
+            self._means_s[key] = self.mean.total_s(*key)
+        budget_ns = cost_ns(self._means_s[key] + self.dispatch_s) + later_ns
         if self.held is not None and self.held.yielding is not None:
             budget_ns = cost_ns(self.held.job_time_s)
         yields_ns = self.yields_within_ns(option)

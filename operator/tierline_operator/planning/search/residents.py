@@ -18,8 +18,9 @@ Invariant: `used` never exceeds `limit`, in extents, activations of preemptible 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -41,6 +42,7 @@ from tierline_operator.admission.preemption import (
     going_on_ns,
 )
 from tierline_operator.planning.search.bound import Bound
+from tierline_operator.planning.search.columns import Columns
 from tierline_operator.planning.search.options import Option, Task
 
 LOOK_AHEAD = 6
@@ -128,18 +130,23 @@ class Search:
         effort: Effort | None = None,
         *,
         coarse: bool = False,
+        bounds: dict[Hashable, Bound] | None = None,
     ) -> None:
         """`test` has one entry per guaranteed task, in order; `effort` bounds all searches.
 
-        `coarse`: with fewer choices, which take less time to make.
+        `coarse`: with fewer choices, which take less time to make. `bounds`: of searches of the
+        same tasks and test; those whose choices are the same share theirs.
         """
+        some_yield = scheduling is not Scheduling.NON_PREEMPTIVE
+        self._bounds: dict[Hashable, Bound] = {} if bounds is None else bounds
+        self._choices = frozenset(rings.items()), some_yield, coarse
         self.tasks = tasks
         self.test = test
         self.scheduling = scheduling
         self.options: list[list[Option]] = [
             task.options(
                 rings.get(task.demand.domain, 0),
-                to_yield=scheduling is not Scheduling.NON_PREEMPTIVE,
+                to_yield=some_yield,
                 coarse=coarse,
             )
             for task in tasks
@@ -158,7 +165,6 @@ class Search:
         self.idle = [index for index, task in enumerate(tasks) if not task.guaranteed]
         self._hard = any(task.demand.criticality is Criticality.HARD for task in tasks)
         self._jobs: dict[tuple[int, int, bool], PlannedJob] = {}
-        self._known_rows: dict[tuple[int, int, bool], tuple[int, ...]] = {}
         self._deadlines = np.array(
             [task.deadline_ns if task.guaranteed else np.inf for task in tasks], np.float64
         )
@@ -166,7 +172,9 @@ class Search:
         self._parked_each = np.array([task.parked_extents for task in tasks], np.int64)
         self._may_start = any(task.demand.first_section_s is not None for task in tasks)
         self.effort = effort or Effort(len(tasks))
-        self._means = [index for index, task in enumerate(tasks) if task.mean is not None]
+        self._means = np.array(
+            [index for index, task in enumerate(tasks) if task.mean is not None], np.int64
+        )
         longest = max(map(len, self.options))
         padded = [[*options, *[options[-1]] * (longest - len(options))] for options in self.options]
         self._extents = np.array([[o.extents for o in row] for row in padded], dtype=np.int64)
@@ -176,7 +184,7 @@ class Search:
         self._resume_ns = max((task.resume_ns for task in tasks), default=0)
         self._due = np.array(self.due, np.int64)
         # What was asked last stays in columns: from one question to the next little changes.
-        self._now = _Columns(self._row, FIGURES + 1, len(tasks))
+        self._now = Columns(self._row, FIGURES + 1, self._last + 1)
         self._moves_at = np.full(len(tasks), -1)
         self._targets, self._taken, self._saved = np.zeros(
             (3, len(tasks), len(_FURTHER)), dtype=np.int64
@@ -216,9 +224,14 @@ class Search:
         """The tasks whose jobs could give the device away."""
         return frozenset(range(len(self.tasks))) - self._never_yield
 
-    @cached_property
+    @property
     def bound(self) -> Bound:
         """What no choice of these options can do, whichever tasks yield."""
+        if self._choices not in self._bounds:
+            self._bounds[self._choices] = self._bound()
+        return self._bounds[self._choices]
+
+    def _bound(self) -> Bound:
         some_yield = self.scheduling is not Scheduling.NON_PREEMPTIVE
         choices = []
         for index, (task, options) in enumerate(zip(self.tasks, self.options, strict=True)):
@@ -240,7 +253,7 @@ class Search:
             preemptible = self.yield_already
         costs, sections = self._charged(chosen, preemptible)
         without_rank = [*self.idle, *self.contained(chosen, preemptible)]
-        lower = max(without_rank, key=lambda index: int(sections[index]), default=None)
+        lower = without_rank[int(sections[without_rank].argmax())] if without_rank else None
         background = 0 if lower is None else int(sections[lower])
         first_ns, starting = self.first(chosen, preemptible)
         if first_ns > background:
@@ -274,7 +287,13 @@ class Search:
 
     def by_mean(self, chosen: Sequence[int], preemptible: Collection[int]) -> list[int]:
         """Soft tasks that these costs count by their mean."""
-        return [i for i in self._means if self._job(i, chosen[i], i in preemptible).by_mean]
+        if not len(self._means):
+            return []
+        at, mask = np.array(chosen), self._mask(preemptible)
+        # Asked for other choices than those at hand, which stay: a search goes back to them.
+        figures = self._now.looked_up(self._means, at[self._means], mask[self._means])
+        by_mean: list[int] = self._means[Jobs(figures.T[:FIGURES]).by_mean > 0].tolist()
+        return by_mean
 
     def contained(self, chosen: Sequence[int], preemptible: Collection[int]) -> list[int]:
         """Those of them whose jobs lose their rank when they take longer."""
@@ -317,17 +336,12 @@ class Search:
         return mask
 
     def _row(self, index: int, at: int, preemptible: bool) -> tuple[int, ...]:
-        """A column of `_now`; searches come back to the same choices, so each is made once."""
-        key = (index, at, preemptible)
-        row = self._known_rows.get(key)
-        if row is None:
-            first_ns = 0
-            if self._may_start:
-                option = self.options[index][at]
-                first_ns = self.tasks[index].first_ns(option, preemptible=preemptible)
-            row = (*Jobs.row_of(self._job(index, at, preemptible)), first_ns)
-            self._known_rows[key] = row
-        return row
+        """A column of `_now`."""
+        first_ns = 0
+        if self._may_start:
+            option = self.options[index][at]
+            first_ns = self.tasks[index].first_ns(option, preemptible=preemptible)
+        return (*Jobs.row_of(self._job(index, at, preemptible)), first_ns)
 
     def _job(self, index: int, at: int, preemptible: bool) -> PlannedJob:
         key = (index, at, preemptible)
@@ -403,7 +417,7 @@ class Search:
     def _improve(self, chosen: list[int], limit: int) -> Outcome:
         outcome = self.judge(list(chosen))
         left = MAX_MOVES
-        if outcome.kind == "overload" and not outcome.preemptible and not self._means:
+        if outcome.kind == "overload" and not outcome.preemptible:
             outcome, left = self._out_of_overload(outcome, limit)
         for _ in range(left):
             # What preemptible jobs cost others takes longest to weigh.
@@ -434,19 +448,26 @@ class Search:
     def _out_of_overload(self, outcome: Outcome, limit: int) -> tuple[Outcome, int]:
         """Where the moves of an overload lead, and how many are left.
 
-        As long as the tasks need too much of the device, no job that yields would help, and what a
-        move is worth does not depend on those before it. So nothing is asked of the test meanwhile.
+        As long as the tasks need too much of the device, no job that yields would help, but that of
+        a Soft task that then counts by its mean; and what a move is worth does not depend on those
+        before it. So nothing is asked of the test while it is sure to answer that, with those Soft
+        tasks yielding or not: charges of preemptions only come to their load.
         """
         chosen, left = list(outcome.chosen), MAX_MOVES
-        costs, _ = self._charged(chosen)
-        load = float(costs @ self._rates)
+        load = _Load(self, chosen)
         unasked = False
         for index, target in self._moves(chosen, limit - outcome.used, self._rates):
-            saved = self._job(index, chosen[index], False).cost_ns
-            saved -= self._job(index, target, False).cost_ns
-            load -= saved * float(self._rates[index])
+            if len(self._means) and self.effort.overdrawn:
+                break
+            if load.contained and load.yielding > _SURELY_TOO_MUCH:
+                self.effort.judged()
+            elif load.contained:
+                yielding = self._let_yield(replace(outcome, chosen=list(chosen)), limit)
+                if yielding is not None:
+                    return yielding, left - 1
+            load.move(index, chosen[index], target)
             chosen[index], left = target, left - 1
-            unasked = load > _SURELY_TOO_MUCH and left > 0
+            unasked = load.staying > _SURELY_TOO_MUCH and left > 0
             if unasked:
                 self.effort.judged()
                 continue
@@ -625,26 +646,38 @@ class Search:
         return int(self._parked_each[list(preemptible)].sum()) if preemptible else 0
 
 
-class _Columns:
-    """Figures of the choices at hand, a column for each task."""
+class _Load:
+    """Of the device's time what all tasks need where nobody yields, as moves are made."""
 
-    def __init__(
-        self, row: Callable[[int, int, bool], tuple[int, ...]], figures: int, count: int
-    ) -> None:
-        """`row`: the figures of a task's choice, preemptible or not."""
-        self._row = row
-        self._at = np.full(count, -1)
-        self._mask = np.zeros(count, dtype=bool)
-        self._rows = np.zeros((figures, count), dtype=np.int64)
+    def __init__(self, search: Search, chosen: Sequence[int]) -> None:
+        self._job, self._rates = search._job, search._rates.tolist()
+        costs, _ = search.charged(chosen)
+        self.staying = sum(map(operator.mul, costs, self._rates))
+        yields = search.scheduling is not Scheduling.NON_PREEMPTIVE
+        self._may = frozenset(search._means.tolist()) & search.may_yield if yields else NOBODY
+        self.contained: set[int] = set()
+        """Soft tasks that would count by their mean if they yielded."""
+        self.yielding = self.staying
+        """The load if these did; charges of preemptions left out."""
+        for index in self._may:
+            self._count(index, chosen[index], 1)
 
-    def of(self, chosen: Sequence[int], mask: Flags) -> Ints:
-        """Those of these choices; they change when others are asked for."""
-        at = np.array(chosen)
-        changed = np.flatnonzero((at != self._at) | (mask != self._mask))
-        if len(changed):
-            asked = zip(
-                *(changed.tolist(), at[changed].tolist(), mask[changed].tolist()), strict=True
-            )
-            self._rows[:, changed] = np.array([self._row(*one) for one in asked], np.int64).T
-        self._at, self._mask = at, mask
-        return self._rows
+    def move(self, index: int, at: int, target: int) -> None:
+        """A task gets another choice."""
+        saved = self._cost_ns(index, at) - self._cost_ns(index, target)
+        self.staying -= saved * self._rates[index]
+        self.yielding -= saved * self._rates[index]
+        if index in self._may:
+            self._count(index, at, -1)
+            self._count(index, target, 1)
+
+    def _cost_ns(self, index: int, at: int) -> int:
+        return self._job(index, at, False).cost_ns
+
+    def _count(self, index: int, at: int, sign: int) -> None:
+        """Take a Soft task that counts by its mean in, or out again."""
+        job = self._job(index, at, True)
+        if not job.by_mean:
+            return
+        (self.contained.add if sign > 0 else self.contained.discard)(index)
+        self.yielding += sign * (job.cost_ns - self._cost_ns(index, at)) * self._rates[index]

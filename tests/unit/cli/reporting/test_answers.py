@@ -120,6 +120,37 @@ def test_a_profile_of_another_device_is_refused(
     assert said(tmp_path, capsys, stated, other, NODE)[0] == 0
 
 
+def test_a_stated_worst_below_the_measured_mean_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = changed(TASK, "spec.realtime.executionTime", "1ms")
+    mean = changed(PROFILE, "spec.layers.0.meanComputeTime", "1001us")
+    code, words = said(tmp_path, capsys, states, mean, NODE)
+    assert code == 2
+    assert (
+        "MemTask/a: spec.realtime.executionTime 1ms is to be the worst of a job, and its mean in "
+        "MemProfile/a, measured on this product, is 1.001ms; write at least that" in words
+    )
+    for command in PLANNING:
+        assert asked(tmp_path, states, mean, NODE, command=command) == 2
+    equal = changed(PROFILE, "spec.layers.0.meanComputeTime", "1ms")
+    elsewhere = changed(mean, "spec.device.product", "y")  # a time of its own is for that
+    for good in (equal, elsewhere):
+        assert asked(tmp_path, states, good, NODE) == 0
+
+
+def test_a_stated_time_of_layers_that_take_none_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = changed(TASK, "spec.realtime.executionTime", "1ms")
+    none = PROFILE
+    for layer in range(4):
+        none = changed(none, f"spec.layers.{layer}.computeTime", "0s")
+    code, words = said(tmp_path, capsys, states, none, NODE)
+    assert code == 2
+    assert "executionTime 1ms is shared among the layers by their computeTime, and all of" in words
+
+
 def test_memory_that_others_have_more_than_all_of_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,7 +59,7 @@ def test_a_streamed_job_stands_later_where_its_stream_waits_for_data_first() -> 
 
 @pytest.mark.parametrize(("kind", "yields"), [("cpu", True), ("cuda", False)])
 def test_a_gpu_is_planned_and_played_as_one(kind: str, yields: bool) -> None:
-    known = {"name": "d0", "kind": kind, "product": "x", "fastBytes": 1, "extentBytes": 65536}
+    known = {"name": "d0", "kind": kind, "product": "x", "fastBytes": 65536, "extentBytes": 65536}
     node = MemNode.from_api(api_objects.node(status={"devices": [known]}))
     offered = capacity_of(node, node.status.devices[0], Margins(), dispatch_s=0, gate_s=0)
     assert offered.yields_while_waiting is yields
