@@ -88,12 +88,15 @@ class Two:
     def agent(self, node: str) -> int:
         """The process of a node's agent."""
         group = self.cluster.group
-        until("the agent runs", lambda: len(agents_on(node, group)) == 1, PATIENCE_S)
-        (found,) = agents_on(node, group)
-        return found
+        return until("the agent runs", lambda: the_one(agents_on(node, group)), PATIENCE_S)
 
     def seen(self, node: str) -> str:
         return str(self.memnode(node)["status"]["lastSeen"])
+
+
+def the_one(found: list[int]) -> int | None:
+    """What is alone in a list."""
+    return found[0] if len(found) == 1 else None
 
 
 def agents_on(node: str, group: str) -> list[int]:
@@ -227,8 +230,7 @@ def misconfigured(two: Two) -> None:
     def unregistered() -> list[str]:
         return [n for n in ("first", "second") if two.ready(n) == "KubeletNotRegistered"]
 
-    until("an agent waits for its kubelet", unregistered, PATIENCE_S)
-    (node,) = unregistered()
+    (node,) = until("an agent waits for its kubelet", unregistered, PATIENCE_S)
     done = two.shell("helm test tierline --namespace tierline-system --logs")
     said = (
         f"node {node}: the kubelet does not look for plugins in {WRONG}/plugins_registry; set the "

@@ -43,7 +43,7 @@ class Observation(ObservedProfile):
     def plain_run(self) -> PlainRun:
         """What it gave without Tierline."""
         answers = {given: frozenset(outputs) for given, outputs in self.outputs.items()}
-        return PlainRun(answers, self.weights_digest)
+        return PlainRun(answers, frozenset(self.weights_digests))
 
 
 class UnobservedError(CommandError):

@@ -2,10 +2,13 @@
 
 An output is *comparable* if the program itself, without Tierline, gives one and the same output for
 its input: in every job of every process that ran it, and in two processes at least before anything
-is called different. A program with a state, with random numbers, with weights that are not seeded,
-or with two models that see one input is right under Tierline as well, and nothing here can show it.
+is called different. A program with a state, or with two models that see one input, gives several:
+of it an output is right if two processes gave it for that input, and nothing shows that one is
+wrong. One with random numbers, or with weights that are not seeded, is right under Tierline as
+well, and nothing here can show it.
 
-Invariant: DIFFERENT is said only of an output that two processes without Tierline agreed on.
+Invariant: DIFFERENT is said only of an output that two processes without Tierline agreed on, and
+of no other output for its input.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from itertools import combinations
 from typing import Any
 
 from tierline_cli.reporting.results import JobRecord
@@ -51,8 +55,8 @@ class PlainRun:
 
     outputs: dict[str, frozenset[str]]
     """By input: its outputs."""
-    weights_digest: str = ""
-    """Of the weights that the program began with; empty if unknown."""
+    weights: frozenset[str] = frozenset()
+    """Digests of the weights that its models began with; empty if unknown."""
 
 
 @dataclass
@@ -67,6 +71,20 @@ class Reference:
         """Every output of an input."""
         return frozenset().union(*(run.outputs.get(given, frozenset()) for run in self.runs))
 
+    def gave(self, given: str, output: str) -> int:
+        """How many of the processes gave that output for an input."""
+        return sum(output in run.outputs.get(given, ()) for run in self.runs)
+
+    def is_right(self, given: str, output: str) -> bool:
+        """Whether the program gives that output for an input without Tierline."""
+        return self.answers(given) == {output} or self.gave(given, output) >= ENOUGH_RUNS
+
+    @property
+    def weights_differ(self) -> bool:
+        """Whether two processes began with other weights; one may have shown more models."""
+        known = [run.weights for run in self.runs if run.weights]
+        return any(not (one <= other or other <= one) for one, other in combinations(known, 2))
+
     def seen_in(self, given: str) -> int:
         """How many of the processes had that input."""
         return sum(given in run.outputs for run in self.runs)
@@ -74,10 +92,16 @@ class Reference:
     def undecided(self, jobs: Sequence[JobRecord]) -> bool:
         """Whether one more process could decide about some output."""
         return any(
-            job.output_digest not in self.answers(given) and self.seen_in(given) < ENOUGH_RUNS
+            self._undecided(given, output)
             for job in jobs
-            if (given := job.input_digest) and job.output_digest and len(self.answers(given)) < 2
+            if (given := job.input_digest) and (output := job.output_digest)
         )
+
+    def _undecided(self, given: str, output: str) -> bool:
+        answers = self.answers(given)
+        if len(answers) < 2:
+            return output not in answers and self.seen_in(given) < ENOUGH_RUNS
+        return not self.weights_differ and self.gave(given, output) == 1
 
 
 def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = False) -> Outputs:
@@ -90,7 +114,7 @@ def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = 
     unsaid: dict[str, int] = {}
     for job in jobs:
         answers = reference.answers(job.input_digest or "")
-        if job.output_digest and answers == {job.output_digest}:
+        if job.output_digest and reference.is_right(job.input_digest or "", job.output_digest):
             same += 1
         elif why := _not_comparable(job, answers, reference):
             unsaid[why] = unsaid.get(why, 0) + 1
@@ -111,13 +135,13 @@ def _not_comparable(job: JobRecord, answers: frozenset[str], reference: Referenc
     if not job.output_digest:
         return "their models raised an exception, were interrupted, or returned no tensor"
     if len(answers) > 1:
-        digests = {run.weights_digest for run in reference.runs if run.weights_digest}
-        if len(digests) > 1:
+        if reference.weights_differ:
             return (
                 "without Tierline its weights differ from one start to the next; seed them, or "
                 "load them from a file"
             )
-        unseeded = "" if digests else "weights that are not seeded, "
+        known = any(run.weights for run in reference.runs)
+        unseeded = "" if known else "weights that are not seeded, "
         return (
             "without Tierline, too, it gave different outputs for one input: it has a state, "
             f"random numbers, {unseeded}or several models"

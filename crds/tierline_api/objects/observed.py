@@ -45,6 +45,8 @@ class ObservedProfile:
     workspace_bytes: int
     weights_digest: str
     """Empty if it is not known."""
+    weights_digests: Sequence[str] = ()
+    """Those of the arenas, if they are known."""
     calls: Sequence[int] = ()
     """By arena, the most jobs in one release."""
     between_s: float = 0.0
@@ -85,6 +87,7 @@ class ObservedProfile:
                 workspace_bytes=seen["workspace_bytes"],
                 workspace_known=seen.get("workspace_known", True),
                 weights_digest=seen["weights_digest"],
+                weights_digests=tuple(seen.get("weights_digests", ())),
                 calls=tuple(seen.get("calls", ())),
                 between_s=seen.get("between_s", 0.0),
                 jitter_s=seen.get("jitter_s", 0.0),

@@ -182,6 +182,11 @@ class Loading:
             raise ConnectionViolation("more bytes are pinned than there are")
         count = extents_for(message.weight_bytes, extent_bytes)
         first = self._first_extent(message.arena)
+        if message.arena and first >= plan.extent_count:
+            raise QuotaExceeded(
+                f"the plan of {client.task.name} has no arena {message.arena}: no job of its "
+                "profile called this model; profile it with more jobs"
+            )
         if count > _MAX_ARENA_EXTENTS or first + count > plan.extent_count:
             raise QuotaExceeded(
                 f"arena {message.arena} of {client.task.name} needs extents {first} to "

@@ -172,7 +172,8 @@ class Observer:
         """What stays outside of arenas, of each site that has such."""
         self._of_site: dict[int, tuple[_Measured, Stopwatch]] = {}
         """By the site's id."""
-        self._digest = hashlib.sha256()
+        self._digests: list[str] = []
+        """Of the weights of each arena."""
         self._workspace_bytes = 0
         self._workspace_known = True
         self._jobs_s: list[float] = []
@@ -374,7 +375,9 @@ class Observer:
             self._outside.append(_Measured((stays,), recorded_s))
             return
         site.arena = len(self._arenas)
-        contents.digest_into(self._digest)
+        digest = hashlib.sha256()
+        contents.digest_into(digest)
+        self._digests.append(digest.hexdigest())
         self._write(as_record(contents, lesson.names, lesson.workspace_bytes))
         measured = _Measured(contents.entries, recorded_s, roots=site.roots)
         self._of_site[id(site)] = measured, self.survey.stopwatch(contents)
@@ -422,7 +425,8 @@ class Observer:
                     "layers": layers,
                     "workspace_bytes": self._workspace_bytes,
                     "workspace_known": self._workspace_known,
-                    "weights_digest": self._digest.hexdigest(),
+                    "weights_digest": hashlib.sha256("".join(self._digests).encode()).hexdigest(),
+                    "weights_digests": self._digests,
                     "calls": self._release.calls(len(self._arenas)),
                     "between_s": self._release.between_s,
                     "jitter_s": self._release.jitter_s,

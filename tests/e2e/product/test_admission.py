@@ -37,8 +37,7 @@ def test_a_task_that_does_not_fit_waits_and_starts_when_another_goes(
     (said,) = (one for one in found["status"]["conditions"] if one["type"] == "Admitted")
     assert said["status"] == "False"
     assert re.search(r"\d MiB", said["message"]), said["message"]
-    until("the pod is there", lambda: len(tasks.pods("second")) == 1, PATIENCE_S)
-    (pod,) = tasks.pods("second")
+    (pod,) = until("the pod is there", lambda: tasks.pods("second"), PATIENCE_S)
     assert pod["spec"]["schedulingGates"] == [{"name": GATE}]
 
     tasks.delete("first")

@@ -89,8 +89,7 @@ def test_the_operator_is_away(release: Release, busy: Tasks) -> None:
     busy.deployment("annotated", "late")
     busy.deployment("plain", None)
     busy.wait_running("plain")
-    until("the pod is there", lambda: len(busy.pods("annotated")) == 1, PATIENCE_S)
-    (waiting,) = busy.pods("annotated")
+    (waiting,) = until("the pod is there", lambda: busy.pods("annotated"), PATIENCE_S)
     assert waiting["spec"]["schedulingGates"] == [{"name": GATE}]
 
     api.merge(OPERATOR, {"spec": {"replicas": replicas}})

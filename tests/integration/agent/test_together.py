@@ -86,6 +86,15 @@ def test_arenas_reserved_anew_have_no_more_than_the_plan(agent: AgentProcess) ->
     assert agent.extents()["resident"] == 3
 
 
+def test_a_model_that_the_profile_has_not_seen_is_told_what_helps(agent: AgentProcess) -> None:
+    agent.register("late", plan(2, resident=(0, 1), ring=0))
+    client = agent.client("late")
+    client.reserve(2 * EXTENT_BYTES)
+    with pytest.raises(RefusedError, match=r"no arena 1: .* profile it with more jobs") as refused:
+        client.reserve(EXTENT_BYTES, arena=1)
+    assert refused.value.code is p.ErrorCode.QUOTA
+
+
 def test_what_is_being_freed_counts(agent: AgentProcess) -> None:
     agent.register("greedy", plan(4, resident=(0, 1, 2, 3), ring=0))
     client = agent.client("greedy")

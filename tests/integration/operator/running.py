@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.chart.helm import SYSTEM, rights
 from tests.integration.policies import apply_policies
@@ -24,6 +24,8 @@ from tierline_api.objects.optin import GATE, POD_CLAIM, TASK
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
+
+_T = TypeVar("_T")
 
 USER = "system:serviceaccount:tierline-system:tierline-operator"
 QUICK = {"LEASE_DURATION_S": "12", "RENEW_DEADLINE_S": "10", "RETRY_PERIOD_S": "0.2"}
@@ -162,12 +164,16 @@ class Operator:
         return bool(self.plane.api.get(kind | lease)["spec"].get("holderIdentity") == self.name)
 
 
-def until(what: str, holds: Callable[[], object], timeout_s: float = 90) -> None:
-    """Wait for a condition that is not about one object."""
+def until(what: str, holds: Callable[[], _T | None], timeout_s: float = 90) -> _T:
+    """Wait for a condition that is not about one object; returns what was seen of it.
+
+    A second look may see something else.
+    """
     deadline = time.monotonic() + timeout_s
-    while not holds():
+    while not (seen := holds()):
         assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
         time.sleep(0.05)
+    return seen
 
 
 class User:

@@ -56,8 +56,7 @@ def pods(user: User, selector: str = "") -> list[Manifest]:
 def agent_of(user: User, pool: str) -> Manifest:
     """The pod of a pool's agent."""
     selector = f"tierline.io/pool={pool}"
-    until("the agent has a pod", lambda: pods(user, selector))
-    (pod,) = pods(user, selector)
+    (pod,) = until("the agent has a pod", lambda: pods(user, selector))
     return pod
 
 

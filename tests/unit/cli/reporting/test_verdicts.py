@@ -13,6 +13,7 @@ from tests.unit.cli.reporting.test_results import job
 from tierline_cli.reporting.results import JobRecord
 from tierline_cli.reporting.verdicts import PlainRun, Reference, Verdict, judge
 
+SEEDED = frozenset({"digest"})
 Program = Callable[[Random], Callable[[int, int], tuple[str, str]]]
 """A new process of it, by its luck: of each job and its input what was read and what was given."""
 
@@ -69,7 +70,7 @@ def plain(program: Program, luck: Random, jobs: int, inputs: int) -> PlainRun:
     outputs: dict[str, set[str]] = {}
     for seen, gave in process(program, luck, jobs, inputs):
         outputs.setdefault(seen, set()).add(gave)
-    return PlainRun({seen: frozenset(gave) for seen, gave in outputs.items()}, "digest")
+    return PlainRun({seen: frozenset(gave) for seen, gave in outputs.items()}, SEEDED)
 
 
 def records(pairs: Sequence[tuple[str, str | None]]) -> list[JobRecord]:
@@ -130,18 +131,48 @@ def test_a_job_that_raised_is_not_said_to_show_nothing() -> None:
     assert outputs.why.startswith("their models raised an exception")
 
 
-@pytest.mark.parametrize(("digest", "may"), [("", True), ("the same", False)])
-def test_what_is_not_known_of_weights_is_not_said(digest: str, *, may: bool) -> None:
-    runs = [PlainRun({"0": frozenset({str(n)})}, digest) for n in range(2)]
+@pytest.mark.parametrize(("weights", "may"), [(frozenset(), True), (SEEDED, False)])
+def test_what_is_not_known_of_weights_is_not_said(weights: frozenset[str], *, may: bool) -> None:
+    runs = [PlainRun({"0": frozenset({str(n)})}, weights) for n in range(2)]
     outputs = judge(records([("0", "2")]), Reference(runs))
     assert ("weights that are not seeded" in outputs.why) is may
 
 
 def test_weights_that_differ_from_start_to_start_are_named() -> None:
-    runs = [PlainRun({"0": frozenset({str(n)})}, f"weights {n}") for n in range(2)]
+    read = "of a file"
+    runs = [PlainRun({"0": frozenset({str(n)})}, frozenset({read, str(n)})) for n in range(2)]
     outputs = judge(records([("0", "2")]), Reference(runs))
     assert outputs.verdict is Verdict.NOT_COMPARABLE
     assert "its weights differ from one start to the next" in outputs.why
+
+
+def test_a_process_that_ran_more_models_has_no_other_weights() -> None:
+    runs = [
+        PlainRun({"0": frozenset({"a"})}, frozenset({"first"})),
+        PlainRun({"0": frozenset({"a", "b"})}, frozenset({"first", "second"})),
+    ]
+    reference, seen = Reference(runs), records([("0", "a"), ("0", "b")])
+    assert reference.undecided(seen)
+    assert "weights differ" not in judge(seen, reference).why
+    runs.append(runs[-1])
+    assert not reference.undecided(seen)
+    outputs = judge(seen, reference)
+    assert (outputs.verdict, outputs.compared) == (Verdict.IDENTICAL, 2)
+
+
+@pytest.mark.parametrize("program", [two_models, stateful], ids=lambda one: one.__name__)
+@given(seed=st.integers(0, 2**32), jobs=st.integers(13, 60))
+def test_several_outputs_of_an_input_are_right_if_two_processes_gave_them(
+    program: Program, seed: int, jobs: int
+) -> None:
+    luck = luck_of(seed)
+    pairs = process(program, luck, jobs, 1)
+    right = judge(seen := records(pairs), compared(program, luck, seen, 1))
+    assert (right.verdict, right.compared) == (Verdict.IDENTICAL, jobs)
+    wrong = records([*pairs[:-1], (pairs[-1][0], "wrong")])
+    outputs = judge(wrong, compared(program, luck, wrong, 1))
+    assert (outputs.compared, outputs.jobs) == (jobs - 1, jobs)
+    assert "it gave different outputs for one input" in outputs.why
 
 
 def test_a_program_that_cannot_run_again_is_not_called_wrong() -> None:
@@ -158,7 +189,7 @@ def test_what_two_processes_agreed_on_stands_although_a_third_failed() -> None:
 
 def test_weights_that_are_not_known_are_no_other_weights() -> None:
     """A process that ended too early told outputs, and not what it began with."""
-    runs = [PlainRun({"0": frozenset({str(n)})}, "weights" * n) for n in range(2)]
+    runs = [PlainRun({"0": frozenset({str(n)})}, SEEDED if n else frozenset()) for n in range(2)]
     outputs = judge(records([("0", "2")]), Reference(runs))
     assert "it gave different outputs for one input" in outputs.why
 
