@@ -100,8 +100,11 @@ test: kubernetes ## everything CI needs: unit, native with sanitizers, integrati
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
 	    -m 'not e2e and not alone' --ignore tests/unit
 
-# Prints its seed. MINUTES=10 is shorter.
+# Prints its seeds. MINUTES=10 is shorter, of the last step. First all cases of which `make test` has a share.
 soak: $(STAMP) ## an hour of bad clients in random order, and a flooded port: right bytes, flat memory
+	TIERLINE_ALL_CASES=1 $(BIN)/python -m pytest tests/programs \
+	    tests/integration/agent/hostile/test_session_machine.py
+	$(BIN)/python -m tests.fuzz.sessions --seconds 600
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
 # An hour on two cores, most of it of deaths and behaviours.

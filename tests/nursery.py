@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
@@ -186,11 +187,19 @@ def _serve(orders: socket.socket) -> dict[str, Any] | None:
 
 
 def _warm(module: str) -> None:
-    """Have what a module imports; one that cannot be imported says so in its own process."""
+    """Have what a module imports; one that cannot be imported says so in its own process.
+
+    The garbage collector passes over that in the forks: to look at it, at the latest when they end,
+    copies nearly all of its memory, and takes most of the time of a short program.
+    """
     with contextlib.suppress(Exception):
         found = importlib.util.find_spec(module)
         is_package = found is not None and found.submodule_search_locations is not None
-        importlib.import_module(f"{module}.__main__" if is_package else module)
+        name = f"{module}.__main__" if is_package else module
+        if name not in sys.modules:
+            importlib.import_module(name)
+            gc.collect()
+            gc.freeze()
 
 
 def _become(order: Mapping[str, Any]) -> None:

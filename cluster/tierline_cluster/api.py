@@ -1,7 +1,8 @@
 """Requests to an API server in plain JSON: what a test wants to say, and what the server answers.
 
 Deliberately below any client library: nothing is checked or defaulted here, so a test sees exactly
-what the server does with a manifest. One connection a request; any number of threads.
+what the server does with a manifest. Any number of threads, each with a connection that it keeps:
+to make one takes both ends longer than most requests do.
 
 A server that is busy is asked again, as every client of Kubernetes does: it says so also of all
 objects of a kind whose CRD was made or changed a moment ago.
@@ -9,7 +10,9 @@ objects of a kind whose CRD was made or changed a moment ago.
 
 import http.client
 import json
+import select
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +32,8 @@ _BRIEF: Final = 600
 """Most characters of an object's state in a message."""
 _BUSY_S: Final = 60.0
 """For so long a server may be too busy to answer."""
+_IDLE_S: Final = 30.0
+"""A connection is not used after so long a pause: the server closes it after three times that."""
 
 
 class ApiError(Exception):
@@ -57,6 +62,23 @@ class Identity:
     token: str | None = None
 
 
+class _Connection(http.client.HTTPSConnection):
+    """It closes itself with the thread, or the view, that it is of."""
+
+    used = 0.0
+
+    def __del__(self) -> None:
+        self.close()
+
+    def renew(self) -> None:
+        """Have the next request make it again, if it is of no use any more."""
+        if self.sock is not None:
+            ended = select.poll()
+            ended.register(self.sock, select.POLLIN)
+            if ended.poll(0) or time.monotonic() > self.used + _IDLE_S:
+                self.close()
+
+
 class Api:
     """One identity's view of an API server."""
 
@@ -69,6 +91,7 @@ class Api:
         if identity.certificate is not None:
             pair = identity.certificate
             self._ssl.load_cert_chain(pair.certificate, pair.key)
+        self._of_thread = threading.local()
         self._kinds: dict[tuple[str, str], Resource] = {}
         self.warnings: tuple[str, ...] = ()
         """What the server warned of in its last answer, as kubectl prints it."""
@@ -232,6 +255,16 @@ class Api:
                     raise
             time.sleep(0.05)
 
+    def _connection(self) -> _Connection:
+        known: _Connection | None = getattr(self._of_thread, "connection", None)
+        if known is None:
+            place = urlsplit(self.server)
+            known = self._of_thread.connection = _Connection(
+                place.hostname or "", place.port or 443, timeout=60, context=self._ssl
+            )
+        known.renew()
+        return known
+
     def _request(
         self, method: str, address: str, body: object, content_type: str, query: dict[str, str]
     ) -> Any:
@@ -239,21 +272,20 @@ class Api:
         headers = {"Accept": _JSON, "Content-Type": content_type}
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        place = urlsplit(self.server)
-        connection = http.client.HTTPSConnection(
-            place.hostname or "", place.port or 443, timeout=60, context=self._ssl
-        )
+        payload = None if body is None else json.dumps(body)
+        connection = self._connection()
         try:
-            payload = None if body is None else json.dumps(body)
             connection.request(method, target, payload, headers)
             answer = connection.getresponse()
             text = answer.read().decode()
-            self.warnings = tuple(
-                line.partition('"')[2].rpartition('"')[0].replace('\\"', '"')
-                for line in answer.headers.get_all("Warning", [])
-            )
-        finally:
+        except BaseException:
             connection.close()
+            raise
+        connection.used = time.monotonic()
+        self.warnings = tuple(
+            line.partition('"')[2].rpartition('"')[0].replace('\\"', '"')
+            for line in answer.headers.get_all("Warning", [])
+        )
         is_json = answer.headers.get_content_type() == _JSON
         value = json.loads(text) if is_json else text
         if answer.status >= http.client.BAD_REQUEST:

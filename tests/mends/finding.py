@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.mends.copies import copy_without
 from tests.mends.mends import Mend
+from tests.shares import ALL
 
 _ROOT = Path(__file__).parents[2]
 _FAILED = 1
@@ -33,7 +34,7 @@ def find(mend: Mend | None, suite: str, **environment: str) -> Found:
     """Run a suite without the mend."""
     with tempfile.TemporaryDirectory() as folder:
         began_s = time.monotonic()
-        values = {**copy_without(mend, Path(folder)), **environment}
+        values = {**copy_without(mend, Path(folder)), ALL: "1", **environment}
         failed, why = _run(suite, values)
         return Found(failed, why, time.monotonic() - began_s)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.programs import modes
 from tests.programs.comparing import difference
+from tests.programs.generator import generate
 from tests.programs.kinds import load
+from tests.shares import share
 
 EXCHANGES = (168, 233, 236, 240, 385, 439, 505, 591, 662, 848, 851, 1480, 1570, 2140)
 """They exchange or resize tensors, or save weights while jobs run."""
@@ -16,7 +18,19 @@ THREADS = (181, 920, 1085, 1237)
 """Their jobs run in threads that have computed nothing before; one has a tensor without memory."""
 ADDRESSES = (1025, 1105, 1225, 1525, 1305, 1335, 1515, 2335, 2415)
 """Code that PyTorch does not know keeps the address of a weight of theirs."""
-PROGRAMS = (*range(110), *EXCHANGES, *THREADS, *ADDRESSES)
+NAMED = (*EXCHANGES, *THREADS, *ADDRESSES)
+
+
+def bringing_a_piece(numbers: Iterable[int]) -> Iterator[int]:
+    """Those with a piece that neither the named ones have nor one before them."""
+    seen = {piece for number in NAMED for piece in generate(number).tags}
+    for number in numbers:
+        if not seen.issuperset(pieces := generate(number).tags):
+            seen.update(pieces)
+            yield number
+
+
+PROGRAMS = (*share(tuple(bringing_a_piece(range(110))), tuple(range(110))), *NAMED)
 """`python -m tests.programs --count 10000` runs as many as one likes."""
 FORKS = (36, 45, 51, 58, 137, 150, 207, 246, 255, 284, 305, 340, 396, 416)
 """Each way to fork, moment and use at least once; `forks.pairs()` has each two of them together."""

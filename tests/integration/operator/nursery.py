@@ -8,6 +8,7 @@ of an operator that runs exactly what `python -m tierline_operator` runs.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -37,6 +38,8 @@ def live(order: dict[str, Any]) -> NoReturn:
 def main() -> None:
     """Start what is asked for until the input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody stays a zombie
+    gc.collect()
+    gc.freeze()  # no operator copies the memory of what it shares with the others to look at it
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

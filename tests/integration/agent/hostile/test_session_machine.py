@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 )
 from tests.integration.agent.agent_process import EXTENT_BYTES, plan
 from tests.integration.agent.hostile.test_hostile_sequences import MESSAGES
+from tests.shares import share
 
 from tierline_agent import app
 from tierline_agent.config import AgentConfig
@@ -447,6 +448,7 @@ class Sessions(RuleBasedStateMachine):
         if client is not None:
             self.agent.watch.traced.add(client.process)
             if killing.kill(client.process):
+                killing._pursued[client.process].timer.cancel()  # its time is now
                 killing._again(client.process, 1)
             else:  # it was dead
                 client.close()
@@ -637,7 +639,7 @@ class Sessions(RuleBasedStateMachine):
 
 Sessions.TestCase.settings = settings(
     settings.get_profile("ci"),
-    max_examples=int(os.environ.get("TIERLINE_FUZZ_EXAMPLES", "500")),
+    max_examples=share(150, 500),
     stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),
     deadline=None,
