@@ -8,9 +8,12 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
+from tierline_client.elsewhere import _function
+from tierline_client.interpreter import interpreter
 from tierline_torch.ours import ours
 
 ROUNDS = 400
@@ -157,3 +160,27 @@ def test_a_handler_that_raises_ends_the_wait_and_the_work_goes_on() -> None:
     go_on.set()
     ended.wait()
     assert ours(lambda: 1) == 1
+
+
+def test_a_thread_needs_nothing_of_the_call_that_started_it() -> None:
+    """Two threads whose first jobs begin together each make the table of Python's functions.
+
+    One of the two tables is dropped as soon as its call has returned.
+    """
+    _, whole = interpreter()
+    table = type(whole.contents).from_buffer_copy(whole.contents)
+    function = _function().func
+    over, done = threading.Lock(), threading.Lock()
+    over.acquire()
+    done.acquire()
+    values: list[int] = []
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(ENOUGH_S)  # the new thread begins when this one waits
+    try:
+        turn, work = threading.Lock().acquire, partial(values.append, 42)
+        assert function(ctypes.pointer(table), turn, work, over.release, done.release) == 0
+        ctypes.memset(ctypes.addressof(table), 1, ctypes.sizeof(table))
+    finally:
+        sys.setswitchinterval(often)
+    assert done.acquire(timeout=ENOUGH_S)
+    assert values == [42]

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 typedef struct {
-    const tierline_python *python;
+    tierline_python python; /* the caller's may be gone before the thread is */
     void *turn;
     void *function;
     void *over;
@@ -34,7 +34,7 @@ static void call(const tierline_python *python, void *function) {
 static void *run(void *context) {
     work given = *(work *)context;
     free(context);
-    const tierline_python *python = given.python;
+    const tierline_python *python = &given.python;
     int entered = python->enter();
     call(python, given.turn);
     int collects = python->collect_no_more();
@@ -63,7 +63,7 @@ int tierline_elsewhere(const tierline_python *python, void *turn, void *function
     if (given == NULL) {
         return TIERLINE_E_SYSTEM;
     }
-    *given = (work){python, turn, function, over, done};
+    *given = (work){*python, turn, function, over, done};
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
