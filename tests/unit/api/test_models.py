@@ -17,6 +17,7 @@ from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.plan import Home, Plan, Tier
 from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, OverBudget, Swap, SwapPolicy, WorkspacePolicy
+from tierline_api.pods.values import VALUES
 from tierline_api.schema.base import ApiModel
 from tierline_api.schema.metadata import ObjectMeta
 
@@ -141,6 +142,17 @@ def test_null_is_absent_as_in_the_cluster() -> None:
     read = MemTask.from_api(task(spec__profile=None, spec__swap=None, spec__memory__reserved=None))
     assert read.spec.swap == Swap()
     assert read.spec.memory.reserved_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["5000m", "+5000m", "5000.m", "1000000000000000000000m", "3000000u"]
+)
+def test_whole_bytes_in_fractions_of_them_are_a_slip(text: str) -> None:
+    """As to the API server, wherever they are written."""
+    with pytest.raises(ValidationError, match=r"counts fractions of a byte; write [1-5]0*M or"):
+        Memory.from_api({"budget": text})
+    assert not VALUES["tierline.io/budget"].right(text)
+    assert not VALUES["tierline.io/reserved"].right(text)
 
 
 def test_models_do_not_change() -> None:
