@@ -6,14 +6,14 @@ asks is judged by admission, not here: here it only has to make sense.
 
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, field_serializer, model_validator
+from pydantic import Field, ValidationInfo, field_serializer, model_validator
 
 from tierline_api.devices.device import DeviceKind, DeviceSelector
 from tierline_api.objects.memtask_status import MemTaskStatus
 from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, OverBudget, Swap
 from tierline_api.objects.template import PodTemplate
-from tierline_api.schema.base import API_VERSION, ApiModel, Rule
+from tierline_api.schema.base import API_VERSION, ApiModel, Rule, is_stored
 from tierline_api.schema.fields import PositiveCount, Subdomain, as_bytes, guarded, is_bytes
 from tierline_api.schema.metadata import LABEL_NAME, ObjectMeta
 from tierline_api.schema.quantities import format_quantity
@@ -127,7 +127,9 @@ class MemTaskSpec(ApiModel):
         return self
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_together(self, info: ValidationInfo) -> Self:
+        if is_stored(info):
+            return self
         needed_bytes = (self.memory.weights_bytes or 0) + (self.memory.workspace_bytes or 0)
         spills = self.swap.on_budget_exceeded == OverBudget.SPILL
         if needed_bytes > self.memory.budget_bytes and not spills:

@@ -9,7 +9,7 @@ from tierline_api.schema.base import ApiModel, Check
 from tierline_api.schema.checks import at_least, at_most
 from tierline_api.schema.fields import PositiveSeconds
 
-_NONE_IN_TIME: Final = "no job could end in time: write a longer deadline"
+_NONE_IN_TIME: Final = "no job could end in time: write a longer"
 
 
 class Criticality(StrEnum):
@@ -25,8 +25,8 @@ class Realtime(ApiModel):
 
     checks: ClassVar[tuple[Check, ...]] = (
         at_most("deadline_s", "period_s", "write a deadline of at most the period"),
-        at_most("execution_time_s", "period_s", _NONE_IN_TIME),
-        at_most("execution_time_s", "deadline_s", _NONE_IN_TIME),
+        at_most("execution_time_s", "period_s", f"{_NONE_IN_TIME} period"),
+        at_most("execution_time_s", "deadline_s", f"{_NONE_IN_TIME} deadline"),
         at_least(
             "measuring_limit_s",
             "execution_time_s",

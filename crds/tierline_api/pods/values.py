@@ -15,7 +15,7 @@ from tierline_api.objects.optin import INLINE
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import OverBudget, SwapPolicy
-from tierline_api.schema.fields import SUBDOMAIN_PATTERN, is_bytes, is_duration, sized
+from tierline_api.schema.fields import FRACTION, SUBDOMAIN_PATTERN, is_bytes, is_duration, sized
 from tierline_api.schema.quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
 
 
@@ -53,6 +53,11 @@ def _bytes(least: int) -> Callable[[str], str]:
     return cel
 
 
+def _size(least: int) -> Callable[[str], bool]:
+    right = _parses(parse_quantity, least, MAX_BYTES)
+    return lambda text: right(text) and FRACTION.fullmatch(text) is None
+
+
 def _words(of: type[StrEnum]) -> Kind:
     allowed = [str(word.value) for word in of]
     listed = "[" + ", ".join(f"'{word}'" for word in allowed) + "]"
@@ -72,12 +77,8 @@ def _tiers_cel(text: str) -> str:
 _DURATION: Final = Kind(
     _duration, _parses(parse_duration, 1e-6, 86_400.0), "write a duration such as 50ms or 1m30s"
 )
-_SIZE: Final = Kind(
-    _bytes(1), _parses(parse_quantity, 1, MAX_BYTES), "write a quantity of bytes such as 512Mi"
-)
-_SIZE_OR_NONE: Final = Kind(
-    _bytes(0), _parses(parse_quantity, 0, MAX_BYTES), "write a quantity of bytes such as 64Mi"
-)
+_SIZE: Final = Kind(_bytes(1), _size(1), "write a quantity of bytes such as 512Mi")
+_SIZE_OR_NONE: Final = Kind(_bytes(0), _size(0), "write a quantity of bytes such as 64Mi")
 _TIERS: Final = Kind(_tiers_cel, _tiers, "write tiers, separated by commas: " + ", ".join(Tier))
 _TEXT: Final = Kind(
     lambda text: f"size({text}) >= 1 && size({text}) <= 128",

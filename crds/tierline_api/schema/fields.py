@@ -29,7 +29,8 @@ from tierline_api.schema.quantities import (
 
 LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_FRACTION: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,9})?[mun]", re.ASCII)
+FRACTION: Final = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)[mun]", re.ASCII)
+"""A quantity in fractions of a byte: a slip, even if it is whole bytes."""
 DIGEST_PATTERN: Final = r"^[0-9a-f]{64}$"
 
 
@@ -126,8 +127,8 @@ class ByteText:
 
     def _read(self, value: object) -> int:
         if isinstance(value, str):
-            if _FRACTION.fullmatch(value):
-                number = value[:-1]
+            if len(value) <= MAX_TEXT and FRACTION.fullmatch(value):
+                number = value[:-1].lstrip("+").rstrip(".")
                 fix = f"write {number}M or {number}Mi"
                 raise ValueError(f"{shown(value)} counts fractions of a byte; {fix}")
             try:

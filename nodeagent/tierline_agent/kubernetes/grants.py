@@ -136,7 +136,7 @@ def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
     try:
         plan = Plan.from_api(json.loads(notes[PLAN])) if PLAN in notes else None
         standing = _GRANTED[notes[STANDING]]
-        terms = Terms.from_api(json.loads(notes[TERMS]))
+        terms = Terms.from_stored(json.loads(notes[TERMS]))
     except (ValidationError, ValueError, KeyError) as error:
         raise NotGranted(
             f"{named} has notes that this agent cannot read ({error}); "

@@ -101,7 +101,7 @@ class Pulse:
     async def _said_before(self) -> Sequence[Condition]:
         """What the agent before, or the operator, said last. Raises KubeError."""
         try:
-            node = MemNode.from_api(await self._kube.get(MEMNODE, "", self._node))
+            node = MemNode.from_stored(await self._kube.get(MEMNODE, "", self._node))
         except NotFound:
             return ()
         ready = find(node.status.conditions, ConditionType.READY)

@@ -148,7 +148,7 @@ def model_of(model: type[M], body: Json) -> M:
     # What Kubernetes notes about the object is long, and nobody here reads it.
     metadata = {k: v for k, v in body["metadata"].items() if k != "managedFields"}
     try:
-        return model.from_api({**body, "metadata": metadata})
+        return model.from_stored({**body, "metadata": metadata})
     except ValidationError as error:
         mistake = first_mistake(model, error)
         raise Unreadable(f"{mistake.field}: {mistake.problem}") from error

@@ -24,7 +24,7 @@ _GONE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def by_notes(claim: Claim) -> Entry | None:
     """The entry of the task that a claim names, by the claim's own terms; None if it has none."""
     try:
-        terms = Terms.from_api(json.loads(claim.terms))
+        terms = Terms.from_stored(json.loads(claim.terms))
         asked = {name: getattr(terms, name) for name in Terms.model_fields}
         task = MemTask(
             metadata=ObjectMeta(

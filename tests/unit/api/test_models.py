@@ -10,13 +10,14 @@ from tests.unit.api.api_objects import node, plan, profile, task
 
 from tierline_api.devices.device import DeviceKind, DeviceSelector
 from tierline_api.objects.conditions import ConditionStatus, ConditionType, Reason, find, updated
-from tierline_api.objects.memnode import MemNode
-from tierline_api.objects.memprofile import MemProfile
+from tierline_api.objects.memnode import Device, Link, LinkName, MemNode
+from tierline_api.objects.memprofile import Layer, MemProfile
 from tierline_api.objects.memquota import MemQuota
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.plan import Home, Plan, Tier
 from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, OverBudget, Swap, SwapPolicy, WorkspacePolicy
+from tierline_api.pods.values import VALUES
 from tierline_api.schema.base import ApiModel
 from tierline_api.schema.metadata import ObjectMeta
 
@@ -143,6 +144,17 @@ def test_null_is_absent_as_in_the_cluster() -> None:
     assert read.spec.memory.reserved_bytes == 0
 
 
+@pytest.mark.parametrize(
+    "text", ["5000m", "+5000m", "5000.m", "1000000000000000000000m", "3000000u"]
+)
+def test_whole_bytes_in_fractions_of_them_are_a_slip(text: str) -> None:
+    """As to the API server, wherever they are written."""
+    with pytest.raises(ValidationError, match=r"counts fractions of a byte; write [1-5]0*M or"):
+        Memory.from_api({"budget": text})
+    assert not VALUES["tierline.io/budget"].right(text)
+    assert not VALUES["tierline.io/reserved"].right(text)
+
+
 def test_models_do_not_change() -> None:
     read = MemTask.from_api(task())
     with pytest.raises(ValidationError, match="frozen"):
@@ -190,6 +202,56 @@ def test_a_plan_of_any_residency_survives_the_api(resident: set[int], ring: int)
     read = Plan.from_api(built.to_api())
     assert read == built
     assert sorted([*read.streamed_extents, *read.resident_extents]) == list(range(64))
+
+
+_CLOSE_S = st.tuples(
+    st.integers(1000, 86_399 * 10**9), st.lists(st.floats(0, 3), min_size=3, max_size=3)
+).map(lambda drawn: sorted((drawn[0] + part_ns) / 10**9 for part_ns in drawn[1]))
+"""Three times that are next to each other, as measurements give them: not in whole nanoseconds."""
+
+
+@settings(deadline=None)
+@given(_CLOSE_S, st.lists(st.integers(65536, 2**60), min_size=3, max_size=3).map(sorted))
+def test_numbers_in_order_are_in_order_as_they_are_written(
+    times_s: list[float], sizes: list[int]
+) -> None:
+    short_s, middle_s, long_s = times_s
+    small, medium, large = sizes
+    measured: tuple[ApiModel, ...] = (
+        Realtime(
+            period_s=long_s,
+            deadline_s=middle_s,
+            execution_time_s=short_s,
+            measuring_limit_s=middle_s,
+        ),
+        Layer(
+            name="a",
+            bytes=small,
+            mean_compute_time_s=short_s,
+            compute_time_s=middle_s,
+            longest_compute_time_s=long_s,
+        ),
+        Memory(budget_bytes=medium, reserved_bytes=small),
+        Device(
+            name="d",
+            kind=DeviceKind.CUDA,
+            product="x",
+            memory_bytes=large,
+            context_bytes=small,
+            fast_bytes=medium,
+            extent_bytes=65536,
+        ),
+        Link(
+            name=LinkName.H2D,
+            device="d",
+            bandwidth=small,
+            typical_bandwidth=medium,
+            overhead_s=short_s,
+        ),
+    )
+    for one in measured:
+        text = one.to_api()
+        assert type(one).from_api(text).to_api() == text
 
 
 def test_a_plan_with_everything_resident_needs_no_ring() -> None:

@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.unit.placement.fleets import MIB, claim, fleet, node, profile, task
+from pydantic import ValidationError
+from tests.unit.api import api_objects
+from tests.unit.api.contradictions import Pair, pairs
+from tests.unit.placement.fleets import MIB, claim, fleet, node, profile, said, settle, task
 
-from tierline_api.objects.conditions import ConditionType
+from tierline_api.objects.conditions import ConditionType, Reason
+from tierline_api.objects.kinds import KINDS
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.memtask_status import MemTaskStatus, Observed, Phase
 from tierline_api.objects.plan import MAX_EXTENTS, Plan
@@ -167,6 +171,41 @@ def test_an_object_of_another_release_is_named_not_raised(
 
     assert View(Fleet()).take(MEMTASK, strange) == set()
     assert "is left alone" in caplog.text
+
+
+BROKEN = tuple(
+    pairs(
+        {
+            "MemTask": api_objects.task(),
+            "MemProfile": api_objects.profile(),
+            "MemNode": api_objects.node(),
+        }
+    )
+)
+
+
+@pytest.mark.parametrize("pair", BROKEN, ids=lambda pair: pair.id)
+def test_what_was_stored_before_there_was_a_rule_is_read(pair: Pair) -> None:
+    """As its server does, which asks no rule of what a change leaves as it is."""
+    (model,) = (kind.model for kind in KINDS if kind.name == pair.wrong["kind"])
+    with pytest.raises(ValidationError):
+        model.from_api(pair.wrong)
+
+    read = model_of(model, pair.wrong)
+    assert read == model_of(model, read.to_api())
+    assert read != model_of(model, pair.equal)
+
+
+def test_a_workspace_beyond_the_budget_that_was_stored_is_told_by_admission() -> None:
+    beyond = api_objects.task(spec__memory__workspace="2Gi", metadata__namespace="default")
+    beyond["metadata"] |= {"resourceVersion": "7", "uid": "u"}
+    view = View(fleet(node("a"), profile("camera")))
+
+    assert view.take(MEMTASK, beyond) == {TaskKey("default", "camera")}
+    settle(view.fleet)
+    _, reason, message = said(view.fleet, "camera")
+    assert reason == Reason.INVALID_SPEC
+    assert "spec.memory.budget 1Gi is less than" in message
 
 
 def test_an_older_state_that_arrives_late_changes_nothing() -> None:

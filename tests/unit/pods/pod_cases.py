@@ -219,7 +219,7 @@ WRONG: Final = {
         "execution-time must not be longer than deadline", execution_time="41ms", deadline="40ms"
     ),
     "an execution time after the period": _described(
-        "execution-time must not be longer than period", execution_time="51ms"
+        "than period; no job could end in time: write a longer period", execution_time="51ms"
     ),
     "more reserved than the budget": _described(
         "reserved is not valid; reserved must not be more than budget", reserved="1Ti"
