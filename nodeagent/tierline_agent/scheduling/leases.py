@@ -65,6 +65,8 @@ class Ticket:
     wanted: Callable[[], None] | None = None
     """Told once, while it has the lease, that others wait for it: what is no job may have it for
     longer than it works."""
+    task: str = ""
+    """Whose job it is; no other task has the name."""
 
 
 class Opened(Protocol):
@@ -188,10 +190,10 @@ class LeaseManager:
         """Whether a job waits to which this holder, at a gate, gives the lease away."""
         return yields(ticket.claim, self._claims(), now_ns=self._clock_ns())
 
-    def kept_waiting_ns(self, since_ns: int) -> int:
+    def kept_waiting_ns(self, since_ns: int, *, besides: str | None = None) -> int:
         """How long a holder, which has the lease since then, has kept anybody with a deadline that
-        is guaranteed waiting."""
-        waiting = self._waiting.values()
+        is guaranteed waiting; `besides` jobs of that task."""
+        waiting = [one for one in self._waiting.values() if besides is None or one.task != besides]
         ranked = [one.requested_ns for one in waiting if one.claim.rank is Rank.GUARANTEED]
         return self._clock_ns() - max(since_ns, min(ranked)) if ranked else 0
 

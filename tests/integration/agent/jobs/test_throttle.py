@@ -66,6 +66,15 @@ def test_a_task_that_owes_others_time_is_put_off_while_they_go_on(agent: AgentPr
     wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
 
 
+def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:
+    agent.register("alone", plan(2) | BRIEF, period_ns=10**12)
+    first, second = agent.client("alone"), agent.client("alone")
+    for _ in range(3):
+        _costs(agent, first, second, warmup=False)
+    first.end(first.begin(p.NO_ARENA))
+    assert agent.task("alone")["throttled"] == 0
+
+
 def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
     agent.register("greedy", plan(2) | BRIEF, period_ns=2 * 10**6, deadline_ns=2 * 10**6)
     agent.register("urgent", plan(2))
