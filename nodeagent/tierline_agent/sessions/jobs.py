@@ -126,42 +126,56 @@ class Jobs:
             return
         self._cached_lease_jobs.asked()
         job = self._new(message, self._client.unit.leases.idle_ns)
-
-        def granted(now_ns: int) -> None:
-            job.granted_ns = now_ns
-            self._nesting.stop()
-            self._bound.begin()
-            client.reply(sequence, Grant(job.number, now_ns))
-            self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
-
-        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
-        begin = partial(client.unit.executor.begin, self._adopt(job, prepare), granted)
-        put_off_ns = self._put_off_ns(job)
-        if put_off_ns:
-            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, begin)
-        else:
-            begin()
+        self._ask(sequence, job)
         self._let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
 
+    def _ask(self, sequence: int, job: Job) -> None:
+        """Ask for the device, or put the job off."""
+        client = self._client
+        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
+        execution = self._adopt(job, prepare)
+        put_off_ns = self._put_off_ns(job)
+        if put_off_ns:
+            if not job.put_off:
+                self._note_put_off(job, put_off_ns)
+            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, self._ask, sequence, job)
+        else:
+            client.unit.executor.begin(execution, partial(self._granted, sequence, job))
+
+    def _granted(self, sequence: int, job: Job, now_ns: int) -> None:
+        client, execution = self._client, job.execution
+        if execution is not None and self._put_off_ns(job):
+            # since it asked, jobs of other processes of its task have ended that took too long
+            client.unit.executor.end(execution)
+            client.unit.executor.is_over(execution)
+            self._ask(sequence, job)
+            return
+        job.granted_ns = now_ns
+        self._nesting.stop()
+        self._bound.begin()
+        client.reply(sequence, Grant(job.number, now_ns))
+        self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
+
     def _put_off_ns(self, job: Job) -> int:
         """How long the job is put off for what others waited beyond its task's plan."""
-        client, task = self._client, self._client.task
-        limit_ns = self._limit_ns(job)
-        put_off_ns = task.excess_of(warmup=job.warmup).put_off_ns(
-            time.monotonic_ns(), limit_ns, task.share
+        task = self._client.task
+        return task.excess_of(warmup=job.warmup).put_off_ns(
+            time.monotonic_ns(), self._limit_ns(job), task.share
         )
-        if put_off_ns:
-            task.counters.throttled += 1
-            client.node.metrics.of(task.key).throttled.inc()
-            task.note_once(
-                "throttled",
-                f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
-                f"before it kept others waiting for over {limit_ns / 1e9:g} s beyond the plan, and "
-                f"may do so for {task.share:.1%} of the time; profile the task again",
-            )
-        return put_off_ns
+
+    def _note_put_off(self, job: Job, put_off_ns: int) -> None:
+        client, task = self._client, self._client.task
+        job.put_off = True
+        task.counters.throttled += 1
+        client.node.metrics.of(task.key).throttled.inc()
+        task.note_once(
+            "throttled",
+            f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
+            f"before it kept others waiting for over {self._limit_ns(job) / 1e9:g} s beyond the "
+            f"plan, and may do so for {task.share:.1%} of the time; profile the task again",
+        )
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
         """A job of another process of the task waits for this one, which is a part of it then."""
@@ -626,11 +640,12 @@ class Jobs:
         if job.fences:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
-            client.unit.executor.end(job.execution)
-            # what it takes to end a job that is beyond its limit is not the task's to owe
-            cost_ns = min(job.execution.cost_ns, self._limit_ns(job))
+            # before another process of its task may be granted it; what it takes to end a job that
+            # is beyond its limit is not the task's to owe
+            cost_ns = min(client.unit.executor.cost_ns(job.execution), self._limit_ns(job))
             task = client.task
             task.excess_of(warmup=job.warmup).costs(time.monotonic_ns(), cost_ns, task.share)
+            client.unit.executor.end(job.execution)
 
     # -- the limit of every job
 
