@@ -94,6 +94,8 @@ class LeaseManager:
         self._opened: Opened | None = None
         self._wanted = False
         """It could not be closed: its client has a job."""
+        self._wanted_ns = 0
+        """Since when."""
         self._waiting: dict[int, Ticket] = {}
         self._blocked: set[str] = set()
         self._arrivals = 0
@@ -246,8 +248,12 @@ class LeaseManager:
             if self._opened.close():
                 self._opened = None
             else:
-                self._wanted = True
+                self._wanted, self._wanted_ns = True, self._clock_ns()
         return self._opened is None
+
+    def taken_by_ns(self, lease: Opened) -> int | None:
+        """By when its client had taken what it could not have taken since; None: it still may."""
+        return self._wanted_ns if self._wanted and lease is self._opened else None
 
     def returned(self, lease: Opened) -> bool:
         """A job that took it is over; returns whether it is left to that client's next one.
