@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -639,3 +639,65 @@ def test_a_job_that_took_what_was_not_open_is_refused(
     with pytest.raises(RefusedError):
         hostile.expect(p.Error)
     others_go_on(agent)
+
+
+KEEPS = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from tests.cuda.test_gpu_open import RETURNED, TAKEN, GpuLeaseClient
+from tierline_agent.transport import protocol as p
+
+client, tells = GpuLeaseClient(Path(sys.argv[1])), sys.argv[2]
+client.hello()
+client.end(client.begin(p.NO_ARENA))
+client.counted()
+assert client.lock_lease()
+if tells == "nonsense":
+    client.send(TAKEN)
+print("taken", flush=True)
+sys.stdin.readline()
+client.unlock_lease()
+if tells == "late":
+    now_ns = time.monotonic_ns()
+    client.send(replace(TAKEN, release_ns=now_ns, taken_ns=now_ns))
+    client.send(RETURNED)
+else:
+    client.begin(p.NO_ARENA, wait=False)
+sys.stdin.readline()
+"""
+"""Takes the lease, gives it back at the first line, and tells what it likes of that."""
+
+
+@pytest.mark.parametrize("tells", ["nothing", "late", "nonsense"])
+def test_a_taken_lease_is_owed_for_whatever_is_told_of_it(tmp_path: Path, tells: str) -> None:
+    """Others wait for less than the limit of a job, and no job that is told of takes so long."""
+    with impatient(tmp_path, job_limit_s=0.5) as agent:
+        for name in ("greedy", "urgent"):
+            brief = LEASE_ALONE | {"predictedJobTime": "1ms"}
+            agent.register(name, brief, period_ns=FAR_NS, deadline_ns=FAR_NS)
+        urgent, socket = raw(agent, "urgent"), agent.run_dir / "tasks" / "greedy" / "tierline.sock"
+        for _ in range(2):
+            assert agent.task("greedy")["throttled"] == 0
+            words = [sys.executable, "-c", KEEPS, str(socket), tells]
+            with subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as keeps:
+                assert keeps.stdin is not None
+                assert keeps.stdout is not None
+                assert keeps.stdout.readline() == "taken\n"
+                urgent.begin(p.NO_ARENA, wait=False)
+                wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"], "one waits")
+                began = time.monotonic()
+                while time.monotonic() < began + 0.45:
+                    agent.snapshot()
+                with suppress(
+                    BrokenPipeError
+                ):  # on a slow machine it was killed by now, and owes it
+                    keeps.stdin.write("\n")
+                    keeps.stdin.flush()
+                urgent.end(urgent.expect(p.Grant).job)
+                keeps.kill()
+            wait_until(lambda: not agent.task("greedy")["clients"], "it has left")
+        raw(agent, "greedy").begin(p.NO_ARENA, wait=False)
+        wait_until(lambda: agent.task("greedy")["throttled"], "it is put off")

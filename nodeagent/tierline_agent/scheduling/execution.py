@@ -126,7 +126,7 @@ class Execution:
     blocked_ns: int = 0
     """How long at once it kept jobs with guaranteed deadlines waiting, if it has no rank itself."""
     cost_ns: int = 0
-    """How long it kept them waiting beyond what was charged."""
+    """How long it kept those of other tasks waiting beyond what was charged."""
     took: Opened | None = None
     """The cached lease by which it began: it was never granted."""
     contained: bool = False

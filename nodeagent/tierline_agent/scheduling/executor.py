@@ -106,7 +106,7 @@ class Executor:
         if job.gateless_ns is not None:
             asked = _in_vain
         ticket = self._leases.ticket(job.deadline_ns, job.rank, asked, job.eligible_ns)
-        ticket.wanted = job.wanted
+        ticket.wanted, ticket.task = job.wanted, job.task
         return Execution(job, ticket, failed)
 
     def begin(self, execution: Execution, granted: Callable[[int], None]) -> None:
@@ -394,21 +394,30 @@ class Executor:
             execution.halted = True
             self._cancel(stream)
 
+    def cost_ns(self, execution: Execution) -> int:
+        """How long a job kept those of other tasks waiting by now, beyond what was charged."""
+        if execution.parked or not self.has_device(execution):
+            return execution.cost_ns
+        now_ns, job, ticket = self._clock_ns(), execution.job, execution.ticket
+        others_ns = self._leases.kept_waiting_ns(execution.since_ns, besides=job.task)
+        if job.within_ns is not None:
+            beyond_ns = 0 if ticket.asked_ns is None else now_ns - ticket.asked_ns - job.within_ns
+        elif ticket.claim.rank is Rank.GUARANTEED:
+            beyond_ns = execution.held_for_ns(now_ns) - job.charged_ns
+        else:  # it may have the device for as long as nobody comes: what they wait was charged
+            beyond_ns = others_ns - job.charged_ns
+        return execution.cost_ns + max(0, min(others_ns, beyond_ns))
+
     def _judge(self, execution: Execution) -> None:
         """Count how long a job kept others waiting, and whether it stands at its gate in time."""
-        now_ns = self._clock_ns()
-        blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
+        execution.cost_ns = self.cost_ns(execution)
         if execution.ticket.claim.rank is not Rank.GUARANTEED:
+            blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
             execution.blocked_ns = max(execution.blocked_ns, blocked_ns)
         asked_ns, within_ns = execution.ticket.asked_ns, execution.job.within_ns
-        if within_ns is None:
-            beyond_ns = execution.held_for_ns(now_ns) - execution.job.charged_ns
-            execution.cost_ns += max(0, min(blocked_ns, beyond_ns))
+        if asked_ns is None or within_ns is None:
             return
-        if asked_ns is None:
-            return
-        took_ns = now_ns - asked_ns
-        execution.cost_ns += max(0, took_ns - within_ns)
+        took_ns = self._clock_ns() - asked_ns
         execution.yield_worst_ns = max(execution.yield_worst_ns, took_ns)
         execution.late_yields += took_ns > within_ns
 

@@ -65,6 +65,8 @@ class Ticket:
     wanted: Callable[[], None] | None = None
     """Told once, while it has the lease, that others wait for it: what is no job may have it for
     longer than it works."""
+    task: str = ""
+    """Whose job it is; no other task has the name."""
 
 
 class Opened(Protocol):
@@ -92,6 +94,8 @@ class LeaseManager:
         self._opened: Opened | None = None
         self._wanted = False
         """It could not be closed: its client has a job."""
+        self._wanted_ns = 0
+        """Since when."""
         self._waiting: dict[int, Ticket] = {}
         self._blocked: set[str] = set()
         self._arrivals = 0
@@ -188,10 +192,10 @@ class LeaseManager:
         """Whether a job waits to which this holder, at a gate, gives the lease away."""
         return yields(ticket.claim, self._claims(), now_ns=self._clock_ns())
 
-    def kept_waiting_ns(self, since_ns: int) -> int:
+    def kept_waiting_ns(self, since_ns: int, *, besides: str | None = None) -> int:
         """How long a holder, which has the lease since then, has kept anybody with a deadline that
-        is guaranteed waiting."""
-        waiting = self._waiting.values()
+        is guaranteed waiting; `besides` jobs of that task."""
+        waiting = [one for one in self._waiting.values() if besides is None or one.task != besides]
         ranked = [one.requested_ns for one in waiting if one.claim.rank is Rank.GUARANTEED]
         return self._clock_ns() - max(since_ns, min(ranked)) if ranked else 0
 
@@ -244,8 +248,12 @@ class LeaseManager:
             if self._opened.close():
                 self._opened = None
             else:
-                self._wanted = True
+                self._wanted, self._wanted_ns = True, self._clock_ns()
         return self._opened is None
+
+    def taken_by_ns(self, lease: Opened) -> int | None:
+        """By when its client had taken what it could not have taken since; None: it still may."""
+        return self._wanted_ns if self._wanted and lease is self._opened else None
 
     def returned(self, lease: Opened) -> bool:
         """A job that took it is over; returns whether it is left to that client's next one.

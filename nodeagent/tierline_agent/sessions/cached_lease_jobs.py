@@ -70,6 +70,11 @@ class CachedLeaseJobs:
 
     # -- jobs
 
+    @property
+    def taken_by_ns(self) -> int | None:
+        """By when the client had taken what others wait for; None: they do not."""
+        return None if self._lease is None else self._client.unit.leases.taken_by_ns(self._lease)
+
     def asked(self) -> None:
         """The client asks for the lease: it does not have it."""
         self._may_take = False

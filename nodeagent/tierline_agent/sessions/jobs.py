@@ -124,44 +124,60 @@ class Jobs:
         self._answer_end()
         if client.connection.closed:  # found out by telling it
             return
+        self._check_none()
+        self._owe_for_untold()
         self._cached_lease_jobs.asked()
         job = self._new(message, self._client.unit.leases.idle_ns)
-
-        def granted(now_ns: int) -> None:
-            job.granted_ns = now_ns
-            self._nesting.stop()
-            self._bound.begin()
-            client.reply(sequence, Grant(job.number, now_ns))
-            self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
-
-        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
-        begin = partial(client.unit.executor.begin, self._adopt(job, prepare), granted)
-        put_off_ns = self._put_off_ns(job)
-        if put_off_ns:
-            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, begin)
-        else:
-            begin()
+        self._ask(sequence, job)
         self._let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
 
+    def _ask(self, sequence: int, job: Job) -> None:
+        """Ask for the device, or put the job off."""
+        client = self._client
+        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
+        execution = self._adopt(job, prepare)
+        put_off_ns = self._put_off_ns(job)
+        if put_off_ns:
+            if not job.put_off:
+                self._note_put_off(job, put_off_ns)
+            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, self._ask, sequence, job)
+        else:
+            client.unit.executor.begin(execution, partial(self._granted, sequence, job))
+
+    def _granted(self, sequence: int, job: Job, now_ns: int) -> None:
+        client, execution = self._client, job.execution
+        if execution is not None and self._put_off_ns(job):
+            # since it asked, jobs of other processes of its task have ended that took too long
+            client.unit.executor.end(execution)
+            client.unit.executor.is_over(execution)
+            self._ask(sequence, job)
+            return
+        job.granted_ns = now_ns
+        self._nesting.stop()
+        self._bound.begin()
+        client.reply(sequence, Grant(job.number, now_ns))
+        self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
+
     def _put_off_ns(self, job: Job) -> int:
         """How long the job is put off for what others waited beyond its task's plan."""
-        client, task = self._client, self._client.task
-        limit_ns = self._limit_ns(job)
-        put_off_ns = task.excess_of(warmup=job.warmup).put_off_ns(
-            time.monotonic_ns(), limit_ns, task.share
+        task = self._client.task
+        return task.excess_of(warmup=job.warmup).put_off_ns(
+            time.monotonic_ns(), self._limit_ns(job), task.share
         )
-        if put_off_ns:
-            task.counters.throttled += 1
-            client.node.metrics.of(task.key).throttled.inc()
-            task.note_once(
-                "throttled",
-                f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
-                f"before it kept others waiting for over {limit_ns / 1e9:g} s beyond the plan, and "
-                f"may do so for {task.share:.1%} of the time; profile the task again",
-            )
-        return put_off_ns
+
+    def _note_put_off(self, job: Job, put_off_ns: int) -> None:
+        client, task = self._client, self._client.task
+        job.put_off = True
+        task.counters.throttled += 1
+        client.node.metrics.of(task.key).throttled.inc()
+        task.note_once(
+            "throttled",
+            f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
+            f"before it kept others waiting for over {self._limit_ns(job) / 1e9:g} s beyond the "
+            f"plan, and may do so for {task.share:.1%} of the time; profile the task again",
+        )
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
         """A job of another process of the task waits for this one, which is a part of it then."""
@@ -176,18 +192,22 @@ class Jobs:
 
     def take(self, _sequence: int, message: JobTaken) -> None:
         """A job has begun without asking; it may be over by now."""
+        self._check_none()
         now_ns = time.monotonic_ns()
         job = self._new(message, now_ns)  # nobody else wanted the device when it was taken
         lease = self._cached_lease_jobs.took(message)
-        job.granted_ns = min(max(message.taken_ns, self._ended_ns), now_ns)
+        latest_ns = min(now_ns, self._cached_lease_jobs.taken_by_ns or now_ns)
+        job.granted_ns = max(min(message.taken_ns, latest_ns), self._ended_ns)
         self._client.task.counters.uncontended += not job.warmup
         self._client.unit.executor.took(self._adopt(job), lease, job.granted_ns)
         self._let_go()
 
-    def _new(self, message: JobBegin | JobTaken, idle_ns: int) -> Job:
-        client = self._client
+    def _check_none(self) -> None:
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
+
+    def _new(self, message: JobBegin | JobTaken, idle_ns: int) -> Job:
+        client = self._client
         if message.deadline_ns < message.release_ns:
             raise ConnectionViolation("a deadline lies before its release")
         arena = None if message.arena == NO_ARENA else client.sealed_arena(message.arena)
@@ -256,8 +276,7 @@ class Jobs:
             ConnectionViolation: the client has another job, which nobody would end then.
         """
         client, node = self._client, self._client.node
-        if self._job is not None:
-            raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
+        self._check_none()
         due_ns, training = min(deadline_ns, _LATEST_NS), client.task.registration.training
         job = Job(number, arena, release_ns, due_ns, warmup=training)  # of a step it ends none
         self._adopt_release(job)
@@ -335,16 +354,16 @@ class Jobs:
             yielding=self._yielding(job),
             gateless_ns=self._gateless_ns(job),
             planned_ns=0 if job.warmup else int(task.plan.call_time_s * 1e9),
-            charged_ns=self._charged_ns(job),
+            charged_ns=self._charged_ns(warmup=job.warmup),
             wanted=self._cached_lease_jobs.wanted if job.warmup else None,
             task=task.name,
         )
 
-    def _charged_ns(self, job: Job) -> int:
-        """How long others were charged for it, at most."""
+    def _charged_ns(self, *, warmup: bool) -> int:
+        """How long others were charged for a job, at most."""
         client, task = self._client, self._client.task
         dispatch_s = OVERHEADS[DeviceKind(client.unit.device.kind)].dispatch_s
-        planned_s = task.plan.first_s if job.warmup else task.plan.call_time_s
+        planned_s = task.plan.first_s if warmup else task.plan.call_time_s
         return max(round(max(planned_s, dispatch_s) * 1e9), task.registration.job_limit_ns or 0)
 
     def _rank(self, job: Job) -> Rank:
@@ -555,6 +574,7 @@ class Jobs:
         with ExitStack() as leaving:  # from the last one to the first
             leaving.callback(self.records.publish)
             if job is None:
+                self._owe_for_untold()
                 return
             if job.granted_ns is not None:
                 _log.warning("%s left in the middle of job %d", self._client, job.number)
@@ -626,11 +646,22 @@ class Jobs:
         if job.fences:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
+            # before another process of its task may be granted it
+            self._owe(client.unit.executor.cost_ns(job.execution), job)
             client.unit.executor.end(job.execution)
-            # what it takes to end a job that is beyond its limit is not the task's to owe
-            cost_ns = min(job.execution.cost_ns, self._limit_ns(job))
-            task = client.task
-            task.excess_of(warmup=job.warmup).costs(time.monotonic_ns(), cost_ns, task.share)
+
+    def _owe(self, cost_ns: int, job: Job | None) -> None:
+        """What it takes to end a job that is beyond its limit is not the task's to owe."""
+        task = self._client.task
+        excess = task.excess_of(warmup=job is not None and job.warmup)
+        excess.costs(time.monotonic_ns(), min(cost_ns, self._limit_ns(job)), task.share)
+
+    def _owe_for_untold(self) -> None:
+        """The client gives back a lease that it had taken, and tells of no job."""
+        client, taken_ns = self._client, self._cached_lease_jobs.taken_by_ns
+        if taken_ns is not None:
+            kept_ns = client.unit.leases.kept_waiting_ns(taken_ns, besides=client.task.name)
+            self._owe(max(0, kept_ns - self._charged_ns(warmup=False)), None)
 
     # -- the limit of every job
 

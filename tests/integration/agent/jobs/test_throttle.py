@@ -66,6 +66,36 @@ def test_a_task_that_owes_others_time_is_put_off_while_they_go_on(agent: AgentPr
     wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
 
 
+def test_a_job_that_waits_is_put_off_for_what_its_task_owes_by_its_turn(
+    agent: AgentProcess,
+) -> None:
+    """Else each process of a task could have one under way, and all of them take too long."""
+    due = {"period_ns": 10**8, "deadline_ns": 10**8}
+    agent.register("greedy", plan(2) | BRIEF, **due)
+    agent.register("urgent", plan(2))
+    greedy, second, urgent = (agent.client(name) for name in ("greedy", "greedy", "urgent"))
+    _costs(agent, greedy, urgent, warmup=False)
+    job = greedy.begin(p.NO_ARENA, deadline_s=0.1)
+    urgent.begin(p.NO_ARENA, wait=False)
+    second.begin(p.NO_ARENA, deadline_s=0.1, wait=False)
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 2, "both wait")
+    assert agent.task("greedy")["throttled"] == 0
+    _hold()
+    greedy.end(job)
+    urgent.end(urgent.expect(p.Grant).job)  # though the second one is due sooner
+    assert agent.task("greedy")["throttled"] == 1
+    assert agent.snapshot()["devices"][0]["waiting_jobs"] == 0
+
+
+def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:
+    agent.register("alone", plan(2) | BRIEF, period_ns=10**12)
+    first, second = agent.client("alone"), agent.client("alone")
+    for _ in range(3):
+        _costs(agent, first, second, warmup=False)
+    first.end(first.begin(p.NO_ARENA))
+    assert agent.task("alone")["throttled"] == 0
+
+
 def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
     agent.register("greedy", plan(2) | BRIEF, period_ns=2 * 10**6, deadline_ns=2 * 10**6)
     agent.register("urgent", plan(2))
