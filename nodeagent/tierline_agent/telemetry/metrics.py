@@ -324,8 +324,7 @@ class Metrics:
         )
         self.link_slow_spans = self._counter(
             "tierline_link_slow_spans_total",
-            "Spans of 0.2 s of a link's busy time in which it was slower than planned, by a fifth "
-            "and more.",
+            "Spans of 0.2 s of a link's busy time in which it was slower than plans count on.",
             *_LINK,
         )
         self.link_drifted = self._gauge(
