@@ -98,7 +98,7 @@ class Jobs:
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
-        self._put_off: asyncio.TimerHandle | None = None
+        self._throttled: asyncio.TimerHandle | None = None
         """Begins its job, whose task owes others too much until then."""
         self._bound = Bound(client)
         self._nesting = Nesting(client)
@@ -136,32 +136,32 @@ class Jobs:
 
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         begin = partial(client.unit.executor.begin, self._adopt(job, prepare), granted)
-        put_off_ns = self._put_off_ns(job)
-        if put_off_ns:
-            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, begin)
+        throttled_ns = self._throttled_ns(job)
+        if throttled_ns:
+            self._throttled = client.node.loop.call_later(throttled_ns / 1e9, begin)
         else:
             begin()
         self._let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
 
-    def _put_off_ns(self, job: Job) -> int:
-        """How long the job is put off for what others waited beyond its task's plan."""
+    def _throttled_ns(self, job: Job) -> int:
+        """How long the job is throttled for what others waited beyond its task's plan."""
         client, task = self._client, self._client.task
         limit_ns = self._limit_ns(job)
-        put_off_ns = task.excess_of(warmup=job.warmup).put_off_ns(
+        throttled_ns = task.excess_of(warmup=job.warmup).throttled_ns(
             time.monotonic_ns(), limit_ns, task.share
         )
-        if put_off_ns:
+        if throttled_ns:
             task.counters.throttled += 1
             client.node.metrics.of(task.key).throttled.inc()
             task.note_once(
                 "throttled",
-                f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
+                f"job {job.number} of {client} was throttled for {throttled_ns / 1e9:.1f} s: those "
                 f"before it kept others waiting for over {limit_ns / 1e9:g} s beyond the plan, and "
                 f"may do so for {task.share:.1%} of the time; profile the task again",
             )
-        return put_off_ns
+        return throttled_ns
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
         """A job of another process of the task waits for this one, which is a part of it then."""
@@ -619,9 +619,9 @@ class Jobs:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        if self._put_off is not None:
-            self._put_off.cancel()
-            self._put_off = None
+        if self._throttled is not None:
+            self._throttled.cancel()
+            self._throttled = None
         self._bound.end()
         if job.fences:
             client.unit.executor.unfence(client.domain)

@@ -171,7 +171,7 @@ class Metrics:
         )
         self.throttled = self._counter(
             "tierline_throttled_jobs_total",
-            "Jobs that were put off, since those before them kept others waiting for longer than "
+            "Jobs that were held back, since those before them kept others waiting for longer than "
             "their plan may.",
             *_TASK,
         )
