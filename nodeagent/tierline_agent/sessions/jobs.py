@@ -106,7 +106,7 @@ class Jobs:
         """When its last job ended."""
         self._release_ns = 0
         """The release that its jobs are for; a program may run several for one."""
-        self._behind = False
+        self._late = False
         """Whether that was before the end of the jobs for the one before it."""
         self.returned = False
         """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
@@ -361,9 +361,9 @@ class Jobs:
         if job.warmup or (layer_ns is not None and not has_rank(task.gateless_ns, layer_ns)):
             return Rank.WARMUP
         if job.release_ns != self._release_ns:
-            self._release_ns, self._behind = job.release_ns, job.release_ns < self._ended_ns
+            self._release_ns, self._late = job.release_ns, job.release_ns < self._ended_ns
         by_mean = registration.criticality == "Soft" and registration.preemption is not None
-        return Rank.BEST_EFFORT if by_mean and self._behind else registration.rank
+        return Rank.BEST_EFFORT if by_mean and self._late else registration.rank
 
     def _yielding(self, job: Job) -> Yielding | None:
         """How the job gives the device away, if its plan says so and it has gates."""

@@ -310,7 +310,7 @@ def test_a_task_is_measured_beside_those_that_run_by_a_limit_that_it_states(user
     claim = user.claim_of("two")
     assert claim is not None
     grant = grant_of(claim, "node-a")
-    assert grant.measured_beside
+    assert grant.measured_among_others
     assert grant.registration is not None
     assert grant.registration.job_limit_ns == 50_000_000
     assert "consumedCapacity" not in claim["status"]["allocation"]["devices"]["results"][0]

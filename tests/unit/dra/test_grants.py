@@ -61,7 +61,7 @@ def test_one_measured_beside_others_takes_bounded_leases_in_what_they_leave() ->
     grant = grant_of(claim(annotations=notes("Profiling", beside=True)), NODE)
 
     registration = grant.registration
-    assert grant.measured_beside
+    assert grant.measured_among_others
     assert registration is not None
     assert (registration.criticality, registration.job_limit_ns) == ("BestEffort", 500_000_000)
     assert parse_registration(registration.as_json()) == registration

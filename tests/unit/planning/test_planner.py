@@ -326,7 +326,7 @@ class TestRefusals:
 
     def test_contexts(self) -> None:
         tasks = [task(name, 1000, 1000, 10, policy=SwapPolicy.RESIDENT) for name in "ab"]
-        on = device(50, contexts=Contexts(each_bytes=2 * MB, beside_bytes=5 * MB))
+        on = device(50, contexts=Contexts(each_bytes=2 * MB, outside_bytes=5 * MB))
         answer = refused(tasks, on)
         assert (answer.kind, answer.missing_bytes) == ("memory", MB)
         assert "the CUDA contexts of 2 tasks and the agent" in answer.sentence
