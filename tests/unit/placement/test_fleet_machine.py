@@ -199,7 +199,7 @@ class Cluster(RuleBasedStateMachine):
             self.claims[key] = replace(
                 *(known,),
                 **{"place": None, "allocated": "", "held": None, "lost": False, "order": None},
-                **{"profiling": False, "beside": False, "unmeasured": False, "overdue": False},
+                **{"profiling": False, "sharing": False, "unmeasured": False, "overdue": False},
                 barred=(known.place.node,),
                 returned=(known.place.node,),
             )
