@@ -27,7 +27,7 @@ def said(memory: int, fast: int, context: int, tasks: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tasks", "room"), [(0, {GPU: 5}), (1, {GPU: 5}), (2, {}), (3, {})], ids=str
 )
-def test_a_context_has_room_beside_those_of_agent_and_tasks(
+def test_a_context_has_room_next_to_those_of_agent_and_tasks(
     tasks: int, room: dict[str, int]
 ) -> None:
     assert room_for_contexts(said(memory=100, fast=85, context=5, tasks=tasks)) == room
