@@ -14,11 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tierline_agent.errors import ConfigError
 from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.extents import EXTENT_SIZES, USUAL_EXTENT_BYTES
 from tierline_api.devices.margins import MARGINS
 from tierline_api.manifests.mistakes import first_mistake
-
-MIN_EXTENT_BYTES = 64 << 10
-MAX_EXTENT_BYTES = 1 << 30
 
 TierName = Literal["dram", "pmem", "nvme"]
 
@@ -27,9 +25,6 @@ class _Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
-
-
-_EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 
 
 class DeviceSettings(_Settings):
@@ -41,9 +36,9 @@ class DeviceSettings(_Settings):
     """The CUDA driver's number of the GPU; 0 if neither this nor uuid is given."""
     uuid: Annotated[str | None, Field(pattern=r"^(GPU|MIG)-")] = None
     """The GPU as NVML names it, instead of its number."""
-    fast_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES)]
+    fast_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0])]
     """Fast memory that tasks may use together, extents and workspaces, bytes."""
-    extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)]
+    extent_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0], le=EXTENT_SIZES[-1])]
     """Size of an extent, bytes; a power of two. Default 4 MiB on cpu, 32 MiB on cuda."""
     margin: Annotated[float | None, Field(ge=1)] = None
     """The margin with which plans for it are made: a link that does less than so much slower than
@@ -58,7 +53,7 @@ class DeviceSettings(_Settings):
     @classmethod
     def _size_for_kind(cls, values: Any) -> Any:
         if isinstance(values, dict) and "extent_bytes" not in values:
-            usual = _EXTENT_BYTES.get(str(values.get("kind", "cpu")))
+            usual = USUAL_EXTENT_BYTES.get(str(values.get("kind", "cpu")))
             return values if usual is None else {**values, "extent_bytes": usual}
         return values
 
