@@ -7,8 +7,8 @@ passes, by the part of the device's time that admission charged the task. While 
 than one job may cost, its next one is throttled, also where nobody else wants the device then: a
 job that keeps the device to its end would cost whoever comes after it.
 
-Theorem (leaky bucket). Let a task's jobs cost others at most c each, and let `free` be what it may
-owe. In any window of length w, it costs them at most free + c + share w. For a job begins only
+Theorem (P13, leaky bucket). Let a task's jobs cost others at most c each, and let `free` be what it
+may owe. In any window of length w, it costs them at most free + c + share w. For a job begins only
 while no more than `free` is owed, so that no more than free + c is ever owed; what is owed rises by
 what others wait and falls by no more than share w in the window, and it is never less than nothing.
 
