@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -38,7 +38,9 @@ class DeviceSettings(_Settings):
     """The GPU as NVML names it, instead of its number."""
     fast_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0])]
     """Fast memory that tasks may use together, extents and workspaces, bytes."""
-    extent_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0], le=EXTENT_SIZES[-1])]
+    extent_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0], le=EXTENT_SIZES[-1])] = Field(
+        default_factory=lambda others: USUAL_EXTENT_BYTES[others.get("kind", "cpu")]
+    )
     """Size of an extent, bytes; a power of two. Default 4 MiB on cpu, 32 MiB on cuda."""
     margin: Annotated[float | None, Field(ge=1)] = None
     """The margin with which plans for it are made: a link that does less than so much slower than
@@ -48,14 +50,6 @@ class DeviceSettings(_Settings):
     def plan_margin(self) -> float:
         """The margin, chosen or usual."""
         return MARGINS[DeviceKind(self.kind)] if self.margin is None else self.margin
-
-    @model_validator(mode="before")
-    @classmethod
-    def _size_for_kind(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "extent_bytes" not in values:
-            usual = USUAL_EXTENT_BYTES.get(str(values.get("kind", "cpu")))
-            return values if usual is None else {**values, "extent_bytes": usual}
-        return values
 
     @model_validator(mode="after")
     def _check_sizes(self) -> DeviceSettings:
@@ -146,6 +140,7 @@ class AgentConfig(_Settings):
     devices: Annotated[tuple[DeviceSettings, ...], Field(max_length=64, strict=False)] = ()
     """The devices, instead of device, if there are several; their extents have one size."""
     tiers: Annotated[tuple[TierSettings, ...], Field(min_length=1, strict=False)]
+    """The tiers, at least one."""
     metrics_port: Annotated[int | None, Field(ge=0, le=65535)] = None
     """TCP port of the Prometheus endpoint; none if null, any free one if 0."""
     metrics_address: str = "127.0.0.1"
