@@ -9,8 +9,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.extents import EXTENT_SIZES, USUAL_EXTENT_BYTES
 from tierline_api.devices.margins import MARGINS
-from tierline_api.objects.memprofile import EXTENT_SIZES
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.plan import Tier
 from tierline_api.schema.quantities import format_quantity, parse_quantity
@@ -179,7 +179,9 @@ _MACHINE: Final = (
     click.option(
         "--extent-size",
         type=EXTENT_SIZE,
-        help="Size of an extent, a power of two; 4Mi on a CPU and 32Mi on a GPU if absent.",
+        help="Size of an extent, a power of two; "
+        f"{format_quantity(USUAL_EXTENT_BYTES['cpu'])} on a CPU and "
+        f"{format_quantity(USUAL_EXTENT_BYTES['cuda'])} on a GPU if absent.",
     ),
     gpu_option,
 )

@@ -22,13 +22,13 @@ def page() -> str:
 
 def _sections(command: click.Command, name: str) -> Iterator[str]:
     if isinstance(command, click.Group):
-        for one in command.commands.values():
+        for word, one in command.commands.items():
             if not one.hidden:
-                yield from _sections(one, f"{name} {one.name}")
+                yield from _sections(one, f"{name} {word}")
         return
     rows = [_row(one) for one in command.params if isinstance(one, click.Option) and not one.hidden]
     if rows:
-        yield f"\n## {name}\n\n| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+        yield f"\n## `{name}`\n\n| option | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _row(option: click.Option) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tierline_agent.errors import ConfigError
 from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.extents import EXTENT_SIZES, USUAL_EXTENT_BYTES
 from tierline_api.devices.margins import MARGINS
 from tierline_api.manifests.mistakes import first_mistake
-
-MIN_EXTENT_BYTES = 64 << 10
-MAX_EXTENT_BYTES = 1 << 30
 
 TierName = Literal["dram", "pmem", "nvme"]
 
@@ -27,9 +25,6 @@ class _Settings(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
     )
-
-
-_EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 
 
 class DeviceSettings(_Settings):
@@ -41,9 +36,11 @@ class DeviceSettings(_Settings):
     """The CUDA driver's number of the GPU; 0 if neither this nor uuid is given."""
     uuid: Annotated[str | None, Field(pattern=r"^(GPU|MIG)-")] = None
     """The GPU as NVML names it, instead of its number."""
-    fast_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES)]
+    fast_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0])]
     """Fast memory that tasks may use together, extents and workspaces, bytes."""
-    extent_bytes: Annotated[int, Field(ge=MIN_EXTENT_BYTES, le=MAX_EXTENT_BYTES)]
+    extent_bytes: Annotated[int, Field(ge=EXTENT_SIZES[0], le=EXTENT_SIZES[-1])] = Field(
+        default_factory=lambda others: USUAL_EXTENT_BYTES[others.get("kind", "cpu")]
+    )
     """Size of an extent, bytes; a power of two. Default 4 MiB on cpu, 32 MiB on cuda."""
     margin: Annotated[float | None, Field(ge=1)] = None
     """The margin with which plans for it are made: a link that does less than so much slower than
@@ -53,14 +50,6 @@ class DeviceSettings(_Settings):
     def plan_margin(self) -> float:
         """The margin, chosen or usual."""
         return MARGINS[DeviceKind(self.kind)] if self.margin is None else self.margin
-
-    @model_validator(mode="before")
-    @classmethod
-    def _size_for_kind(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "extent_bytes" not in values:
-            usual = _EXTENT_BYTES.get(str(values.get("kind", "cpu")))
-            return values if usual is None else {**values, "extent_bytes": usual}
-        return values
 
     @model_validator(mode="after")
     def _check_sizes(self) -> DeviceSettings:
@@ -151,6 +140,7 @@ class AgentConfig(_Settings):
     devices: Annotated[tuple[DeviceSettings, ...], Field(max_length=64, strict=False)] = ()
     """The devices, instead of device, if there are several; their extents have one size."""
     tiers: Annotated[tuple[TierSettings, ...], Field(min_length=1, strict=False)]
+    """The tiers, at least one."""
     metrics_port: Annotated[int | None, Field(ge=0, le=65535)] = None
     """TCP port of the Prometheus endpoint; none if null, any free one if 0."""
     metrics_address: str = "127.0.0.1"

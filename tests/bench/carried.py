@@ -23,7 +23,7 @@ from tierline_cluster.versions import KUBERNETES_BUILD, REPOSITORY
 
 PROGRAMS: Final = "kubernetes.tar.xz"
 RIGHTS: Final = "rights.yaml"
-_BESIDE: Final = ("iniconfig", "packaging", "pluggy", "psutil", "pygments", "pytest")
+_IN_ADDITION: Final = ("iniconfig", "packaging", "pluggy", "psutil", "pygments", "pytest")
 """The benchmark's own: it is built of what tests use."""
 _GLIBC: Final = (5, 12, 17, 24, 27, 28, 31, 34)
 
@@ -44,7 +44,7 @@ def pack(folder: Path, python: str) -> None:
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     download += ["--disable-pip-version-check", "--only-binary=:all:", "--implementation=cp"]
     download += [f"--python-version={python}", *(f"--platform={name}" for name in platforms)]
-    subprocess.run([*download, f"--dest={folder}", *wheels, *_BESIDE], check=True)
+    subprocess.run([*download, f"--dest={folder}", *wheels, *_IN_ADDITION], check=True)
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size / 2**20:.1f} MiB")
 

@@ -126,9 +126,9 @@ def figures(task: str, jobs: Sequence[Job], planned_s: float) -> Figures:
     rows = []
     for job in own:
         called_ns = job.returned_ns - job.asked_ns
-        beside_ns = _common(others, (job.asked_ns, job.returned_ns))
+        others_ns = _common(others, (job.asked_ns, job.returned_ns))
         inside_ns = _common(others, (job.began_ns, job.ended_ns))
-        rows.append((job, called_ns - beside_ns, inside_ns > 0))
+        rows.append((job, called_ns - others_ns, inside_ns > 0))
     return Figures(
         jobs=len(own),
         misses=Between(

@@ -33,7 +33,7 @@ static void *run_jobs(void *unused) {
     return NULL;
 }
 
-static void beside_jobs(void (*act)(void)) {
+static void between_jobs(void (*act)(void)) {
     extents /= 2;
     context = use_gpu();
     load(&task, socket_path, 0, extents, 1);
@@ -56,8 +56,8 @@ static void load_and_free(void) {
     free(other.content);
 }
 
-static void freed_beside_jobs(void) {
-    beside_jobs(load_and_free);
+static void freed_between_jobs(void) {
+    between_jobs(load_and_free);
 }
 
 static void ask_for_too_much(void) {
@@ -65,8 +65,8 @@ static void ask_for_too_much(void) {
     HOLDS(tierline_reserve(task.client, 1, 100 * task.extent_bytes, 0, 1, &base) != 0);
 }
 
-static void refused_beside_jobs(void) {
-    beside_jobs(ask_for_too_much);
+static void refused_between_jobs(void) {
+    between_jobs(ask_for_too_much);
 }
 
 static void use_two_streams(void) {
@@ -160,8 +160,8 @@ static void capture_dropped(void) {
 
 int main(int argc, char **argv) {
     static const struct scenario scenarios[] = {
-        {"freed_beside_jobs", freed_beside_jobs},
-        {"refused_beside_jobs", refused_beside_jobs},
+        {"freed_between_jobs", freed_between_jobs},
+        {"refused_between_jobs", refused_between_jobs},
         {"reset", reset},
         {"reset_inside", reset_inside},
         {"reset_below", reset_below},

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-@pytest.mark.parametrize("name", ["freed_beside_jobs", "refused_beside_jobs"])
+@pytest.mark.parametrize("name", ["freed_between_jobs", "refused_between_jobs"])
 def test_an_arena_goes_while_a_job_of_another_one_is_preempted(
     agent: AgentProcess, name: str, flavour: str
 ) -> None:

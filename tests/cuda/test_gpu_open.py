@@ -189,7 +189,7 @@ def test_inputs_and_outputs_between_jobs_need_no_lease(
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("task", ["resident", "streamed"])
-def test_who_waits_gets_the_device_from_work_beside_jobs(
+def test_who_waits_gets_the_device_from_work_between_jobs(
     start: Start, agent: AgentProcess, task: str, flavour: str
 ) -> None:
     register(agent, task, "alone")

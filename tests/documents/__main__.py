@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tests.documents import commands, drawings, environment, links
+from tests.documents import commands, drawings, environment, links, words
 from tests.documents.pages import Repository
 
 repository = Repository.read(Path(__file__).parents[2])
@@ -12,6 +12,7 @@ wrong = [
     *commands.unknown(repository),
     *environment.differences(repository),
     *drawings.broken(repository),
+    *words.old(repository),
 ]
 for sentence in wrong:
     print(sentence, file=sys.stderr)

@@ -22,7 +22,7 @@ _JOB: Final = re.compile(r"^(\S+) job (\d+) ([0-9a-f]{32}) (\d+\.\d+)( late)?$")
 _BUDGET: Final = "16Gi"
 _DRIVER: Final = "/driver"
 _FATAL: Final = frozenset({"ErrImageNeverPull", "CreateContainerConfigError", "RunContainerError"})
-_STARTS_ANEW: Final = 75
+_STARTS_AGAIN: Final = 75
 """How a program ends that has been measured, to run by its plan."""
 
 
@@ -172,7 +172,7 @@ class Tasks:
                 waiting = status["state"].get("waiting", {}).get("reason", "")
                 states = (status["state"], status.get("lastState", {}))
                 codes = {one["terminated"]["exitCode"] for one in states if "terminated" in one}
-                if waiting in _FATAL or codes - {_STARTS_ANEW}:
+                if waiting in _FATAL or codes - {_STARTS_AGAIN}:
                     name = pod["metadata"]["name"]
                     raise SystemExit(f"the pod {name} cannot go on: {json.dumps(status)}")
         return True

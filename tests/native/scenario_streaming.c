@@ -189,7 +189,7 @@ static void *read_around(void *argument) {
     return NULL;
 }
 
-static void readers_beside_jobs(const char *socket_path) {
+static void readers_between_jobs(const char *socket_path) {
     struct model model = loaded(connected(socket_path), 0);
     pthread_t threads[3];
     EXPECT(pthread_create(&threads[0], NULL, run_jobs, &model) == 0);
@@ -325,7 +325,7 @@ const struct named_scenario streaming_scenarios[] = {
     {"lease_alone", lease_alone},
     {"revoked", revoked},
     {"two_threads_with_jobs", two_threads_with_jobs},
-    {"readers_beside_jobs", readers_beside_jobs},
+    {"readers_between_jobs", readers_between_jobs},
     {"a_job_ended_elsewhere", a_job_ended_elsewhere},
     {"descriptors_taken_over", descriptors_taken_over},
     {NULL, NULL},

@@ -146,7 +146,7 @@ def test_c_tests(build: Path) -> None:
 STREAMED = ("--resident", "0,4", "--ring", "2")
 STREAMING = ["life_of_an_arena", "reports", "mistakes_of_the_caller", "in_order", "skipping",
              "going_back", "backwards", "leaving_early", "outside_a_job", "unforeseen",
-             "lease_alone", "two_threads_with_jobs", "readers_beside_jobs",
+             "lease_alone", "two_threads_with_jobs", "readers_between_jobs",
              "a_job_ended_elsewhere", "writing", "foreign_faults", "forking",
              "many_children", "writing_and_forking", "freeing_and_forking",
              "transfers", "transfers_into", "transfers_while_jobs_run", "other_calls",

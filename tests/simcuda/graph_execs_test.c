@@ -89,7 +89,7 @@ static void executables_can_be_changed(void) {
 }
 
 /* A gate of an executable is set again: to other words and values, not to other operations. */
-static void gates_can_be_set_anew(void) {
+static void gates_can_be_set_again(void) {
     CUgraph graph;
     CUgraphNode gate;
     CUgraphNode node;
@@ -238,7 +238,7 @@ int main(void) {
     fill = kit_function("sim_fill");
     OK(cuMemAlloc(&buffer, 4096));
     executables_can_be_changed();
-    gates_can_be_set_anew();
+    gates_can_be_set_again();
     nodes_are_found_in_clones_of_children();
     events_inside_graphs();
     an_executable_may_go_while_it_runs();

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tierline_agent.devices.cpu import processor_name
+from tierline_api.devices.extents import USUAL_EXTENT_BYTES
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.plan import Plan
 from tierline_cli.errors import EXIT_BAD_INPUT, CommandError
 from tierline_client.library import library_path
-
-_EXTENT_BYTES = {"cpu": 4 << 20, "cuda": 32 << 20}
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Place:
     @property
     def extent_bytes(self) -> int:
         """The size of an extent where none is chosen."""
-        return _EXTENT_BYTES[self.kind]
+        return USUAL_EXTENT_BYTES[self.kind]
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -74,9 +74,9 @@ class Contexts:
     """What processes take of a device by being there."""
 
     each_bytes: int
-    beside_bytes: int
+    outside_bytes: int
     """Memory of the device that is not fast memory."""
 
     def missing_bytes(self, tasks: int) -> int:
         """How much more so many tasks need outside fast memory; the agent has a context, too."""
-        return max(0, (tasks + 1) * self.each_bytes - self.beside_bytes)
+        return max(0, (tasks + 1) * self.each_bytes - self.outside_bytes)

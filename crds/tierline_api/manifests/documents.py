@@ -181,10 +181,7 @@ class _Reader:
         if into is not None and isinstance(into.value, dict) and into.key is None:
             return text
         tag = event.tag
-        if tag is not None and tag not in {
-            "!",
-            *(_TAG + t for t in ("str", "int", "float", "bool", "null")),
-        }:
+        if tag is not None and tag not in _TAGS:
             self._fail(f"the tag {tag[:64]} is not read; remove it")
         if tag in {"!", f"{_TAG}str"} or (tag is None and not event.implicit[0]):
             return text

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AwareDatetime, Field, field_validator
 
 from tierline_api.devices.device import DeviceKind
+from tierline_api.devices.extents import EXTENT_SIZES
 from tierline_api.devices.fast_memory import OVERLAY
 from tierline_api.devices.preemption import Scheduling
 from tierline_api.objects.conditions import Conditions
-from tierline_api.objects.memprofile import EXTENT_SIZES
 from tierline_api.objects.plan import Tier
 from tierline_api.schema.base import API_VERSION, ApiModel, Check, Rule
 from tierline_api.schema.checks import Holds, at_least, at_most

@@ -17,9 +17,6 @@ MAX_ARENAS: Final = 16
 """Most arenas of a task."""
 MAX_CALLS: Final = 65_536
 """Most jobs of an arena in one release."""
-EXTENT_SIZES: Final = tuple(2**power for power in range(16, 31))
-"""Sizes that an extent may have: 64 KiB to 1 GiB, in bytes."""
-
 _ARENAS: Final = f"{list(range(MAX_ARENAS))}"
 _JOBS: Final = (
     f"self.calls.sum() + {_ARENAS}.filter(n, n >= self.calls.size() && "

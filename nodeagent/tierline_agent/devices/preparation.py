@@ -56,7 +56,7 @@ class Prepared:
                 _log.info("%s is left to the tasks until the agent that serves has ended", name)
 
 
-def room_beside(snapshot: Mapping[str, Any]) -> Room:
+def room_for_contexts(snapshot: Mapping[str, Any]) -> Room:
     """Where the agent that said so of itself leaves room for the context of another one."""
     tasks = Counter(task.get("device") for task in snapshot.get("tasks", ()))
     room = {}

@@ -125,7 +125,7 @@ def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
     elif learned:
         # The plan is made of what it wrote then: its weights lie as they were measured.
         variables["TIERLINE_LEARNED"] = f"{FOLDER}/{MEASURED}/{PROFILE}"
-    if grant.standing is not Standing.PROFILING or grant.measured_beside:
+    if grant.standing is not Standing.PROFILING or grant.measured_among_others:
         variables["TIERLINE_SOCKET"] = f"{FOLDER}/{SOCKET_NAME}"
         # It was admitted by its plan; without the agent it would take what others were granted.
         variables["TIERLINE_REQUIRED"] = "1"

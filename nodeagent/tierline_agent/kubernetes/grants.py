@@ -83,14 +83,14 @@ class Grant:
         return self.standing in _PLANNED
 
     @property
-    def measured_beside(self) -> bool:
+    def measured_among_others(self) -> bool:
         """Whether it is measured next to tasks with plans, job by job."""
         return self.standing is Standing.PROFILING and self.plan is not None
 
     @property
     def _job_limit_ns(self) -> int | None:
         limit_s = self.terms.realtime.measuring_limit_s
-        return round(limit_s * 1e9) if self.measured_beside and limit_s is not None else None
+        return round(limit_s * 1e9) if self.measured_among_others and limit_s is not None else None
 
 
 def _preemption(plan: Plan) -> Preemption | None:

@@ -67,7 +67,7 @@ class Placing:
         self._reconnect_s = reconnect_s
         self._made: dict[str, Grant] = {}
         """By claim: what was made of it by this process, completely."""
-        self._behind: dict[str, Grant] = {}
+        self._held_back: dict[str, Grant] = {}
         """By claim: its newer plan, which waits until the program that has its memory leaves."""
         self._turn = asyncio.Lock()
 
@@ -182,21 +182,21 @@ class Placing:
         elif grant.uid in registered:
             answer = await self._agent.ask("revise", **wanted.as_json())
             if not answer["complete"]:
-                self._behind[grant.uid] = grant
+                self._held_back[grant.uid] = grant
                 return False
         else:
             try:
                 await self._agent.ask("register", **wanted.as_json())
             except AgentRefused as error:
                 raise AgentRefused(f"{error}{self._held_up()}") from error
-        self._behind.pop(grant.uid, None)
+        self._held_back.pop(grant.uid, None)
         return True
 
     def _held_up(self) -> str:
         """Which pods still have memory by an earlier plan, as the end of a sentence."""
-        if not self._behind:
+        if not self._held_back:
             return ""
-        tasks = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._behind.values()))
+        tasks = ", ".join(sorted(f"{one.namespace}/{one.task}" for one in self._held_back.values()))
         return (
             f"; pods of {tasks} have memory by an earlier plan until they start again: restart them"
         )
@@ -210,7 +210,7 @@ class Placing:
 
     async def _undo(self, uid: str, registered: Registered) -> None:
         self._made.pop(uid, None)
-        self._behind.pop(uid, None)
+        self._held_back.pop(uid, None)
         self._descriptions.remove(uid)
         await self._unregister(uid, registered)
         self._folders.remove(uid)

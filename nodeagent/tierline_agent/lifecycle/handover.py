@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 
 from tierline_agent.admin.client import Agent
 from tierline_agent.config import AgentConfig
-from tierline_agent.devices.preparation import Prepared, Room, prepare, room_beside
+from tierline_agent.devices.preparation import Prepared, Room, prepare, room_for_contexts
 from tierline_agent.errors import AgentError
 from tierline_agent.lifecycle.lock import AgentLock
 from tierline_agent.telemetry.endpoint import Endpoint
@@ -127,7 +127,7 @@ class _Serving:
                 answer = await self._agent.ask("snapshot")
         except (AgentError, OSError, TimeoutError, ValueError):
             return None  # it ends: it lets nobody in any more
-        return room_beside(answer.get("snapshot", {}))
+        return room_for_contexts(answer.get("snapshot", {}))
 
     async def room_again(self) -> Room | None:
         """The same, but None between two times of asking."""

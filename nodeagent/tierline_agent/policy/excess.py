@@ -4,11 +4,11 @@ A job may take longer than its plan, up to a limit (`stuck`), and one that does 
 for longer than was proved. Once that is a mishap. A task that does so job after job would take the
 device from them for good. So what others wait beyond the charge is *owed*; it is paid off as time
 passes, by the part of the device's time that admission charged the task. While a task owes more
-than one job may cost, its next one is put off, also where nobody else wants the device then: a job
-that keeps the device to its end would cost whoever comes after it.
+than one job may cost, its next one is throttled, also where nobody else wants the device then: a
+job that keeps the device to its end would cost whoever comes after it.
 
-Theorem (leaky bucket). Let a task's jobs cost others at most c each, and let `free` be what it may
-owe. In any window of length w, it costs them at most free + c + share w. For a job begins only
+Theorem (P13, leaky bucket). Let a task's jobs cost others at most c each, and let `free` be what it
+may owe. In any window of length w, it costs them at most free + c + share w. For a job begins only
 while no more than `free` is owed, so that no more than free + c is ever owed; what is owed rises by
 what others wait and falls by no more than share w in the window, and it is never less than nothing.
 
@@ -37,8 +37,8 @@ class Excess:
         self._owed_ns = self._owes_ns(now_ns, share) + cost_ns
         self._at_ns = now_ns
 
-    def put_off_ns(self, now_ns: int, free_ns: int, share: float) -> int:
-        """How long the task's next job is put off, by what it may owe; 0: not at all."""
+    def throttled_ns(self, now_ns: int, free_ns: int, share: float) -> int:
+        """How long the task's next job is held back, by what it may owe; 0: not at all."""
         too_much_ns = self._owes_ns(now_ns, share) - free_ns
         return max(0, math.ceil(too_much_ns / max(share, _LEAST_SHARE)))
 

@@ -12,12 +12,12 @@ at most. So e_k is no later than that after the release, and what is due is due 
 that waited for the task's own job before it counts from when it was due to begin: only what passes
 between that job's end and its own request is added.
 
-Theorem (bandwidth preservation; Abeni, Buttazzo, RTSS 1998). Others' deadlines hold as admitted,
-however often a program releases and whatever it names. For in a window from a moment at which
-nobody waits with a deadline up to the window's end, all jobs of the task that are due in it have
-e_k in it, a period apart: no more than the demand test counts. A job that is served before its e_k
-is due after the window of any deadline up to its own, so it blocks at most once there, in place of
-a job of its own that the test counts.
+Theorem (P12, bandwidth preservation; Abeni, Buttazzo, RTSS 1998). Others' deadlines hold as
+admitted, however often a program releases and whatever it names. For in a window from a moment at
+which nobody waits with a deadline up to the window's end, all jobs of the task that are due in it
+have e_k in it, a period apart: no more than the demand test counts. A job that is served before its
+e_k is due after the window of any deadline up to its own, so it blocks at most once there, in place
+of a job of its own that the test counts.
 
 Others' response times hold, too. They count a job a period from the moment on at which the device
 is wanted; without more a fast program would be served as often as it asks before a job that is due

@@ -239,7 +239,7 @@ class Recovery:
         if record is not None and kept >= record.kept:
             self._returned(token)
 
-    def begins_anew(self, task: str, process: Process) -> None:
+    def begins_again(self, task: str, process: Process) -> None:
         """A process says HELLO without a token: it never got one that it was to come back with."""
         for record in [*self._known.values()]:
             lost = (record.task, record.process, record.kept) == (task, process, 0)

@@ -28,5 +28,5 @@ class Job:
     """It could not be resumed, and its ring is its own until its client knows."""
     yielded: int | None = None
     """The sequence of its YIELD that was not answered yet."""
-    put_off: bool = False
+    throttled: bool = False
     """It was, for what others waited beyond its task's plan."""

@@ -98,7 +98,7 @@ class Jobs:
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
         self._grace: asyncio.TimerHandle | None = None
-        self._put_off: asyncio.TimerHandle | None = None
+        self._throttled: asyncio.TimerHandle | None = None
         """Begins its job, whose task owes others too much until then."""
         self._bound = Bound(client)
         self._nesting = Nesting(client)
@@ -106,7 +106,7 @@ class Jobs:
         """When its last job ended."""
         self._release_ns = 0
         """The release that its jobs are for; a program may run several for one."""
-        self._behind = False
+        self._late = False
         """Whether that was before the end of the jobs for the one before it."""
         self.returned = False
         """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
@@ -134,21 +134,23 @@ class Jobs:
             self._nesting.waits(partial(self._nest, sequence, job))
 
     def _ask(self, sequence: int, job: Job) -> None:
-        """Ask for the device, or put the job off."""
+        """Ask for the device, or throttle the job."""
         client = self._client
         prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
         execution = self._adopt(job, prepare)
-        put_off_ns = self._put_off_ns(job)
-        if put_off_ns:
-            if not job.put_off:
-                self._note_put_off(job, put_off_ns)
-            self._put_off = client.node.loop.call_later(put_off_ns / 1e9, self._ask, sequence, job)
+        throttled_ns = self._throttled_ns(job)
+        if throttled_ns:
+            if not job.throttled:
+                self._note_throttled(job, throttled_ns)
+            self._throttled = client.node.loop.call_later(
+                throttled_ns / 1e9, self._ask, sequence, job
+            )
         else:
             client.unit.executor.begin(execution, partial(self._granted, sequence, job))
 
     def _granted(self, sequence: int, job: Job, now_ns: int) -> None:
         client, execution = self._client, job.execution
-        if execution is not None and self._put_off_ns(job):
+        if execution is not None and self._throttled_ns(job):
             # since it asked, jobs of other processes of its task have ended that took too long
             client.unit.executor.end(execution)
             client.unit.executor.is_over(execution)
@@ -160,21 +162,21 @@ class Jobs:
         client.reply(sequence, Grant(job.number, now_ns))
         self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
 
-    def _put_off_ns(self, job: Job) -> int:
+    def _throttled_ns(self, job: Job) -> int:
         """How long the job is put off for what others waited beyond its task's plan."""
         task = self._client.task
-        return task.excess_of(warmup=job.warmup).put_off_ns(
+        return task.excess_of(warmup=job.warmup).throttled_ns(
             time.monotonic_ns(), self._limit_ns(job), task.share
         )
 
-    def _note_put_off(self, job: Job, put_off_ns: int) -> None:
+    def _note_throttled(self, job: Job, throttled_ns: int) -> None:
         client, task = self._client, self._client.task
-        job.put_off = True
+        job.throttled = True
         task.counters.throttled += 1
         client.node.metrics.of(task.key).throttled.inc()
         task.note_once(
             "throttled",
-            f"job {job.number} of {client} was put off by {put_off_ns / 1e9:.1f} s: those "
+            f"job {job.number} of {client} was throttled for {throttled_ns / 1e9:.1f} s: those "
             f"before it kept others waiting for over {self._limit_ns(job) / 1e9:g} s beyond the "
             f"plan, and may do so for {task.share:.1%} of the time; profile the task again",
         )
@@ -380,9 +382,9 @@ class Jobs:
         if job.warmup or (layer_ns is not None and not has_rank(task.gateless_ns, layer_ns)):
             return Rank.WARMUP
         if job.release_ns != self._release_ns:
-            self._release_ns, self._behind = job.release_ns, job.release_ns < self._ended_ns
+            self._release_ns, self._late = job.release_ns, job.release_ns < self._ended_ns
         by_mean = registration.criticality == "Soft" and registration.preemption is not None
-        return Rank.BEST_EFFORT if by_mean and self._behind else registration.rank
+        return Rank.BEST_EFFORT if by_mean and self._late else registration.rank
 
     def _yielding(self, job: Job) -> Yielding | None:
         """How the job gives the device away, if its plan says so and it has gates."""
@@ -639,9 +641,9 @@ class Jobs:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        if self._put_off is not None:
-            self._put_off.cancel()
-            self._put_off = None
+        if self._throttled is not None:
+            self._throttled.cancel()
+            self._throttled = None
         self._bound.end()
         if job.fences:
             client.unit.executor.unfence(client.domain)

@@ -304,7 +304,7 @@ class Session:
             client.connection.close()
             return
         if message.reattach_token == 0:
-            node.recovery.begins_anew(client.task.name, client.process)
+            node.recovery.begins_again(client.task.name, client.process)
         elif client.follows(message.reattach_token):
             client.connection.pause()  # what it offers is read when nobody else has it
             client.spawn(sequence, self._welcome_when_alone(sequence, message))

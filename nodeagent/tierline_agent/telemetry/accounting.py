@@ -74,7 +74,7 @@ class TaskCounters:
     """Jobs that were served later than their program named, since it releases more often than its
     period."""
     throttled: int = 0
-    """Jobs that were put off, since those before them kept others waiting beyond the plan."""
+    """Jobs that were held back, since those before them kept others waiting beyond the plan."""
     preemptions: int = 0
     """Times that a job gave the device away."""
     rings_lost: int = 0

@@ -171,7 +171,7 @@ class Metrics:
         )
         self.throttled = self._counter(
             "tierline_throttled_jobs_total",
-            "Jobs that were put off, since those before them kept others waiting for longer than "
+            "Jobs that were held back, since those before them kept others waiting for longer than "
             "their plan may.",
             *_TASK,
         )
@@ -324,8 +324,7 @@ class Metrics:
         )
         self.link_slow_spans = self._counter(
             "tierline_link_slow_spans_total",
-            "Spans of 0.2 s of a link's busy time in which it was slower than planned, by a fifth "
-            "and more.",
+            "Spans of 0.2 s of a link's busy time in which it was slower than plans count on.",
             *_LINK,
         )
         self.link_drifted = self._gauge(

@@ -99,7 +99,7 @@ def fit(
             objection = f"it would be copied to {draft}, and what is there is none of Tierline's"
             remedy = "move that file away"
         if kept and not objection:
-            lacking = _no_room_beside(kind, path, size_bytes)
+            lacking = _no_room_for_both(kind, path, size_bytes)
             try:
                 if not lacking:
                     _make(store, kind, draft, size_bytes, kept)
@@ -185,7 +185,7 @@ def _too_small(slots: int, needed: int) -> str:
     return ""
 
 
-def _no_room_beside(kind: Kind, path: Path, size_bytes: int) -> str:
+def _no_room_for_both(kind: Kind, path: Path, size_bytes: int) -> str:
     """Why a store of that size cannot be made next to the old one; empty if it can."""
     free_bytes, what = _free_memory_bytes(), "the machine has {} bytes of memory left"
     if kind != _IN_MEMORY:

@@ -25,12 +25,12 @@ job with a shorter deadline takes over.
 Memory (trap T13): what a preempted job computed so far stays parked, so the activations of *every*
 preemptible task count, all at once, in addition to residents, ring and the largest workspace.
 
-Soft tasks by their mean (derived here). Job j has its rank for a budget b_j, made of its mean, and
-goes on without one: from its next gate on it runs when no job with a rank waits, and gives way to
-any at every gate. So whatever its jobs really take, the others' deadlines hold if the test accepts
-with C_j = b_j + q_j, and with q_j as blocking at every t: in a window each job of j has the device
-with its rank, or on the way to the gate after its budget, for no longer than C_j; without a rank it
-is there only if its layer began before the window. At that gate, and only there, a job in
+P9, Soft tasks by their mean (derived here). Job j has its rank for a budget b_j, made of its mean,
+and goes on without one: from its next gate on it runs when no job with a rank waits, and gives way
+to any at every gate. So whatever its jobs really take, the others' deadlines hold if the test
+accepts with C_j = b_j + q_j, and with q_j as blocking at every t: in a window each job of j has the
+device with its rank, or on the way to the gate after its budget, for no longer than C_j; without a
+rank it is there only if its layer began before the window. At that gate, and only there, a job in
 mid-stream gives the device to one that goes on: to k, whose stream begins when the copies of j that
 are under way have ended on every link. Of that penalty_k has only what k's own links may be busy
 with, so max{ flight_j - flight_k : j by its mean } is added to it. (A job that begins is charged
@@ -39,9 +39,9 @@ What it does again after a preemption is charged to the one that preempts it as 
 rank, and delays nobody but itself afterwards. A job that keeps the device to its end cannot be held
 to a budget: it counts with its worst, unless nobody's deadline on the device is hard.
 
-Releases of several jobs (derived here). Between two jobs of a release the agent keeps the device
-for it: it goes only to a job that is due earlier, for as long as what passes between them was
-planned with (leases.py of the agent). So a release of m jobs is like one job that computes
+P10, releases of several jobs (derived here). Between two jobs of a release the agent keeps the
+device for it: it goes only to a job that is due earlier, for as long as what passes between them
+was planned with (leases.py of the agent). So a release of m jobs is like one job that computes
 meanwhile,
 
     C_i' = C_i + between_i + m gamma_i,

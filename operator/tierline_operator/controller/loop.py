@@ -38,7 +38,7 @@ from tierline_operator.cluster.resources import CLAIM, WATCHED
 from tierline_operator.cluster.state import Name, View, name_of
 from tierline_operator.controller.allowance import Allowance
 from tierline_operator.controller.quotas import quota_status, shares
-from tierline_operator.controller.reconciler import Later, Tending
+from tierline_operator.controller.reconciler import Later, Reconciler
 from tierline_operator.controller.writer import Stale
 from tierline_operator.leadership.lease import Leadership
 from tierline_operator.placement.books.rules import Rules
@@ -93,7 +93,7 @@ class Engine:
         self._resting = asyncio.Event()
         self._resting.set()
         self.view = View(Fleet(rules), settings.stalled_after_s)
-        self._tending = Tending(kube, leadership, self.view)
+        self._reconciler = Reconciler(kube, leadership, self.view)
 
     async def follow(self) -> None:
         """See what happens from what was read on; ends only with what went wrong."""
@@ -263,11 +263,11 @@ class Engine:
         spent = {key: wait_s for key in keys if (wait_s := self._allowance.wait_s(key, now))}
         failed: set[TaskKey] = set()
         later: set[TaskKey] = set()
-        for step in self._tending.steps:
+        for step in self._reconciler.steps:
             # What is said of a task must not hang on what could not be written for it.
-            always = step == self._tending.status
+            always = step == self._reconciler.status
             going = [key for key in keys if always or key not in failed]
-            if step != self._tending.notes:  # by these others get what they are promised
+            if step != self._reconciler.notes:  # by these others get what they are promised
                 going = [key for key in going if key not in spent]
 
             async def take(key: TaskKey, step: Step = step) -> None:
@@ -295,7 +295,7 @@ class Engine:
         """Say in the MemNodes of silent agents that nobody knows how they are."""
         for node in sorted(self.view.silent):
             try:
-                await self._tending.silence(node)
+                await self._reconciler.silence(node)
             except Stale:
                 log.info("MemNode %s has gone with its node", node)
             except KubeError as error:
@@ -382,7 +382,7 @@ class Engine:
     ) -> bool:
         """Write a status for people; returns whether that is done with."""
         try:
-            await self._tending.show(kind, name, status)
+            await self._reconciler.show(kind, name, status)
         except Stale:
             log.info("%s %s has gone", kind.kind, "/".join(name))
         except KubeError as error:

@@ -1,4 +1,4 @@
-"""What belongs to one task in the cluster, step by step brought to where it should be.
+"""Reconciles one task: step by step, what is in the cluster becomes what was decided.
 
 Each step compares what is seen with what should be and writes the difference, if any: a step may be
 repeated, left out or cut off at any point. The order matters across tasks: a pod that lost its
@@ -62,7 +62,7 @@ class Later(Exception):  # noqa: N818 - a state, not a mistake
     """A step left something for later that no other step needs; the message says what and why."""
 
 
-class Tending:
+class Reconciler:
     """The steps, in their order."""
 
     def __init__(self, kube: Kube, leadership: Leadership, view: View) -> None:

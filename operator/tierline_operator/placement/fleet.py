@@ -487,7 +487,7 @@ class Fleet:
             entry = self._entries[key]
             if work <= 0:
                 break
-            done, changed = self._seating.find_beside(entry, work)
+            done, changed = self._seating.find_incrementally(entry, work)
             work -= done
             entry.sharing = entry.missing > 0 and work <= 0
             self._changed |= changed

@@ -220,7 +220,7 @@ class Seating:
 
     # By trying
 
-    def find_beside(self, entry: Entry, work: int) -> tuple[int, set[TaskKey]]:
+    def find_incrementally(self, entry: Entry, work: int) -> tuple[int, set[TaskKey]]:
         """Add the missing seats to what is there; returns work done and tasks touched.
 
         Only the least loaded devices are looked at, and none is noted as refusing: what does not
@@ -238,11 +238,11 @@ class Seating:
                 if self.unfit(entry, ledger):
                     break
                 done += 1
-                proven = self._book.try_beside(ledger, demand)
+                proven = self._book.try_incrementally(ledger, demand)
                 if proven is None:
                     break
                 seat = self._take(entry, ledger, demand)
-                changed |= self._book.grant_beside(ledger, seat, proven)
+                changed |= self._book.grant_incrementally(ledger, seat, proven)
             if not entry.missing or done >= work:
                 break
         return done, changed
@@ -286,10 +286,10 @@ class Seating:
         demand = self.demand(entry, ledger) if nearest.reason in _FOR_WANT_OF_MEMORY else None
         if isinstance(demand, TaskDemand) and not ledger.closed:
             rows: list[Row] = [(seat, seat.demand) for seat in ledger.seats if seat.demand]
-            found = relief(self._book, ledger, [*rows, (None, demand)], self._anew)
+            found = relief(self._book, ledger, [*rows, (None, demand)], self._asked_again)
         entry.refusal = replace(nearest, relief=found)
 
-    def _anew(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
+    def _asked_again(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
         """What the next pod of a seat would ask."""
         return self._ask(replace(seat, held=None), ledger)
 
@@ -321,9 +321,9 @@ class Seating:
         if refused is not None:
             return refused, 0
         if len(ledger.planned) >= self._book.crowded_from:
-            proven = self._book.try_beside(ledger, demand)
+            proven = self._book.try_incrementally(ledger, demand)
             if proven is not None:
-                self._book.grant_beside(ledger, self._take(entry, ledger, demand), proven)
+                self._book.grant_incrementally(ledger, self._take(entry, ledger, demand), proven)
                 return None, 1
         together = [*(d for d, _ in ledger.planned), demand]
         answer, refusal = self._book.try_set(ledger, together)
@@ -409,7 +409,7 @@ class Seating:
             entry.refusal = self._nowhere(entry)
             return 0, set()
         if soon is None:
-            return self._measure_beside(entry, [k for k in matching if k.key in untested])
+            return self._measure_among_others(entry, [k for k in matching if k.key in untested])
         entry.refusal = Refusal(
             Reason.PROFILE_MISSING,
             f"there is no MemProfile/{name}; it is measured on {soon.key} when another task has "
@@ -417,7 +417,9 @@ class Seating:
         )
         return 0, set()
 
-    def _measure_beside(self, entry: Entry, ledgers: Sequence[Ledger]) -> tuple[int, set[TaskKey]]:
+    def _measure_among_others(
+        self, entry: Entry, ledgers: Sequence[Ledger]
+    ) -> tuple[int, set[TaskKey]]:
         """A device whose tasks can spare it as much time at once as it says that a job takes.
 
         A few are looked at, the least loaded first; the others stay untested.
@@ -507,7 +509,7 @@ class Seating:
             rows: list[Row] = [(s, changed.get(id(s), s.demand)) for s in ledger.seats if s.demand]
             answer, refusal = self._book.try_set(ledger, [demand for _, demand in rows])
             if refusal is not None:
-                found = relief(self._book, ledger, rows, self._anew_if_changed(entry, asked))
+                found = relief(self._book, ledger, rows, self._asked_again_if_changed(entry, asked))
                 entry.change_refused = replace(refusal, relief=found)
             if answer is None:
                 return {entry.key}
@@ -526,8 +528,8 @@ class Seating:
         entry.demands, entry.changed_demands = entry.changed_demands, Demands()
         return touched
 
-    def _anew_if_changed(self, entry: Entry, asked: TaskDemand) -> Ask:
-        return lambda seat, on: asked if seat.task == entry.key else self._anew(seat, on)
+    def _asked_again_if_changed(self, entry: Entry, asked: TaskDemand) -> Ask:
+        return lambda seat, on: asked if seat.task == entry.key else self._asked_again(seat, on)
 
     # Seats
 

@@ -33,7 +33,8 @@ What no choice can do is refused before anything is searched (search/bound.py). 
 searched to the end; for more the effort is bounded by a count, so that an answer does not depend on
 the machine, and a refusal that was cut short says so.
 
-Swapping whole tasks (policy Swap) is not offered: streaming them is never slower.
+A model is never swapped as a whole: under policy Swap it streams all that it can, which is never
+slower. A program without layers is swapped within its workspace (writeback.py).
 
 What a running pod holds (held.py) is the one choice of its task: memory, ring and homes stay as
 they are, and the theorem is applied to the job times that follow from them. Which jobs yield stays

@@ -43,7 +43,7 @@ def contexts_exceeded(tasks: int, device: DeviceCapacity) -> Infeasible | None:
         sentence=(
             f"the CUDA contexts of {tasks} tasks and the agent take "
             f"{mebibytes((tasks + 1) * contexts.each_bytes)} in addition to the fast memory, and "
-            f"{mebibytes(contexts.beside_bytes)} of the device are left for them: "
+            f"{mebibytes(contexts.outside_bytes)} of the device are left for them: "
             f"{mebibytes(missing)} are missing; configure so much less fast memory "
             "(fast_bytes) on the device, or leave a task out"
         ),

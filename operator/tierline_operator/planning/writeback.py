@@ -1,9 +1,10 @@
 """What it costs a dispatch that workspaces are preserved: dirty bytes out (d2h), one's own back in.
 
-Theorem. Tasks of one domain have their workspaces in the same extents. Before a job of task i is
-granted, the content that another task j preserves is saved to its backup, then i's own content is
-restored; if the job before was i's own, or preserves nothing, less is moved (agent's rule, policy/
-overlay.py: one owner at a time, so at most one save and one restore). So a job of i takes at most
+Theorem (P11). Tasks of one domain have their workspaces in the same extents. Before a job of task i
+is granted, the content that another task j preserves is saved to its backup, then i's own content
+is restored; if the job before was i's own, or preserves nothing, less is moved (agent's rule,
+policy/overlay.py: one owner at a time, so at most one save and one restore). So a job of i takes
+at most
 
     turn_i = max { save_j : j != i in i's domain } + restore_i
 

@@ -3,7 +3,7 @@
     python -m tests.gpu.bench.two_gpus [--mib N] [--extent-mib N] [--seconds S] [--json FILE]
 
 A client a GPU reads its arena job after job as `tests.gpu.bench.link` does, first one GPU alone,
-then the other, then both at once; every job's bytes of the first pass are compared. Beside it
+then the other, then both at once; every job's bytes of the first pass are compared. Next to it
 stands what the agent measured at its start and plans with.
 """
 

@@ -68,7 +68,7 @@ def test_an_arena_is_sealed_once(agent: AgentProcess) -> None:
     assert error_and_end(client) is p.ErrorCode.OUT_OF_ORDER
 
 
-def test_arenas_reserved_anew_have_no_more_than_the_plan(agent: AgentProcess) -> None:
+def test_arenas_reserved_again_have_no_more_than_the_plan(agent: AgentProcess) -> None:
     agent.register("greedy", plan(4, resident=(0, 1, 2, 3), ring=0))
     client = agent.client("greedy")
     for arena in range(3):

@@ -75,7 +75,7 @@ class Runs:
         self.processes.append(process)
         return process
 
-    def left_behind(self) -> list[str]:
+    def left_over(self) -> list[str]:
         """Files that the runs made, here and in tmpfs, and processes that they started."""
         files = [
             path
@@ -178,7 +178,7 @@ def test_two_tasks_larger_than_their_fast_memory(runs: Runs) -> None:
     assert sum(streamed) >= report["weights_bytes"] - _FAST_BYTES
     assert streamed.count(0) == len(report["remarks"])
     assert "summary" in errors
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 _OBJECTS = """
@@ -304,7 +304,7 @@ def test_a_soft_and_a_best_effort_task_that_take_too_much_harm_no_hard_one(runs:
     assert soft["misses"] == 1
     assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
     assert process.returncode == 0
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_an_infeasible_set_is_explained_and_exits_3(runs: Runs) -> None:
@@ -314,7 +314,7 @@ def test_an_infeasible_set_is_explained_and_exits_3(runs: Runs) -> None:
     verdict = json.loads(output)
     assert verdict["admitted"] is False
     assert verdict["message"] in " ".join(errors.split())
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def told(admin: AdminClient) -> list[dict[str, Any]]:
@@ -335,9 +335,7 @@ def running(runs: Runs, *arguments: str) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_ends_it_otherwise_finds_nothing_left_behind(
-    runs: Runs, number: signal.Signals
-) -> None:
+def test_who_ends_it_otherwise_finds_nothing_left_over(runs: Runs, number: signal.Signals) -> None:
     process = running(runs)
     started = psutil.Process(process.pid).children(recursive=True)
     assert started
@@ -347,7 +345,7 @@ def test_who_ends_it_otherwise_finds_nothing_left_behind(
 
     assert process.returncode == 128 + number
     assert not psutil.wait_procs(started, timeout=120)[1]
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_nothing_outlives_a_run_that_is_killed(runs: Runs) -> None:
@@ -359,7 +357,7 @@ def test_nothing_outlives_a_run_that_is_killed(runs: Runs) -> None:
     process.communicate()
 
     assert not psutil.wait_procs(started, timeout=120)[1]
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_a_folder_for_temporary_files_may_have_a_long_name(runs: Runs) -> None:
@@ -368,7 +366,7 @@ def test_a_folder_for_temporary_files_may_have_a_long_name(runs: Runs) -> None:
     output, errors = runs.start(manifest(runs.folder, "4s"), "--duration", "1").communicate()
     assert output, errors
     assert [task["jobs"] for task in json.loads(output)["tasks"]] == [1, 1]
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def without_weights_of_its_own(folder: Path, command: list[str], **realtime: str) -> Path:
@@ -396,7 +394,7 @@ def test_weights_that_differ_from_start_to_start_are_not_called_wrong(runs: Runs
     (task,) = json.loads(output)["tasks"]
     assert task["outputs"]["verdict"] == "not comparable", errors
     assert process.returncode == (4 if task["misses"] else 0)
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_a_program_with_a_loop_of_its_own_is_ended_when_the_time_is_over(runs: Runs) -> None:
@@ -409,7 +407,7 @@ def test_a_program_with_a_loop_of_its_own_is_ended_when_the_time_is_over(runs: R
     (task,) = json.loads(output)["tasks"]
     # Ten jobs in the time, and some before it begins; nobody waits for an end that it never makes.
     assert 1 <= task["jobs"] < 50, errors
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_a_program_may_close_every_descriptor_and_open_its_own(runs: Runs) -> None:
@@ -423,7 +421,7 @@ def test_a_program_may_close_every_descriptor_and_open_its_own(runs: Runs) -> No
     assert task["jobs"] >= 8
     assert task["failed_jobs"] == 0
     assert task["planned_bytes_per_job"] > 0, "nothing was streamed"
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 _TWO_LIVES = """
@@ -454,7 +452,7 @@ def test_a_program_in_a_crash_loop_does_not_cost_the_summary(runs: Runs) -> None
     assert re.fullmatch(r"its program ended after \d outputs and was started again", why)
     assert "summary" in errors
     assert process.returncode == 0
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 _UNSEEN_ONCE = """
@@ -486,7 +484,7 @@ def test_a_program_that_read_weights_unseen_is_started_again_and_streams_nothing
     assert task["streamed_bytes_per_job"] == 0
     assert [one["text"] for one in task["notices"] if one["kind"] == "reads_unseen"] == ["gather"]
     assert any("no launch named" in one["text"] for one in task["notices"])
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_ctrl_c_in_the_comparison_still_sums_up(runs: Runs) -> None:
@@ -502,7 +500,7 @@ def test_ctrl_c_in_the_comparison_still_sums_up(runs: Runs) -> None:
     assert task["outputs"]["why"] == "the comparison was ended"
     assert "summary" in errors
     assert process.returncode == 0
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 @pytest.mark.parametrize(
@@ -532,7 +530,7 @@ def test_one_sentence_says_why_there_is_no_profile(runs: Runs, source: str, sent
     for kept in runs.folder.glob("tierline-log-odd-*"):
         assert str(kept) in errors
         assert ("Traceback" in kept.read_text()) == ("json" in source)
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_a_profile_goes_where_it_is_wanted(runs: Runs) -> None:
@@ -565,7 +563,7 @@ def test_verify_streams_all_and_compares(runs: Runs, as_json: bool) -> None:
     else:
         rows = [line.split() for line in process.stdout.splitlines()[1:]]
         assert rows == [[name, "4", "3", "MiB", "identical"] for name in ("left", "right")]
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
@@ -588,7 +586,7 @@ def test_ctrl_c_ends_cleanly_and_still_sums_up(runs: Runs) -> None:
     assert report["margin"] == 4
     assert json.loads(kept.read_text()) == report
     assert all(task["outputs"]["verdict"] == "identical" for task in report["tasks"])
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 _TRAINS = """---
@@ -650,7 +648,7 @@ def test_a_loop_trains_in_what_two_tasks_leave(runs: Runs) -> None:
     assert profile.spec.state_bytes
     assert profile.spec.first_section_s
     assert report["fast_memory_peak_bytes"] <= report["fast_memory_limit_bytes"]
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 def test_a_loop_ends_after_the_steps_of_its_task(runs: Runs) -> None:
@@ -659,7 +657,7 @@ def test_a_loop_ends_after_the_steps_of_its_task(runs: Runs) -> None:
     assert process.returncode == 0, errors
     (result,) = json.loads(output)["trainings"]
     assert (result["steps"], result["weights"]["verdict"]) == (7, "identical")
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 @pytest.mark.parametrize(
@@ -684,7 +682,7 @@ def test_one_sentence_says_why_a_loop_cannot_train(
     assert "Traceback" not in errors
     for kept in runs.folder.glob("tierline-log-*"):
         assert str(kept) in errors
-    assert not runs.left_behind()
+    assert not runs.left_over()
 
 
 @pytest.mark.parametrize("command", ["verify", "simulate"])

@@ -23,17 +23,17 @@ def notes(
     extents: int = 4,
     resident: int = 0,
     terms: dict[str, Any] | None = None,
-    beside: bool = False,
+    among_others: bool = False,
 ) -> dict[str, str]:
-    """The operator's annotations; `beside`: measured while others run, by a limit of 500 ms."""
-    if beside:
+    """The operator's annotations; `among_others`: measured so, by a limit of 500 ms."""
+    if among_others:
         extents, terms = 0, {"realtime": TERMS["realtime"] | {"measuringLimit": "500ms"}}
     granted = {
         "tierline.io/standing": standing,
         "tierline.io/order": "1",
         "tierline.io/terms": json.dumps(TERMS | (terms or {})),
     }
-    if standing != "Profiling" or beside:
+    if standing != "Profiling" or among_others:
         ring = min(2, extents - resident)
         planned = plan(extents, resident=tuple(range(resident)), ring=ring)
         granted["tierline.io/plan"] = json.dumps(planned)

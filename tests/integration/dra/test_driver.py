@@ -264,15 +264,20 @@ def test_what_the_operator_changes_reaches_the_agent(
         until(f"{then} extents", lambda then=then: extents() == then, PATIENCE_S)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside others"])
-def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
-    agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane, *, beside: bool
+@pytest.mark.parametrize("among_others", [False, True], ids=["alone", "among others"])
+def test_a_pod_that_was_measured_starts_again_with_what_it_learned(
+    agent: NodeAgent,
+    kubelet: Kubelet,
+    claim: Manifest,
+    api_server: ControlPlane,
+    *,
+    among_others: bool,
 ) -> None:
     def variables() -> list[str]:
         return list(edits(json.loads(description(agent, claim).read_text()))["env"])
 
-    no_plan = {} if beside else {"tierline.io/plan": None}
-    noted = notes("Profiling", beside=beside) | no_plan
+    no_plan = {} if among_others else {"tierline.io/plan": None}
+    noted = notes("Profiling", among_others=among_others) | no_plan
     api_server.api.merge(claim, {"metadata": {"annotations": noted}})
 
     def is_measured() -> bool:
@@ -282,7 +287,7 @@ def test_a_pod_that_was_measured_starts_anew_with_what_it_learned(
     until("it is measured", is_measured, PATIENCE_S)
     folder = agent.pods / claim["metadata"]["uid"]
     tasks = agent.call("snapshot")["snapshot"]["tasks"]
-    assert [task["planned_extents"] for task in tasks] == ([0] if beside else [])
+    assert [task["planned_extents"] for task in tasks] == ([0] if among_others else [])
     assert not (folder / "planned").exists()
     (folder / "measured" / "profile.jsonl").write_text("{}\n")
     api_server.api.merge(claim, {"metadata": {"annotations": notes()}})
@@ -332,7 +337,7 @@ def test_a_pod_is_told_why_its_program_was_killed(
     agent: NodeAgent, kubelet: Kubelet, claim: Manifest, api_server: ControlPlane
 ) -> None:
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "camera", "uid": "u", "controller": True}
-    noted = {"annotations": notes("Profiling", beside=True), "ownerReferences": [owner]}
+    noted = {"annotations": notes("Profiling", among_others=True), "ownerReferences": [owner]}
     api_server.api.merge(claim, {"metadata": noted})
     uid, namespace = claim["metadata"]["uid"], claim["metadata"]["namespace"]
 

@@ -20,7 +20,7 @@ NO_WAY = r"SSL|TLS|reset|EOF|Broken pipe|closed connection"
 """How a connection ends that the server does not want: it depends on which end was faster."""
 
 
-def test_it_needs_no_privilege_and_runs_beside_another_one(
+def test_it_needs_no_privilege_and_runs_next_to_another_one(
     api_server: ControlPlane, tmp_path: Path
 ) -> None:
     script = (

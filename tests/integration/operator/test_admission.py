@@ -161,7 +161,7 @@ def test_a_changed_period_is_granted_or_refused_while_the_pod_runs(user: User) -
     assert "runs on as it was admitted" in conditions(found)["Admitted"]["message"]
 
 
-def test_a_slower_link_is_admitted_anew_and_plans_follow_at_the_next_pod(user: User) -> None:
+def test_a_slower_link_is_admitted_again_and_plans_follow_at_the_next_pod(user: User) -> None:
     user.node(node("node-a", fast_mib=24))
     user.apply(profile("m"))
     user.apply(task("m", period_ms=80))
@@ -291,7 +291,7 @@ def test_a_task_without_a_profile_is_measured_alone_then_admitted(user: User) ->
     )
 
 
-def test_a_task_is_measured_beside_those_that_run_by_a_limit_that_it_states(user: User) -> None:
+def test_a_task_is_measured_among_those_that_run_by_a_limit_that_it_states(user: User) -> None:
     user.node(node("node-a"))
     user.apply(profile("runs", mib=8))
     user.apply(task("runs"))
@@ -310,7 +310,7 @@ def test_a_task_is_measured_beside_those_that_run_by_a_limit_that_it_states(user
     claim = user.claim_of("two")
     assert claim is not None
     grant = grant_of(claim, "node-a")
-    assert grant.measured_beside
+    assert grant.measured_among_others
     assert grant.registration is not None
     assert grant.registration.job_limit_ns == 50_000_000
     assert "consumedCapacity" not in claim["status"]["allocation"]["devices"]["results"][0]

@@ -110,7 +110,7 @@ def test_a_program_ends_when_its_measuring_is_given_up(tmp_path: Path, start: St
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [_PROGRAM, _TRAINS], ids=["serves", "trains"])
-def test_measured_beside_others_it_takes_the_lease_for_each_job(
+def test_measured_among_others_it_takes_the_lease_for_each_job(
     tmp_path: Path, start: Start, text: str
 ) -> None:
     agent = AgentProcess(tmp_path)

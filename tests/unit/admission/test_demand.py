@@ -149,7 +149,7 @@ DAY = 24 * 3600 * 1000
 
 
 @pytest.mark.parametrize("cost", [1, 60_000, 3_600_000])
-def test_a_deadline_of_a_day_beside_one_of_a_millisecond_takes_no_time(cost: float) -> None:
+def test_a_deadline_of_a_day_next_to_one_of_a_millisecond_takes_no_time(cost: float) -> None:
     for section, spare in ((0.4, 0.5), (0.9, 0), (0.91, -0.01)):
         tasks = [task("camera", 1, 1, 0.1), *(task("report", DAY, DAY, cost, section),) * 4]
         verdict = np_edf(tasks)

@@ -72,7 +72,7 @@ def test_a_plan_is_for_one_device(tmp_path: Path) -> None:
         tasks.register(large)
 
 
-def test_contexts_take_memory_beside_the_fast_memory(tmp_path: Path) -> None:
+def test_contexts_take_memory_next_to_the_fast_memory(tmp_path: Path) -> None:
     gpu = DeviceCapacity(8 * E, E, memory_bytes=11 * E, context_bytes=E)
     tasks = TaskRegistry(tmp_path / "tasks.json", Capacity({"gpu-0": gpu}, {"dram": 40}), limit=9)
     tasks.register(registration("first"))

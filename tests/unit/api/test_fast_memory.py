@@ -39,7 +39,7 @@ def test_what_workspaces_take_together(
 
 
 def test_contexts_are_those_of_the_tasks_and_the_agent() -> None:
-    contexts = Contexts(each_bytes=5, beside_bytes=15)
+    contexts = Contexts(each_bytes=5, outside_bytes=15)
     assert [contexts.missing_bytes(tasks) for tasks in (0, 2, 3, 4)] == [0, 0, 5, 10]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.documents import commands, drawings, environment, links
+from tests.documents import commands, drawings, environment, links, words
 from tests.documents.pages import Repository
 
 MAKEFILE = ".PHONY: all\nall: ## everything\n\techo\n"
@@ -22,6 +22,9 @@ Text with a [link](#its-part-marked), [another](docs/page.md#one), [a folder](do
 $ make all
 ```
 """
+
+HALF, OTHER = "be", "ane"
+"""Of words that stand nowhere as a whole, this page included."""
 
 
 @pytest.fixture
@@ -50,6 +53,7 @@ def said(root: Path) -> list[str]:
         commands.unknown,
         environment.differences,
         drawings.broken,
+        words.old,
     )
     return [sentence for check in checks for sentence in check(repository)]
 
@@ -83,6 +87,14 @@ def test_a_right_repository_has_nothing_to_mend(root: Path) -> None:
         (
             "```mermaid\nsequenceDiagram\n  a->>b: one; two\n```",
             "README.md:3: a->>b: one; two: ; and # end a statement",
+        ),
+        (
+            f"what lies {HALF}hind, and {HALF}sides",
+            f"README.md:1: {HALF}hind: write after, during, in addition to, or again",
+        ),
+        (
+            f"{HALF}gins_{OTHER}w(1)",
+            f"README.md:1: {HALF}gins_{OTHER}w: write after, during, in addition to, or again",
         ),
     ],
 )

@@ -54,8 +54,8 @@ def test_a_pod_that_is_measured_writes_one_folder_and_has_no_agent() -> None:
     assert not names & {"TIERLINE_SOCKET", "TIERLINE_REQUIRED"}
 
 
-def test_a_pod_that_is_measured_beside_others_has_the_agent_for_its_leases() -> None:
-    made = environment(grant_of(claim(annotations=notes("Profiling", beside=True)), NODE))
+def test_a_pod_that_is_measured_among_others_has_the_agent_for_its_leases() -> None:
+    made = environment(grant_of(claim(annotations=notes("Profiling", among_others=True)), NODE))
 
     assert made["TIERLINE_SOCKET"] == "/run/tierline/tierline.sock"
     assert made["TIERLINE_REQUIRED"] == "1"

@@ -57,11 +57,11 @@ def test_a_plan_says_how_jobs_give_the_device_away() -> None:
     assert registration.plan.holds_as(without.plan)
 
 
-def test_one_measured_beside_others_takes_bounded_leases_in_what_they_leave() -> None:
-    grant = grant_of(claim(annotations=notes("Profiling", beside=True)), NODE)
+def test_one_measured_among_others_takes_bounded_leases_in_what_they_leave() -> None:
+    grant = grant_of(claim(annotations=notes("Profiling", among_others=True)), NODE)
 
     registration = grant.registration
-    assert grant.measured_beside
+    assert grant.measured_among_others
     assert registration is not None
     assert (registration.criticality, registration.job_limit_ns) == ("BestEffort", 500_000_000)
     assert parse_registration(registration.as_json()) == registration

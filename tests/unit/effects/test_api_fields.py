@@ -138,7 +138,7 @@ def with_a_twin(objects: Objects) -> str:
     return _answered([demand, replace(demand, name="b")], capacity)
 
 
-def beside_a_long_job(objects: Objects) -> str:
+def next_to_a_long_job(objects: Objects) -> str:
     """The same next to a task with jobs that take longer than the deadline of this one."""
     demand, capacity = _asked(objects)
     times = [50 * seconds for seconds in demand.compute_s]
@@ -146,7 +146,7 @@ def beside_a_long_job(objects: Objects) -> str:
     return _answered([demand, other], capacity)
 
 
-def beside_one_that_yields(objects: Objects) -> str:
+def next_to_one_that_yields(objects: Objects) -> str:
     """The same next to a task with layers that, each five times as long, are short enough."""
     demand, capacity = _asked(objects)
     other = replace(
@@ -327,7 +327,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
         ("MemProfile.spec.layers.0.meanComputeTime", admitted, (None, "1ms"), _SOFT),
         (
             "MemProfile.spec.layers.0.longestComputeTime",
-            beside_one_that_yields,
+            next_to_one_that_yields,
             (None, "6ms"),
             _YIELDS,
         ),
@@ -356,7 +356,7 @@ def _lines() -> Iterator[tuple[str, Line]]:
         ),
         (f"{_DEVICE}.contextBytes", admitted, (None, MIB), {f"{_DEVICE}.memoryBytes": 64 * MIB}),
         (f"{_DEVICE}.workspacesOverlay", admitted, (True, False), {}),
-        (f"{_DEVICE}.preemption", beside_a_long_job, (None, ["LayerPreemptive"]), {}),
+        (f"{_DEVICE}.preemption", next_to_a_long_job, (None, ["LayerPreemptive"]), {}),
         (f"{_DEVICE}.training", decided, (False, True), _TRAINS),
         (f"{_DEVICE}.health", decided, ("Healthy", "Failed"), {}),
         ("MemNode.status.tiers.0.name", admitted, ("dram", "pmem"), {}),

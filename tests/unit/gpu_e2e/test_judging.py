@@ -115,7 +115,7 @@ def test_the_plugin_for_pods_is_found_in_the_image_that_has_it(tmp_path: Path) -
     assert not (tmp_path / "into" / "etc").exists()
 
 
-def test_an_archive_is_made_anew_only_when_what_it_holds_has_changed(
+def test_an_archive_is_made_again_only_when_what_it_holds_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(carried, "_SQUEEZE", "cat")

@@ -13,7 +13,7 @@ from tierline_operator.cluster.resources import POD
 from tierline_operator.cluster.state import View
 from tierline_operator.controller.events import Told
 from tierline_operator.controller.hindrances import Hindrances
-from tierline_operator.controller.reconciler import Tending
+from tierline_operator.controller.reconciler import Reconciler
 from tierline_operator.placement.books.seats import TaskKey
 from tierline_operator.placement.fleet import Fleet
 
@@ -62,23 +62,23 @@ def test_of_what_happens_again_and_again_little_is_remembered() -> None:
 async def test_a_task_and_its_pods_are_forgotten_as_they_go() -> None:
     nobody = cast(Any, None)  # nothing is written here
     view = View(Fleet())
-    tending = Tending(nobody, nobody, view)
+    reconciler = Reconciler(nobody, nobody, view)
     manifest = {**task("m").to_api(), "apiVersion": "tierline.io/v1alpha1", "kind": "MemTask"}
     view.take(MEMTASK, body("m", 2, spec=manifest["spec"], metadata={"uid": "of-task"}))
     view.take(POD, {**pod(), "metadata": {**pod()["metadata"], "uid": "of-pod"}})
     for uid in ("of-task", "of-pod", "of-one-before"):
-        tending.telling.told.first(M, uid, "waits")
-    tending.hindrances.note(M, "Deployment", "it is refused")
+        reconciler.telling.told.first(M, uid, "waits")
+    reconciler.hindrances.note(M, "Deployment", "it is refused")
 
-    await tending.release(M)
-    assert len(tending.telling.told) == 2
+    await reconciler.release(M)
+    assert len(reconciler.telling.told) == 2
     view.forget(POD, ("default", "p"))
-    await tending.release(M)
-    assert len(tending.telling.told) == 1
+    await reconciler.release(M)
+    assert len(reconciler.telling.told) == 1
     view.forget(MEMTASK, M)
-    await tending.release(M)
-    assert len(tending.telling.told) == 0
-    assert len(tending.hindrances) == 0
+    await reconciler.release(M)
+    assert len(reconciler.telling.told) == 0
+    assert len(reconciler.hindrances) == 0
 
 
 def test_what_is_refused_is_known_until_it_is_over() -> None:

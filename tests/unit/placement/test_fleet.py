@@ -664,7 +664,7 @@ def test_usage_that_a_node_reports_moves_nobody() -> None:
     assert seen.settle().changed == frozenset()
 
 
-def test_many_who_wait_are_put_beside_each_other_in_few_words() -> None:
+def test_many_who_wait_are_put_next_to_each_other_in_few_words() -> None:
     crowd = EXACT.__class__(by_kind=EXACT.by_kind, work_per_settle=WHOLE_DEVICE + 2, few_waiting=0)
     seen = fleet(node("a"), profile("m"), rules=crowd)
     keys = [TaskKey("default", f"t{number}") for number in range(5)]

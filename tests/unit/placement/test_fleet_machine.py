@@ -78,13 +78,17 @@ class Cluster(RuleBasedStateMachine):
         self.number = 0
 
     @initialize()
-    def two_nodes_and_all_profiles(self) -> None:
+    def two_nodes_with_all_profiles_and_two_pods(self) -> None:
         for name in ("a", "b"):
             self.worker_changes(name, ready=True, cordoned=False, tainted=False)
             self.node_comes_or_changes(name, fast=64, speed=10_000, devices=1, dram=1000, extent=1)
         for space in ("default", "other"):
             self.profile_is_measured(space, "m", ms=20, mib=48)
             self.profile_is_measured(space, "n", ms=5, mib=16)
+        for name, of in (("t0", "m"), ("t1", "n")):
+            self.task_comes_or_changes("default", name, of, 200, 1, Criticality.HARD)
+            self.pod_comes("default", name, ANYWHERE)
+        self.operator_allocates()
 
     def tick(self) -> int:
         self.number += 1
@@ -199,7 +203,7 @@ class Cluster(RuleBasedStateMachine):
             self.claims[key] = replace(
                 *(known,),
                 **{"place": None, "allocated": "", "held": None, "lost": False, "order": None},
-                **{"profiling": False, "beside": False, "unmeasured": False, "overdue": False},
+                **{"profiling": False, "sharing": False, "unmeasured": False, "overdue": False},
                 barred=(known.place.node,),
                 returned=(known.place.node,),
             )

@@ -40,7 +40,7 @@ def one_that_runs(**asked: object) -> Fleet:
     return fleet(node("a", fast_mib=64), profile("m", mib=48), task("old", of="m", **asked))  # type: ignore[arg-type]
 
 
-def test_a_newcomer_is_planned_beside_what_a_pod_holds() -> None:
+def test_a_newcomer_is_planned_next_to_what_a_pod_holds() -> None:
     seen = one_that_runs()
     old = run(seen, "old")
     before = plan_of_pod(seen, old)

@@ -191,7 +191,7 @@ def test_who_was_measured_does_not_wait_for_ever_for_who_is_measured_last() -> N
     assert said(seen.fleet, "y")[1] == "ProfilingFailed"
 
 
-def test_a_profile_that_comes_after_all_is_planned_beside_the_others() -> None:
+def test_a_profile_that_comes_after_all_is_planned_next_to_the_others() -> None:
     seen = Cluster(task("x"), task("y", number=1))
     seen.pod("x", 0)
     seen.claims["x"] = replace(seen.claims["x"], overdue=True)
@@ -236,7 +236,7 @@ def in_use(*tasks: MemTask, hard: MemTask | None = None) -> Cluster:
     return seen
 
 
-def test_a_task_that_says_how_long_its_jobs_take_is_measured_beside_others() -> None:
+def test_a_task_that_says_how_long_its_jobs_take_is_measured_among_others() -> None:
     seen = in_use(task("new", number=1, limit_ms=90))
     seen.pod("new", 1)
 
@@ -259,7 +259,7 @@ def test_a_task_that_says_how_long_its_jobs_take_is_measured_beside_others() -> 
 @pytest.mark.parametrize(
     ("limit_ms", "fits"), [(90, True), (90.001, False), (None, False)], ids=str
 )
-def test_only_a_bound_that_leaves_every_deadline_is_let_beside(
+def test_only_a_bound_that_leaves_every_deadline_is_let_in(
     limit_ms: float | None, *, fits: bool
 ) -> None:
     seen = in_use(task("new", number=1, limit_ms=limit_ms))
@@ -288,7 +288,7 @@ def test_no_number_of_other_devices_hides_the_one_with_room_to_measure(*, fails:
     assert places(seen, "new") == ["room/cpu0"]
 
 
-def test_nothing_is_measured_beside_others_on_a_gpu() -> None:
+def test_nothing_is_measured_among_others_on_a_gpu() -> None:
     runs = task("runs", of="m", kind=DeviceKind.CUDA)
     seen = fleet(
         node("a", kind=DeviceKind.CUDA),
@@ -304,7 +304,7 @@ def test_nothing_is_measured_beside_others_on_a_gpu() -> None:
     assert "on a GPU a task is measured alone" in verdict.profiled.message
 
 
-def test_whoever_comes_while_one_is_measured_beside_others_is_admitted_beside_its_limit() -> None:
+def test_whoever_comes_while_one_is_measured_among_others_is_admitted_next_to_its_limit() -> None:
     seen = in_use(task("new", number=1, limit_ms=50))
     seen.pod("new", 1)
     feed(
@@ -333,7 +333,7 @@ def test_one_that_was_measured_and_does_not_hold_takes_nothing_from_others() -> 
     assert "delete the pod to have it placed elsewhere" in said(seen.fleet, "new")[2]
 
 
-def test_measuring_beside_others_is_given_up_where_the_device_became_slower() -> None:
+def test_measuring_among_others_is_given_up_where_the_device_became_slower() -> None:
     seen = in_use(task("new", number=1, limit_ms=90))
     seen.pod("new", 1)
     seen.profiles["runs"] = profile("runs", mib=8, compute_ms=20)
@@ -389,7 +389,7 @@ def test_one_measured_alone_never_runs_where_somebody_holds_a_plan() -> None:
 
 
 @pytest.mark.parametrize("yields", [False, True], ids=["to the end", "at layers"])
-def test_one_is_measured_beside_tasks_that_stream(*, yields: bool) -> None:
+def test_one_is_measured_among_tasks_that_stream(*, yields: bool) -> None:
     streams = task("runs", policy=SwapPolicy.STREAM)
     new = task("new", number=1, limit_ms=50, policy=SwapPolicy.STREAM)
     seen = fleet(node("a", fast_mib=16, yields=yields), profile("runs", mib=32), streams, new)

@@ -69,7 +69,7 @@ def test_who_comes_shares_the_ring_and_may_have_a_larger_one() -> None:
     assert (resident + second.ring_extents) * MB == answer.fast_bytes_used
 
 
-def test_missing_memory_is_told_beside_what_is_held() -> None:
+def test_missing_memory_is_told_next_to_what_is_held() -> None:
     old = model("old", 20, policy=SwapPolicy.RESIDENT)
     (before,) = admitted([old], device(25)).plans
     new = model("new", 20, policy=SwapPolicy.RESIDENT)
@@ -191,7 +191,7 @@ def test_activations_of_those_who_yield_are_held() -> None:
 
 
 @pytest.mark.slow
-def test_random_sets_grow_beside_what_is_held() -> None:
+def test_random_sets_grow_next_to_what_is_held() -> None:
     """Whatever is admitted later: sums fit, plans stay, and the exact test accepts all of them."""
     grown = 0
     for seed in range(60):

@@ -58,7 +58,7 @@ def test_a_refusal_is_the_planners() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # the attacks' engine may have to be compiled first
-def test_growing_admits_what_planning_anew_admits_and_it_holds() -> None:
+def test_growing_admits_what_planning_again_admits_and_it_holds() -> None:
     quick = grown = 0
     for seed in range(50):
         rng = np.random.default_rng(seed)

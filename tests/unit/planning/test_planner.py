@@ -308,7 +308,7 @@ class TestRefusals:
         assert grown.fast_bytes_used == enough.fast_bytes
         assert isinstance(one_more(tasks, device(26, workspaces_overlay=False)), Infeasible)
 
-    def test_nothing_is_parked_beside_a_workspace_that_programs_keep(self) -> None:
+    def test_nothing_is_parked_next_to_a_workspace_that_programs_keep(self) -> None:
         layers = {"megabytes": 10, "layers": 10, "policy": SwapPolicy.RESIDENT}
         tasks = [
             task("long", 300, 300, 40, workspace_bytes=4 * MB, **layers),  # type: ignore[arg-type]
@@ -326,7 +326,7 @@ class TestRefusals:
 
     def test_contexts(self) -> None:
         tasks = [task(name, 1000, 1000, 10, policy=SwapPolicy.RESIDENT) for name in "ab"]
-        on = device(50, contexts=Contexts(each_bytes=2 * MB, beside_bytes=5 * MB))
+        on = device(50, contexts=Contexts(each_bytes=2 * MB, outside_bytes=5 * MB))
         answer = refused(tasks, on)
         assert (answer.kind, answer.missing_bytes) == ("memory", MB)
         assert "the CUDA contexts of 2 tasks and the agent" in answer.sentence

@@ -200,7 +200,7 @@ def test_a_medium_is_taken_from_any_number_of_the_dead(folders: dict[str, Path])
 
 
 @pytest.mark.parametrize("where", [MEMORY, DISK])
-def test_more_than_there_is_leaves_nothing_behind(folders: dict[str, Path], where: str) -> None:
+def test_more_than_there_is_leaves_nothing(folders: dict[str, Path], where: str) -> None:
     path = folders[where] / "medium"
     kind: Kind = "dram" if where == MEMORY else "nvme"
     with pytest.raises(NoSpace, match=r"cannot allocate \d+ bytes .* configure a smaller tier"):

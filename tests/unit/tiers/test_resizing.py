@@ -211,7 +211,7 @@ def test_what_is_no_store_is_left_alone(path: Path, times: int) -> None:
     assert path.read_bytes() == b"a thesis" * times
 
 
-def test_another_store_beside_is_left_alone(path: Path) -> None:
+def test_another_store_next_to_it_is_left_alone(path: Path) -> None:
     fill(path, SMALL)
     other = path.with_name(f"{path.name}.new")
     other.write_bytes(path.read_bytes())

@@ -230,7 +230,7 @@ def test_memory_that_somebody_else_writes_to_is_not_held_against_the_medium() ->
     assert store.statistics().corruptions == 0
 
 
-def test_content_that_cannot_be_read_is_written_anew_by_a_put_and_forgiven_by_a_read() -> None:
+def test_content_that_cannot_be_read_is_written_again_by_a_put_and_forgiven_by_a_read() -> None:
     medium = FailingMedium(medium_of(2))
     store = store_of(2, medium)
     data = content(1, 5000)

@@ -136,7 +136,7 @@ def test_a_medium_too_small_for_one_extent_is_refused() -> None:
     assert _slots(Volume.open(MemoryMedium(size_bytes), EXTENT_BYTES)) == 1
 
 
-def test_a_store_made_anew_forgets_every_record() -> None:
+def test_a_store_made_again_forgets_every_record() -> None:
     medium = MemoryMedium(SIZE_BYTES)
     volume = Volume.open(medium, EXTENT_BYTES)
     for _ in volume.scan():

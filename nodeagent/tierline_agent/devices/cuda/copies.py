@@ -45,7 +45,7 @@ class CopyLane:
         attempt = f"make a copy stream on GPU {context.ordinal}"
         streams = [call(attempt, driver.cuStreamCreate, _NON_BLOCKING) for _ in range(2)]
         self._keep += streams
-        self.stream, self._beside = (int(stream) for stream in streams)
+        self.stream, self._publisher = (int(stream) for stream in streams)
 
     def wait(self, word: int, at_least: int) -> None:
         """Let what follows wait for a flag word. Raises CudaFailed."""
@@ -86,10 +86,10 @@ class CopyLane:
             self._kept.write(self.stream, word, value)
             self._kept.record(copy.end, self.stream)
             return
-        self._kept.wait_for(self._beside, copy.end)
-        self._kept.write(self._beside, word, value)
+        self._kept.wait_for(self._publisher, copy.end)
+        self._kept.write(self._publisher, word, value)
         published = self._event(_UNTIMED)
-        self._kept.record(published, self._beside)
+        self._kept.record(published, self._publisher)
         self._kept.wait_for(self.stream, published)
         self._kept.record(last.end, self.stream)
         self._idle[_UNTIMED].append(published)
@@ -100,7 +100,7 @@ class CopyLane:
 
     def is_idle(self) -> bool:
         """Whether all that was enqueued has run, also what has no event. Raises CudaFailed."""
-        return self._kept.is_idle(self.stream) and self._kept.is_idle(self._beside)
+        return self._kept.is_idle(self.stream) and self._kept.is_idle(self._publisher)
 
     def take(self, copy: Copy) -> int | None:
         """What an ended copy took, nanoseconds, if it was timed; its events are free.

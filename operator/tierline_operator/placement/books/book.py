@@ -180,7 +180,7 @@ class Book:
         self._proven.drop(ledger.key)
         self._rank(ledger)
 
-    def try_beside(self, ledger: Ledger, demand: TaskDemand) -> ProvenSet | None:
+    def try_incrementally(self, ledger: Ledger, demand: TaskDemand) -> ProvenSet | None:
         """Does one more hold with the plans that are there? None: not so, or not so quickly."""
         capacity = self.capacity(ledger)
         limited = self._limited(demand)
@@ -191,7 +191,7 @@ class Book:
         plans = [*(plan for _, plan in ledger.planned), proven.plans[-1]]
         return None if self._over_quota(ledger, demands, plans, capacity) else proven
 
-    def grant_beside(self, ledger: Ledger, seat: Seat, proven: ProvenSet) -> set[TaskKey]:
+    def grant_incrementally(self, ledger: Ledger, seat: Seat, proven: ProvenSet) -> set[TaskKey]:
         """Write what was proven for one more into its seat; returns whose promise is another now.
 
         A task that was promised an exact response is now promised its deadline, which holds

@@ -75,7 +75,7 @@ def memory_exceeded(
     size = tasks[0].demand.layout.extent_bytes
     missing = need_bytes - fast_bytes
     if any(task.held is not None for task in tasks):
-        return _no_room_beside(tasks, missing, fast_bytes, held_workspace_bytes)
+        return _no_room_with_held(tasks, missing, fast_bytes, held_workspace_bytes)
     workspace = max(tasks, key=lambda task: task.demand.working_bytes)
     kept = max(tasks, key=_least_extents)
     wide = max(tasks, key=lambda task: task.span if task.may_stream else -1)
@@ -169,7 +169,7 @@ def yield_elsewhere(tasks: Sequence[TaskDemand]) -> Infeasible:
     )
 
 
-def _no_room_beside(
+def _no_room_with_held(
     tasks: Sequence[Task], missing: int, fast_bytes: int, workspace_bytes: int
 ) -> Infeasible:
     """The smallest plans do not fit in addition to what running pods hold."""

@@ -29,7 +29,7 @@ _STOPPED_S = 0.5
 def ends() -> Iterator[Behaviour]:
     """All of them."""
     for step in range(len(_STEPS) + 1):
-        yield f"dies behind step {step}", _dies(step)
+        yield f"dies after step {step}", _dies(step)
     for what, prepare in _STOPS.items():
         yield f"stops {what}", stops(prepare)
     yield "never reads", _never_reads

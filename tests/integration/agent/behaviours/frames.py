@@ -25,7 +25,7 @@ _UNKNOWN = (0, 42, 43, 50, 99, 100, 127, 128, 200, 254, 256, 257, 300, 1024, 409
 _COUNTS = (1, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x40000001)
 _TEXTS = {
     "not UTF-8": b"\xff\xfe" * 4,
-    "bytes behind NUL": b"a\0b",
+    "bytes after NUL": b"a\0b",
     "a surrogate": b"\xed\xa0\x80",
     "no NUL": b"a" * 4096,
 }

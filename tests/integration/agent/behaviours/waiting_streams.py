@@ -74,7 +74,7 @@ def control_page(wire: Wire) -> mmap.mmap:
     return mmap.mmap(wire.lent["CONTROL"][0], mmap.PAGESIZE)
 
 
-def _beside(write: Callable[[mmap.mmap], None]) -> Callable[[Wire], None]:
+def _meanwhile(write: Callable[[mmap.mmap], None]) -> Callable[[Wire], None]:
     """Children write this again and again, also for a while after the client has left."""
 
     def begin(wire: Wire) -> None:
@@ -95,14 +95,14 @@ def _scribbling(offset: int, value: int) -> Callable[[Wire], None]:
         word = np.frombuffer(page, np.uint32, 1, offset)
         np.lib.stride_tricks.as_strided(word, (_AT_ONCE,), (0,)).fill(value)
 
-    return _beside(write)
+    return _meanwhile(write)
 
 
 def _write_anything(page: mmap.mmap) -> None:
     page[:192] = os.urandom(192)
 
 
-_scribbling_at_random = _beside(_write_anything)
+_scribbling_at_random = _meanwhile(_write_anything)
 
 
 def _ends(wire: Wire) -> None:

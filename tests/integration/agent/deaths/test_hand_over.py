@@ -168,7 +168,7 @@ def test_a_context_for_which_memory_is_lacking_is_made_later(tmp_path: Path) -> 
         assert agent.snapshot()["devices"][0]["context_bytes"] == CONTEXT_BYTES
 
 
-def test_a_device_that_is_lost_meanwhile_is_made_anew(tmp_path: Path) -> None:
+def test_a_device_that_is_lost_meanwhile_is_made_again(tmp_path: Path) -> None:
     with serving(tmp_path) as (agent, machine):
         vision = started(agent)
         following = agent.stand_by()
@@ -201,7 +201,7 @@ def test_a_tier_that_gets_another_size_is_not_what_was_there(
         assert (machine / "dram").stat().st_size == size_bytes
 
 
-def test_a_tier_that_was_replaced_is_let_go_and_pinned_anew(tmp_path: Path) -> None:
+def test_a_tier_that_was_replaced_is_let_go_and_pinned_again(tmp_path: Path) -> None:
     with serving(tmp_path) as (agent, machine):
         vision = started(agent)
         store, copied = machine / "dram", machine / "copy"

@@ -218,7 +218,7 @@ def test_a_client_that_comes_back_waits_for_what_its_connection_still_did(
         agent.stop()
 
 
-def test_a_job_that_ended_behind_many_messages_is_counted_though_its_client_left(
+def test_a_job_that_ended_after_many_messages_is_counted_though_its_client_left(
     shared_agent: AgentProcess,
 ) -> None:
     shared_agent.register("talker", plan(2))

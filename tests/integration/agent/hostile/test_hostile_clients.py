@@ -194,7 +194,7 @@ def with_a_workspace(agent: AgentProcess) -> None:
     send_lingering(client, p.encode(p.Fds(0, p.DescriptorKind.WORKSPACE, 0, 3), 9))
 
 
-def behind_the_end(agent: AgentProcess) -> None:
+def after_the_end(agent: AgentProcess) -> None:
     """They lie in a connection that is closed for what came before them."""
     client = agent.client("hostile")
     client.send_bytes(b"\xff" * 64)
@@ -215,7 +215,7 @@ def where_nobody_is_accepted(agent: AgentProcess) -> None:
         with_a_part_of_a_message,
         with_an_offer,
         with_a_workspace,
-        behind_the_end,
+        after_the_end,
         where_nobody_is_accepted,
     ],
 )

@@ -64,7 +64,7 @@ def test_the_next_job_finds_its_first_extents(shared_agent: AgentProcess) -> Non
     assert seen["revoked"] == 0
 
 
-def test_what_its_client_does_beside_its_jobs_leaves_them_alone(agent: AgentProcess) -> None:
+def test_what_its_client_does_between_its_jobs_leaves_them_alone(agent: AgentProcess) -> None:
     vision = StreamedTask(agent, "vision", 1, 9)
     vision.run_job()
     for _ in range(10):
@@ -81,7 +81,7 @@ def test_whoever_takes_the_ring_reads_right_bytes(shared_agent: AgentProcess) ->
     shared_agent.register("plain", plan(2, resident=(0, 1)))
     plain = shared_agent.client("plain")
 
-    def published_behind_a_plain_job() -> int:
+    def published_after_a_plain_job() -> int:
         vision.run_job()
         vision.wait_ahead()
         plain.end(plain.begin(p.NO_ARENA))
@@ -89,7 +89,7 @@ def test_whoever_takes_the_ring_reads_right_bytes(shared_agent: AgentProcess) ->
 
     # A job that streams nothing leaves them where they are. They do not count for one that is
     # granted before the copies that it stopped have ended, which a busy machine makes likely.
-    wait_until(lambda: published_behind_a_plain_job() >= SLOTS - 1, "they are found")
+    wait_until(lambda: published_after_a_plain_job() >= SLOTS - 1, "they are found")
     for _ in range(3):
         speech.run_job()
         speech.run_job()

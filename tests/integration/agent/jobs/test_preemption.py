@@ -208,7 +208,7 @@ def test_a_job_that_has_the_device_too_long_loses_its_rank(
     assert counted_in_metrics(shared_agent, "greedy") == (1, 0, 1)
 
 
-def test_a_soft_job_that_comes_behind_the_one_before_it_has_no_rank(
+def test_a_soft_job_that_comes_after_the_one_before_it_has_no_rank(
     agent: AgentProcess, terms: dict[str, Any]
 ) -> None:
     agent.register("soft", plan(4) | UNHURRIED, preemption=terms, criticality="Soft")

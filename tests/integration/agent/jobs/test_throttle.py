@@ -1,4 +1,4 @@
-"""A task whose jobs keep others waiting beyond its plan, again and again, is put off."""
+"""A task whose jobs keep others waiting beyond its plan, again and again, is throttled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _costs(agent: AgentProcess, greedy: RawClient, urgent: RawClient, *, warmup:
     urgent.end(urgent.expect(p.Grant).job)
 
 
-def test_a_task_that_owes_others_time_is_put_off_while_they_go_on(agent: AgentProcess) -> None:
+def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: AgentProcess) -> None:
     agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
     agent.register("urgent", plan(2))
     greedy, urgent = agent.client("greedy"), agent.client("urgent")
@@ -52,7 +52,7 @@ def test_a_task_that_owes_others_time_is_put_off_while_they_go_on(agent: AgentPr
         _costs(agent, greedy, urgent, warmup=False)
 
     greedy.begin(p.NO_ARENA, wait=False)
-    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is put off")
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is throttled")
     for _ in range(5):  # nobody waits for it, and it does not for the device
         urgent.end(urgent.begin(p.NO_ARENA))
         assert agent.snapshot()["devices"][0]["waiting_jobs"] == 0
@@ -106,7 +106,7 @@ def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
 
 
 def test_first_jobs_owe_for_themselves(agent: AgentProcess) -> None:
-    """A program that took long to start is not put off when it runs."""
+    """A program that took long to start is not throttled when it runs."""
     agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
     agent.register("urgent", plan(2))
     greedy, urgent = agent.client("greedy"), agent.client("urgent")

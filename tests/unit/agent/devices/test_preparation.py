@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tierline_agent.devices.preparation import room_beside
+from tierline_agent.devices.preparation import room_for_contexts
 
 GPU = "GPU-1"
 
@@ -27,12 +27,12 @@ def said(memory: int, fast: int, context: int, tasks: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("tasks", "room"), [(0, {GPU: 5}), (1, {GPU: 5}), (2, {}), (3, {})], ids=str
 )
-def test_a_context_has_room_beside_those_of_agent_and_tasks(
+def test_a_context_has_room_next_to_those_of_agent_and_tasks(
     tasks: int, room: dict[str, int]
 ) -> None:
-    assert room_beside(said(memory=100, fast=85, context=5, tasks=tasks)) == room
+    assert room_for_contexts(said(memory=100, fast=85, context=5, tasks=tasks)) == room
 
 
 def test_who_says_nothing_leaves_no_room() -> None:
-    assert room_beside({}) == {}
-    assert room_beside({"devices": [{"name": "gpu-0", "uuid": GPU}]}) == {}
+    assert room_for_contexts({}) == {}
+    assert room_for_contexts({"devices": [{"name": "gpu-0", "uuid": GPU}]}) == {}

@@ -292,7 +292,7 @@ async def test_a_ring_that_holds_everything_waits_for_its_job(bench: Bench) -> N
 
 
 @in_loop
-async def test_behind_a_job_a_slot_is_filled_when_it_was_consumed(bench: Bench) -> None:
+async def test_after_a_job_a_slot_is_filled_when_it_was_consumed(bench: Bench) -> None:
     """Of five extents in two slots the last two are numbers 4 and 3."""
     consumed: list[int] = []
 

@@ -14,22 +14,22 @@ NEVER = 0
 def test_what_is_owed_is_paid_by_the_share() -> None:
     excess = Excess()
     excess.costs(0, 3 * FREE_NS, 0.25)
-    assert excess.put_off_ns(0, FREE_NS, 0.25) == 8 * FREE_NS
-    assert excess.put_off_ns(6 * FREE_NS, FREE_NS, 0.25) == 2 * FREE_NS
-    assert excess.put_off_ns(8 * FREE_NS, FREE_NS, 0.25) == NEVER
+    assert excess.throttled_ns(0, FREE_NS, 0.25) == 8 * FREE_NS
+    assert excess.throttled_ns(6 * FREE_NS, FREE_NS, 0.25) == 2 * FREE_NS
+    assert excess.throttled_ns(8 * FREE_NS, FREE_NS, 0.25) == NEVER
 
 
-def test_a_task_that_costs_nothing_is_never_put_off() -> None:
+def test_a_task_that_costs_nothing_is_never_throttled() -> None:
     excess = Excess()
     for now in range(0, 100 * FREE_NS, FREE_NS):
-        assert excess.put_off_ns(now, FREE_NS, 0.0) == NEVER
+        assert excess.throttled_ns(now, FREE_NS, 0.0) == NEVER
         excess.costs(now, 0, 0.0)
 
 
 def test_one_without_a_share_pays_some_time() -> None:
     excess = Excess()
     excess.costs(0, 2 * FREE_NS, 0.0)
-    assert 0 < excess.put_off_ns(0, FREE_NS, 0.0) <= 100 * FREE_NS
+    assert 0 < excess.throttled_ns(0, FREE_NS, 0.0) <= 100 * FREE_NS
 
 
 @given(
@@ -45,8 +45,8 @@ def test_in_any_window_others_lose_no_more_than_the_theorem_says(
     excess, now, seen = Excess(), 0, []
     for pause, cost in jobs:
         now += pause
-        now += excess.put_off_ns(now, FREE_NS, share)
-        assert excess.put_off_ns(now, FREE_NS, share) == NEVER
+        now += excess.throttled_ns(now, FREE_NS, share)
+        assert excess.throttled_ns(now, FREE_NS, share) == NEVER
         begins, now = now, now + cost
         excess.costs(now, cost, share)
         seen.append((begins, now, cost))

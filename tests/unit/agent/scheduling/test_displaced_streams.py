@@ -176,7 +176,7 @@ def test_jobs_leave_nothing_to_the_garbage_collector(tmp_path: Path) -> None:
     assert len(left) <= len(demands)
 
 
-def test_a_job_that_asks_as_a_stream_ends_finds_none_ahead_behind_it(tmp_path: Path) -> None:
+def test_a_job_that_asks_as_a_stream_ends_finds_none_ahead_after_it(tmp_path: Path) -> None:
     """The stream has begun it by itself, and nobody has told the executor yet."""
     where = device(14, tiers=BOTH)
     demands = [replace(urgent(300), period_s=4.0, deadline_s=3.0), copies("nvme")]

@@ -136,7 +136,7 @@ def moments(folder: Path, demands: Sequence[TaskDemand], answer: Admitted) -> It
         yield Pattern([1.0, end_s + later_ms / 1000], 2.3)
 
 
-def test_a_job_goes_on_behind_what_a_soft_one_has_under_way(
+def test_a_job_goes_on_after_what_a_soft_one_has_under_way(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     demands = yields_in_mid_stream()

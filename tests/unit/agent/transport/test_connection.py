@@ -267,7 +267,7 @@ async def test_a_pause_in_a_flood_holds_and_gives_no_second_share() -> None:
 
 
 @in_loop
-async def test_nothing_is_delivered_behind_a_close_in_a_flood() -> None:
+async def test_nothing_is_delivered_after_a_close_in_a_flood() -> None:
     before = open_descriptors()
     peer = Peer(closes_at=AT_ONCE + 5)
     socket.send_fds(peer.client, [frames(FLOOD)], [0, 0])
@@ -281,7 +281,7 @@ async def test_nothing_is_delivered_behind_a_close_in_a_flood() -> None:
 
 
 @in_loop
-async def test_a_violation_in_a_flood_is_reported_behind_what_came_before_it() -> None:
+async def test_a_violation_in_a_flood_is_reported_after_what_came_before_it() -> None:
     peer = Peer()
     peer.client.sendall(frames(AT_ONCE + 5) + b"\xff" * 100 + frames(1))
     await peer.until(lambda: peer.violations)
@@ -290,7 +290,7 @@ async def test_a_violation_in_a_flood_is_reported_behind_what_came_before_it() -
 
 
 @in_loop
-async def test_descriptors_stay_beside_their_messages_in_a_flood() -> None:
+async def test_descriptors_stay_next_to_their_messages_in_a_flood() -> None:
     peer = Peer()
     sent = []
     for number in range(4):

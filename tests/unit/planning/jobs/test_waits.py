@@ -238,8 +238,8 @@ def no_waits(pipeline: Pipeline, _resident: Set[int], _ring: int) -> float:
 
 def one_wait(pipeline: Pipeline, resident: Set[int], ring: int) -> float:
     """Forgets that a job goes on after the gate at which it stood, and gets its data again."""
-    behind_s = pipeline.start_delay_s + 4 * pipeline.copy_s[0]
-    return max(0.0, yields_within_s(pipeline, resident, ring) - behind_s)
+    after_s = pipeline.start_delay_s + 4 * pipeline.copy_s[0]
+    return max(0.0, yields_within_s(pipeline, resident, ring) - after_s)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_wait_that_is_not_charged_makes_a_job_late(
     assert misses(demands, device(9), first_ms) == 0  # where waits are broken off it holds
 
 
-def test_what_a_first_wait_is_behind_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_first_wait_is_after_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     demands, first_ms = from_nvme(), (0.0, 0.001, 900.0)
     where = waits_for_data(device(9, tiers={"dram": TierCapacity(10**9, LINK), "nvme": SLOW}))
     assert not plan(demands, where, scheduling=KEEPING).ok

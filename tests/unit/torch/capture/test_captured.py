@@ -393,7 +393,7 @@ def _double(model: Small) -> None:
         _double,
     ],
 )
-def test_a_changed_model_is_captured_anew(
+def test_a_changed_model_is_captured_again(
     change: Callable[[Small], None], graphs: list[Recorded]
 ) -> None:
     model = Small().eval()

@@ -29,7 +29,7 @@ def test_no_time_is_negative_and_the_sum_is_the_jobs() -> None:
     assert times == pytest.approx([4.0, 0.0])
 
 
-def test_what_no_launch_ended_alone_counts_for_the_layer_behind() -> None:
+def test_what_no_launch_ended_alone_counts_for_the_layer_after() -> None:
     reads = [(0, 0), (1, 1), (2, 2), (3, 3)]
     times = layer_times_s([[0], [1], [2], [3]], reads, [(0, 1.0), (2, 4.0), (3, 5.0)], 6.0)
     assert times == pytest.approx([1.0, 0.0, 3.0, 2.0])

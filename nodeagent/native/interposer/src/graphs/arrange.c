@@ -216,7 +216,7 @@ static uint32_t node_begin(const struct arrangement *made, uint32_t node) {
  * tables for batched products do, and names nothing then. So what follows a node in its chain and
  * names nothing counts as a reader of the same. Not where branches run side by side: the ring could
  * not hold what all of them keep. */
-static void hold_behind(struct arranger *a) {
+static void hold_after(struct arranger *a) {
     const struct graph_order *order = &a->order;
     for (uint32_t i = 0; order->chain_count == 1 && i < a->view->node_count; i++) {
         uint32_t v = order->nodes[i];
@@ -274,7 +274,7 @@ static bool ask_question(struct arranger *a) {
     if (!order_nodes(&a->question, &a->order)) {
         return false;
     }
-    hold_behind(a);
+    hold_after(a);
     return true;
 }
 

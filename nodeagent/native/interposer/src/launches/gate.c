@@ -37,7 +37,7 @@ int gate_ask(struct tierline_call *call) {
 
 void gate_done(struct tierline_call *call) {
     if (call->timed) {
-        timing_behind(call);
+        timing_after(call);
         call->timed = false;
     }
     /* The one that began it, though it may be nobody's by now: it counts the call. */

@@ -66,7 +66,7 @@ void timing_before(struct tierline_call *call, uint64_t launch) {
     pthread_mutex_unlock(&lock);
 }
 
-void timing_behind(const struct tierline_call *call) {
+void timing_after(const struct tierline_call *call) {
     pthread_mutex_lock(&lock);
     void *event = base != NULL && make_room(1) ? record(call) : NULL;
     if (event != NULL) {

@@ -9,7 +9,7 @@
 bool timing_on(void);
 /* Before a call that reads some weight for the first time goes to the driver; and after it. */
 void timing_before(struct tierline_call *call, uint64_t launch);
-void timing_behind(const struct tierline_call *call);
+void timing_after(const struct tierline_call *call);
 /* The graph that is launched next records these events, which stay the caller's, after the nodes
  * with these ordinals. False when there is no room. */
 bool timing_borrow(const struct tierline_call *call, const uint64_t *launches, void *const *events,
