@@ -17,10 +17,12 @@ def load() -> bool:
     False if the plugin does not run in this process, which was told then. Raises TierlineError if
     it must.
     """
-    if not serving.loads(_hook):
+    if not serving.promised():
         return False
-    from tierline_torch import calls  # noqa: PLC0415  # it needs PyTorch
-
+    try:
+        from tierline_torch import calls  # noqa: PLC0415  # it needs PyTorch
+    except Exception as error:  # whatever an image has done to what is imported
+        return serving.cannot_load(error)
     # The hook first: what is loaded after it may compile, and would take the original for good.
     calls.install()
     if not serves():
@@ -42,14 +44,12 @@ def serves() -> bool:
 
     Raises TierlineError if it does not and must.
     """
-    return serving.loads(_most)
+    if not serving.promised():
+        return False
+    try:
+        import torch  # noqa: F401, PLC0415  # it calls `autoload`, which loads the rest
 
-
-def _hook() -> None:
-    import tierline_torch.calls  # noqa: F401, PLC0415
-
-
-def _most() -> None:
-    import torch  # noqa: F401, PLC0415  # it calls `autoload`, which loads the rest
-
-    import tierline_torch.dispatch  # noqa: F401, PLC0415
+        import tierline_torch.dispatch  # noqa: F401, PLC0415
+    except Exception as error:
+        return serving.cannot_load(error)
+    return serving.promised()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from importlib import metadata
 
 from tierline_torch.errors import TierlineError
@@ -27,7 +26,7 @@ OLDEST_TORCH = (2, 6)
 class _Known:
     """What this process has found out."""
 
-    looked = False
+    promised = False
     """Whether its versions were looked at."""
     reason: str | None = None
     """Why it is not served."""
@@ -37,21 +36,21 @@ class _Known:
 _known = _Known()
 
 
-def loads(part: Callable[[], object]) -> bool:
-    """Whether the plugin is made for this Python and PyTorch, and this part of it can be loaded.
+def promised() -> bool:
+    """Whether the plugin is made for this Python and PyTorch, and nothing of it failed to load.
 
-    If not, that was told, and no part is loaded from then on. Raises TierlineError if not and
-    TIERLINE_REQUIRED=1.
+    If not, that was told. Raises TierlineError if not and TIERLINE_REQUIRED=1.
     """
-    if not _known.looked:
-        _known.looked = True
+    if not _known.promised:
+        _known.promised = True
         _known.reason = reason_against(sys.version_info[:2], _torch_version(), locked=_is_locked())
-    if _known.reason is None:
-        try:
-            part()
-        except Exception as error:  # whatever an image has done to what is imported
-            _known.reason = f"the plugin cannot be loaded into this program: {error!r}"
-    return _answer()  # a part may have loaded others, which could not be
+    return _answer()
+
+
+def cannot_load(error: Exception) -> bool:
+    """Stand aside, as a part of the plugin cannot be imported; False. Raises as `promised` does."""
+    _known.reason = f"the plugin cannot be loaded into this program: {error!r}"
+    return _answer()
 
 
 def _answer() -> bool:
