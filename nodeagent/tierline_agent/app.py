@@ -380,6 +380,7 @@ async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
             attempt(_ROUNDS, partial(_mend, unit))
         for session in [*server.sessions()]:
             attempt(_ROUNDS, partial(session.jobs.look, time.monotonic_ns()))
+        await asyncio.sleep(0)  # jobs that are revoked and gauges are a turn each
         attempt(_ROUNDS, partial(gauges.update, node, [*server.sessions()]))
         attempt(_ROUNDS, partial(_judge, node))
         await asyncio.sleep(_GAUGE_PERIOD_S)
