@@ -700,4 +700,4 @@ def test_a_taken_lease_is_owed_for_whatever_is_told_of_it(tmp_path: Path, tells:
                 keeps.kill()
             wait_until(lambda: not agent.task("greedy")["clients"], "it has left")
         raw(agent, "greedy").begin(p.NO_ARENA, wait=False)
-        wait_until(lambda: agent.task("greedy")["throttled"], "it is put off")
+        wait_until(lambda: agent.task("greedy")["throttled"], "it is throttled")

@@ -113,10 +113,9 @@ def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = 
     same = different = 0
     unsaid: dict[str, int] = {}
     for job in jobs:
-        answers = reference.answers(job.input_digest or "")
         if job.output_digest and reference.is_right(job.input_digest or "", job.output_digest):
             same += 1
-        elif why := _not_comparable(job, answers, reference):
+        elif why := _not_comparable(job, reference):
             unsaid[why] = unsaid.get(why, 0) + 1
         else:
             different += 1
@@ -128,13 +127,13 @@ def judge(jobs: Sequence[JobRecord], reference: Reference, *, cut_short: bool = 
     return Outputs(verdict, same + different, len(jobs), why)
 
 
-def _not_comparable(job: JobRecord, answers: frozenset[str], reference: Reference) -> str:
-    """Why another output than these `answers` cannot be called different; empty if it can."""
+def _not_comparable(job: JobRecord, reference: Reference) -> str:
+    """Why an output that is not known to be right cannot be called different; empty if it can."""
     if not job.input_digest:
         return "the program showed no output of its jobs; only calls of PyTorch modules are seen"
     if not job.output_digest:
         return "their models raised an exception, were interrupted, or returned no tensor"
-    if len(answers) > 1:
+    if len(reference.answers(job.input_digest)) > 1:
         if reference.weights_differ:
             return (
                 "without Tierline its weights differ from one start to the next; seed them, or "

@@ -163,7 +163,7 @@ class Jobs:
         self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
 
     def _throttled_ns(self, job: Job) -> int:
-        """How long the job is put off for what others waited beyond its task's plan."""
+        """How long the job is throttled for what others waited beyond its task's plan."""
         task = self._client.task
         return task.excess_of(warmup=job.warmup).throttled_ns(
             time.monotonic_ns(), self._limit_ns(job), task.share

@@ -117,11 +117,12 @@ class Tasks:
 
     def wait_running(self, app: str) -> Manifest:
         """Wait until the one pod of `app` is ready; returns it."""
-        until(
-            f"a pod of {app} is ready", lambda: [*map(ready, self.pods(app))] == [True], PATIENCE_S
-        )
-        (pod,) = self.pods(app)
-        return pod
+
+        def running() -> Manifest | None:
+            found = self.pods(app)
+            return found[0] if [*map(ready, found)] == [True] else None
+
+        return until(f"a pod of {app} is ready", running, PATIENCE_S)
 
     def jobs(self, app: str) -> int:
         """How many jobs the pod of `app` has run since it started; all must have been right."""

@@ -28,6 +28,13 @@ def agent(tmp_path: Path) -> Iterator[AgentProcess]:
     assert process.stop() == 0, process.log.read_text()
 
 
+def _both(agent: AgentProcess, **terms: int) -> tuple[RawClient, RawClient]:
+    """One whose jobs take longer than planned, and one that waits for them."""
+    agent.register("greedy", plan(2) | BRIEF, **terms)
+    agent.register("urgent", plan(2))
+    return agent.client("greedy"), agent.client("urgent")
+
+
 def _hold() -> None:
     began = time.monotonic()
     wait_until(lambda: time.monotonic() > began + HELD_S, "it has had the device")
@@ -44,9 +51,7 @@ def _costs(agent: AgentProcess, greedy: RawClient, urgent: RawClient, *, warmup:
 
 
 def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: AgentProcess) -> None:
-    agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
-    agent.register("urgent", plan(2))
-    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    greedy, urgent = _both(agent, period_ns=10**12)
     for _ in range(2):
         assert agent.task("greedy")["throttled"] == 0
         _costs(agent, greedy, urgent, warmup=False)
@@ -66,14 +71,12 @@ def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: Agent
     wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
 
 
-def test_a_job_that_waits_is_put_off_for_what_its_task_owes_by_its_turn(
+def test_a_job_that_waits_is_throttled_for_what_its_task_owes_by_its_turn(
     agent: AgentProcess,
 ) -> None:
     """Else each process of a task could have one under way, and all of them take too long."""
-    due = {"period_ns": 10**8, "deadline_ns": 10**8}
-    agent.register("greedy", plan(2) | BRIEF, **due)
-    agent.register("urgent", plan(2))
-    greedy, second, urgent = (agent.client(name) for name in ("greedy", "greedy", "urgent"))
+    greedy, urgent = _both(agent, period_ns=10**8, deadline_ns=10**8)
+    second = agent.client("greedy")
     _costs(agent, greedy, urgent, warmup=False)
     job = greedy.begin(p.NO_ARENA, deadline_s=0.1)
     urgent.begin(p.NO_ARENA, wait=False)
@@ -97,9 +100,7 @@ def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:
 
 
 def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
-    agent.register("greedy", plan(2) | BRIEF, period_ns=2 * 10**6, deadline_ns=2 * 10**6)
-    agent.register("urgent", plan(2))
-    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    greedy, urgent = _both(agent, period_ns=2 * 10**6, deadline_ns=2 * 10**6)
     for _ in range(2):
         _costs(agent, greedy, urgent, warmup=False)
     greedy.end(greedy.begin(p.NO_ARENA))
@@ -107,9 +108,7 @@ def test_what_is_owed_is_paid_off(agent: AgentProcess) -> None:
 
 def test_first_jobs_owe_for_themselves(agent: AgentProcess) -> None:
     """A program that took long to start is not throttled when it runs."""
-    agent.register("greedy", plan(2) | BRIEF, period_ns=10**12)
-    agent.register("urgent", plan(2))
-    greedy, urgent = agent.client("greedy"), agent.client("urgent")
+    greedy, urgent = _both(agent, period_ns=10**12)
     for _ in range(3):
         _costs(agent, greedy, urgent, warmup=True)
     greedy.end(greedy.begin(p.NO_ARENA))
