@@ -58,7 +58,12 @@ class ClientRecord:
 
 
 class ClientBook:
-    """The clients that are connected, written down at each change."""
+    """The clients that are connected, written down at each change.
+
+    Invariant: a client is here before it is told its token, until after its lease has gone on. So
+    one that has left may still be here when the agent dies: the next one waits for it as for any
+    other that does not come back, and not at all once its process is dead.
+    """
 
     def __init__(self, path: Path) -> None:
         self.file = BootFile(path)

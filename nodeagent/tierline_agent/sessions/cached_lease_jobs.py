@@ -61,11 +61,15 @@ class CachedLeaseJobs:
             descriptors = [self._lease.export()]
             self._client.send_descriptors(sequence, 0, DescriptorKind.LEASE, descriptors)
 
-    def close(self) -> None:
+    def withdraw(self) -> None:
         """The client is gone; after this nobody waits for it."""
         if self._lease is not None:
+            self._client.unit.leases.withdraw(self._lease)
+
+    def close(self) -> None:
+        """Remove the file of a client that is gone."""
+        if self._lease is not None:
             lease, self._lease = self._lease, None
-            self._client.unit.leases.withdraw(lease)
             lease.remove()
 
     # -- jobs

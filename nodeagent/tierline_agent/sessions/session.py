@@ -206,8 +206,7 @@ class Session:
         node.reclaims.session_leaves(client.process)
         try:
             with ExitStack() as leaving:  # from the last one to the first
-                leaving.callback(self._forget)
-                leaving.callback(self._cached_lease_jobs.close)
+                leaving.callback(self._cached_lease_jobs.withdraw)
                 leaving.callback(self.jobs.close)
                 for arena in client.arenas.values():
                     leaving.callback(client.unit.executor.forget, arena.words)
@@ -253,6 +252,13 @@ class Session:
 
     async def _give_up(self) -> None:
         client, node = self.client, self.client.node
+        try:
+            async with AsyncExitStack() as turns:  # files, each in a turn of its own
+                turns.callback(self._forget)
+                turns.push_async_callback(asyncio.sleep, 0)
+                turns.callback(self._cached_lease_jobs.close)
+        except Exception:
+            _log.exception("%s has left, and what is written of it stays", client)
         if client.requests:
             await asyncio.wait(client.requests)
         try:
