@@ -16,7 +16,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from importlib.metadata import version
@@ -51,6 +51,7 @@ from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.scheduling.recovery import ClientBook, Recovery, Restarted
 from tierline_agent.scheduling.unit import Unit
 from tierline_agent.sessions.server import TaskServer, listen
+from tierline_agent.sessions.session import Session
 from tierline_agent.storage import probe
 from tierline_agent.storage.node_tiers import Storage
 from tierline_agent.telemetry.accounting import FastMemory, JobLog
@@ -375,15 +376,25 @@ async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
     """Look after everything, again and again; what fails in one look keeps nothing from others."""
     while True:
         node.health.turned()
-        attempt(_ROUNDS, losses.look)
-        for unit in node.units.values():
-            attempt(_ROUNDS, partial(_mend, unit))
-        for session in [*server.sessions()]:
-            attempt(_ROUNDS, partial(session.jobs.look, time.monotonic_ns()))
-        await asyncio.sleep(0)  # jobs that are revoked and gauges are a turn each
-        attempt(_ROUNDS, partial(gauges.update, node, [*server.sessions()]))
-        attempt(_ROUNDS, partial(_judge, node))
+        for look in _looks(node, server, losses):
+            attempt(_ROUNDS, look)
+            await asyncio.sleep(0)  # a turn each: many jobs may be due for revocation at once
         await asyncio.sleep(_GAUGE_PERIOD_S)
+
+
+def _looks(node: Node, server: TaskServer, losses: Losses) -> Iterator[Callable[[], None]]:
+    """What is looked after in one round."""
+    yield losses.look
+    for unit in [*node.units.values()]:
+        yield partial(_mend, unit)
+    for session in [*server.sessions()]:
+        yield partial(_look_at_job, session)
+    yield lambda: gauges.update(node, [*server.sessions()])
+    yield partial(_judge, node)
+
+
+def _look_at_job(session: Session) -> None:
+    session.jobs.look(time.monotonic_ns())
 
 
 def _mend(unit: Unit) -> None:
