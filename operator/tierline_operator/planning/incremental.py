@@ -15,8 +15,13 @@ Anytime: the answer is good at once, with the deadline as the bound of every res
 proof gives for nothing; `responses_s` computes the exact bounds when somebody wants them. Memory
 that no deadline needs stays free for the next task, until planner.plan gives it away.
 
-What the quick way leaves to `settle`: BestEffort tasks, sets with Soft ones by mean times, policy
-Swap, preserved workspaces, reserved memory that the deadlines do not need.
+A task that was admitted by its mean, or has several jobs a release, is to the newcomer what its
+proof says: its costs and sections. A Soft newcomer is admitted by its worst here; where only its
+mean would do, that is for `settle` to find.
+
+What the quick way leaves to `settle`: newcomers that are BestEffort or have several jobs a release,
+the first Hard one among Soft ones that keep the device and count by their mean, policy Swap,
+preserved workspaces, reserved memory that the deadlines do not need.
 """
 
 from __future__ import annotations
@@ -79,9 +84,9 @@ class ProvenSet:
     def with_task(self, demand: TaskDemand) -> ProvenSet | None:
         """The same with one task more, or None if that takes planning everybody again."""
         quick = demand.criticality is not Criticality.BEST_EFFORT
-        quick = quick and demand.policy is not SwapPolicy.SWAP
+        quick = quick and demand.policy is not SwapPolicy.SWAP and demand.release_calls == 1
+        quick = quick and not (self.lean.soft_only and demand.criticality is Criticality.HARD)
         everyone = (*self.demands, demand)
-        quick = quick and all(other.simple for other in everyone)
         quick = quick and deadlines_ns([demand], self.device)[0] > 0
         known = {other.name for other in self.demands}
         moved = any(other.preserved_bytes for other in everyone)
@@ -104,9 +109,11 @@ class ProvenSet:
         most_ns = self.curve.largest_cost(task.period_ns, task.deadline_ns)
         workspaces = workspace_bytes(everyone, overlay=self.device.workspaces_overlay)
         room = (self.device.fast_bytes - workspaces) // size - self.lean.extents
+        charged_ns = self._most_charged(task)
         fits: list[tuple[int, Option, int, int]] = []
-        for option, more_ring in self._choices(task, most_ns, room):
-            cost_ns = option.cost_ns + task.later_ns(option) + self._charge(task, option)
+        for option, more_ring in self._choices(task, most_ns - charged_ns, room):
+            cost_ns = option.cost_ns + task.later_ns(option)
+            cost_ns += self._charge(task, option, charged_ns)
             taken = option.extents + more_ring
             starts_ns = task.first_ns(option, preemptible=False)
             if cost_ns <= most_ns and taken <= room and starts_ns <= self.curve.background:
@@ -138,7 +145,7 @@ class ProvenSet:
         limit_s = demand.deadline_s - self._jitter_s(demand) if due else None
         return SporadicTask(demand.name, demand.period_s, limit_s, cost_ns / NS, section_ns / NS)
 
-    def _choices(self, task: Task, most_ns: int, room: int) -> Iterator[tuple[Option, int]]:
+    def _choices(self, task: Task, left_ns: int, room: int) -> Iterator[tuple[Option, int]]:
         """Options with the ring extents that each adds, faster ones first."""
         if task.may_be_resident and not task.must_stream:
             yield task.resident(), 0
@@ -149,25 +156,25 @@ class ProvenSet:
             for size in dict.fromkeys(size for size in (ring, needed, needed + 2) if size >= least):
                 if size - ring > room:
                     continue
-                for option in _paced(task, most_ns - self._most_charged(task), size):
+                for option in _paced(task, left_ns, size):
                     yield option, max(0, min(size, option.point.streamed_extents) - ring)
         if task.may_be_resident and task.must_stream:
             yield task.resident(), 0
 
     def _most_charged(self, task: Task) -> int:
         """What taking over the device may cost the others, at most."""
+        limits = deadlines_ns(self.demands, self.device)
         return max(
             (
                 penalty + task.resume_ns
                 for index, penalty in self.lean.penalties.items()
-                if deadlines_ns(self.demands, self.device)[index] > task.deadline_ns
+                if limits[index] > task.deadline_ns
             ),
             default=0,
         )
 
-    def _charge(self, task: Task, option: Option) -> int:
+    def _charge(self, task: Task, option: Option, most: int) -> int:
         """admission/preemption.py's charge; the new task itself is never preempted."""
-        most = self._most_charged(task)
         keeps = self.scheduling is Scheduling.RING_KEEPING and not option.point.streamed_extents
         return task.resume_ns if most and keeps else most
 
@@ -188,6 +195,8 @@ class ProvenSet:
                 penalties=lean.penalties,
                 rings=rings,
                 first_ns=lean.first_ns,
+                contained=lean.contained,
+                soft_only=lean.soft_only,
                 extents=lean.extents + option.extents + more_ring,
             ),
             self.curve.with_task(task.period_ns, task.deadline_ns, cost_ns),
@@ -201,7 +210,8 @@ def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> ProvenSet |
         return refused(prepared, demands, device)
     if not demands:
         way = supported(device)[0]
-        return ProvenSet(device, way, (), Lean((), (), (), {}, {}, 0, 0), _curve((), (), (), ()))
+        nothing = Lean((), (), (), {}, {}, 0, (), soft_only=False, extents=0)
+        return ProvenSet(device, way, (), nothing, _curve((), (), nothing))
     limits = deadlines_ns(demands, device)
     for way in supported(device):
         for one in prepared:
@@ -209,7 +219,7 @@ def settle(demands: Sequence[TaskDemand], device: DeviceCapacity) -> ProvenSet |
                 lean = one.lean(device.fast_bytes, way, share=share)
                 if lean is None:
                     break
-                curve = _curve(demands, limits, lean.costs, lean.sections, lean.first_ns)
+                curve = _curve(demands, limits, lean)
                 if curve is not None or share:
                     return ProvenSet(device, way, tuple(demands), lean, curve)
     refusal = answer(prepared, device, (device.fast_bytes,))
@@ -246,21 +256,17 @@ def deadlines_ns(demands: Sequence[TaskDemand], device: DeviceCapacity) -> list[
 
 
 def _curve(
-    demands: Sequence[TaskDemand],
-    all_deadlines: Sequence[int],
-    costs: Sequence[int],
-    sections: Sequence[int],
-    first_ns: int = 0,
+    demands: Sequence[TaskDemand], all_deadlines: Sequence[int], lean: Lean
 ) -> DemandCurve | None:
     due = [i for i, d in enumerate(demands) if d.criticality is not Criticality.BEST_EFFORT]
-    idle = set(range(len(demands))) - set(due)
+    without_rank = {*range(len(demands))} - {*due} | {*lean.contained}
     deadlines = [all_deadlines[i] for i in due]
     return DemandCurve.of(
         [instant_ns(demands[i].period_s) for i in due],
         deadlines,
-        [costs[i] for i in due],
-        [sections[i] for i in due],
-        max([first_ns, *(sections[i] for i in idle)]),
+        [lean.costs[i] for i in due],
+        [lean.sections[i] for i in due],
+        max([lean.first_ns, *(lean.sections[i] for i in without_rank)]),
         2 * max(deadlines, default=LONGEST_DEADLINE_NS // 2),
     )
 

@@ -350,6 +350,10 @@ class Lean:
     rings: dict[str, int]
     first_ns: int
     """How long a program that starts may keep the others waiting."""
+    contained: tuple[int, ...]
+    """Soft tasks whose jobs go on without a rank when they take longer than by their mean."""
+    soft_only: bool
+    """Whether some that keep the device count by their mean, as nobody's deadline is hard."""
     extents: int
     """All of fast memory but the workspaces: residents, rings, parked."""
 
@@ -536,6 +540,9 @@ class _Planner:
             penalties=search.going_on_ns(outcome.chosen, outcome.preemptible),
             rings=rings,
             first_ns=search.first(outcome.chosen, outcome.preemptible)[0],
+            contained=tuple(search.contained(outcome.chosen, outcome.preemptible)),
+            soft_only=not set(search.by_mean(outcome.chosen, outcome.preemptible))
+            <= outcome.preemptible,
             extents=outcome.used + sum(rings.values()),
         )
 

@@ -6,14 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 from tests.simulation.compiled.runs import Attack, play
 from tests.simulation.compiled.tables import tables_of
+from tests.simulation.crowds import crowd, crowded, softened
 from tests.simulation.mixedsets import mixed_device, mixed_set
 from tests.unit.planning.shapes import device, task
 
-from tierline_operator.admission.demand import SporadicTask, np_edf
+from tierline_operator.admission.demand import DemandTest, SporadicTask, instant_ns, np_edf
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
+from tierline_operator.planning.held import held_by
 from tierline_operator.planning.incremental import ProvenSet, admit, settle
 from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
@@ -121,3 +125,74 @@ def released(
     first = [1.0 + (demand.period_s * rng.random() if blocker > 8 else 0.0) for demand in demands]
     first[blocker % len(first)] -= 1e-9
     return tuple(first)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 6),
+    st.sampled_from([0.5, 0.9, 1.0]),
+    st.sampled_from([0.7, 1.0]),
+    st.sampled_from([0.7, 1.5]),
+    st.sampled_from([frozenset({way}) for way in Scheduling]),
+)
+def test_one_more_among_soft_tasks_is_what_the_full_analysis_admits(
+    seed: int,
+    count: int,
+    load: float,
+    soft: float,
+    ratio: float,
+    ways: frozenset[Scheduling],
+) -> None:
+    tasks = softened(crowd("small", seed, count, load), soft, seed)
+    tasks = [replace(one, calls=(1 + (seed + index) % 4 // 3,)) for index, one in enumerate(tasks)]
+    where = crowded(tasks, ratio, *ways)
+    now = settle(tasks, where)
+    if isinstance(now, Infeasible):
+        return
+    more = softened(crowd("small", seed + 1, 4, 0.05), soft / 2, seed + 1)
+    for number, drawn in enumerate(more):
+        demand = replace(drawn, name=f"more-{number}")
+        step = now.with_task(demand)
+        event(f"quick: {step is not None}, by their mean: {bool(now.lean.contained)}")
+        if step is None:
+            continue
+        # Everyone by the plan it has, judged from the beginning: the same verdict, the same costs.
+        held = [
+            replace(one, held=held_by(granted, step.scheduling))
+            for one, granted in zip(step.demands, step.plans, strict=True)
+        ]
+        again = proven(settle(held, where))
+        assert again.lean.costs[-1] <= step.lean.costs[-1]
+        assert again.fast_bytes_used <= step.fast_bytes_used <= where.fast_bytes
+        assert again.curve is not None
+        assert step.curve is not None
+        assert again.curve.background <= step.curve.background
+        now = step
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0.5, 1.0]),
+    st.sampled_from([0.4, 0.9]),
+    st.sampled_from([frozenset({way}) for way in Scheduling]),
+)
+def test_what_one_more_may_cost_among_soft_tasks_is_what_the_test_takes(
+    seed: int, soft: float, load: float, ways: frozenset[Scheduling]
+) -> None:
+    tasks = softened(crowd("small", seed, 5, load), soft, seed)
+    now = settle(tasks, crowded(tasks, 0.7, *ways))
+    if isinstance(now, Infeasible) or now.curve is None:
+        return
+    (more,) = crowd("small", seed + 1, 1, 0.1)
+    period, limit = instant_ns(more.period_s), instant_ns(more.deadline_s)
+    most = now.curve.largest_cost(period, limit)
+    test = DemandTest(
+        [*(instant_ns(one.period_s) for one in tasks), period],
+        [*(instant_ns(one.deadline_s) for one in tasks), limit],
+    )
+    costs, sections = [*now.lean.costs, most], [*now.lean.sections, most]
+    background = max([0, *(sections[index] for index in now.lean.contained)])
+    event(f"some by their mean: {bool(now.lean.contained)}")
+    assert most <= 0 or test.worst(costs, sections, background)[0] == "holds"
