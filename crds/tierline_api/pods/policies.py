@@ -4,6 +4,7 @@ All of it is evaluated inside the API server: nothing of Tierline need run. Poli
 what carries an annotation of tierline.io; everything else passes at the cost of one look.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ _WORKLOADS: Final = (
     ("batch", "v1", ("jobs",)),
     ("", "v1", ("replicationcontrollers",)),
 )
+_NAMED: Final = re.compile(r"\bvariables\.([a-z]+)")
 _CRON_JOBS: Final = (("batch", "v1", ("cronjobs",)),)
 
 
@@ -127,18 +129,64 @@ def _validating(
 ) -> Iterator[Manifest]:
     """Yield the policies of all refusals and warnings, for pods that lie at `of`."""
     carries = f"{_annotations(of)}.exists(k, k.startsWith('tierline.io/'))"
+    changes = "UPDATE" in operations
     spec = {
         "failurePolicy": "Fail",
         "matchConstraints": requests(resources, operations),
         "matchConditions": [{"name": "opted-in", "expression": carries}],
-        "variables": _variables(of),
+        "variables": [*_variables(of), *(_before(of) if changes else ())],
     }
     for called, rules, action in ((name, REFUSALS, "Deny"), (f"{name}-hints", WARNINGS, "Warn")):
         validations = [
-            {"expression": rule.cel, "message": rule.message, "reason": "Invalid"} for rule in rules
+            {
+                "expression": _newly(rule.cel) if changes else rule.cel,
+                "message": rule.message,
+                "reason": "Invalid",
+            }
+            for rule in rules
         ]
         yield named("ValidatingAdmissionPolicy", called, {**spec, "validations": validations})
         yield bound(called, action)
+
+
+def _before(of: str) -> list[Manifest]:
+    """Return what the rules name of the template as it was, and whether it means the same."""
+    were = [
+        {"name": _earlier(one["name"]), "expression": _as_it_was(one["expression"])}
+        for one in _variables(of.replace("object", "oldObject", 1))
+    ]
+    now, then = "variables.annotations", f"variables.{_earlier('annotations')}"
+    foreign = "!k.startsWith('tierline.io/')"
+    same = (
+        f"request.operation == 'UPDATE'"
+        f" && {now}.all(k, {foreign} || (k in {then} && {then}[k] == {now}[k]))"
+        f" && {then}.all(k, {foreign} || k in {now})"
+    )
+    return [*were, {"name": "kept", "expression": same}]
+
+
+def _newly(cel: str) -> str:
+    """Return CEL: the rule holds, or it did not hold before and no annotation of it has changed.
+
+    What was stored before a release brought the rule stays as it is: whatever else is changed, such
+    as the number of pods or an image, is not refused for it.
+    """
+    was = _as_it_was(cel)
+    only_annotations = set(_NAMED.findall(cel)) == {"annotations"}
+    return (
+        f"variables.kept || ({cel})"
+        if only_annotations
+        else (f"({cel}) || (variables.kept && !({was}))")
+    )
+
+
+def _as_it_was(cel: str) -> str:
+    """Return `cel` about the template before the change."""
+    return _NAMED.sub(lambda name: f"variables.{_earlier(name[1])}", cel)
+
+
+def _earlier(name: str) -> str:
+    return f"old{name.capitalize()}"
 
 
 def _fixed_task() -> Iterator[Manifest]:

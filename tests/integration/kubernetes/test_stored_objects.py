@@ -7,17 +7,23 @@ so notes, finalizers and status are written as before. Operator and agents read 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from copy import deepcopy
+from functools import partial, reduce
+from itertools import product
 from typing import Any, Final
 
 import pytest
 import yaml
 from tests.integration.conftest import install_crds, running
+from tests.integration.kubernetes.refusal_cases import workload
+from tests.integration.policies import apply_policies
 from tests.unit.api.api_objects import node, profile, task
 from tests.unit.api.contradictions import Pair, pairs
-from tests.unit.pods.pod_cases import copied
+from tests.unit.pods.pod_cases import TASK, copied, pod
+from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
 
 from tierline_api.objects.kinds import KINDS
+from tierline_api.pods.inject import TEMPLATES
 from tierline_cluster.api import ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
@@ -26,6 +32,7 @@ from tierline_operator.cluster.decode import model_of
 
 RULES: Final = "x-kubernetes-validations"
 BROKEN: Final = tuple(pairs({"MemTask": task(), "MemProfile": profile(), "MemNode": node()}))
+WORKLOADS: Final = tuple(product(("Deployment", "CronJob"), WRONG_PODS))
 LATER: Final[dict[str, dict[str, Any]]] = {
     "MemTask": {"phase": "Running"},
     "MemProfile": {"weights": "1Mi"},
@@ -72,6 +79,18 @@ def is_taken(server: ControlPlane, manifest: Manifest) -> bool:
     return True
 
 
+def deployed(kind: str, mistake: str, namespace: str) -> Manifest:
+    """A workload whose pods have that mistake, under a name of its own."""
+    manifest = copied(workload(kind, WRONG_PODS[mistake].pod), namespace)
+    manifest["metadata"]["name"] = f"n{list(WRONG_PODS).index(mistake)}"
+    return manifest
+
+
+def in_template(kind: str, change: dict[str, Any]) -> dict[str, Any]:
+    """A change of the template of pods."""
+    return reduce(lambda inner, part: {part: inner}, reversed(TEMPLATES[kind]), change)
+
+
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, str]]:
     """A server with an object for each rule that breaks it, and their namespace."""
@@ -89,7 +108,10 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPl
                 partial(is_taken, server, named(pair, number, namespace)),
                 server.daemons,
             )
+        for kind, mistake in WORKLOADS:
+            server.api.create(deployed(kind, mistake, namespace))
         install_crds(server)
+        apply_policies(server)
         yield server, namespace
 
 
@@ -117,3 +139,50 @@ def test_a_stored_object_that_breaks_a_rule_is_kept_up(
 
     (model,) = (one.model for one in KINDS if one.name == kind)
     assert model_of(model, server.api.get(manifest)) is not None
+
+
+@pytest.mark.parametrize(("kind", "mistake"), WORKLOADS)
+def test_a_stored_workload_that_breaks_a_rule_is_kept_up(
+    stored: tuple[ControlPlane, str], kind: str, mistake: str
+) -> None:
+    server, namespace = stored
+    manifest = deployed(kind, mistake, namespace)
+    with pytest.raises(ApiError, match="denied request"):
+        server.api.replace(server.api.get(manifest) | {"spec": changed_annotations(manifest, kind)})
+
+    for change in (
+        {"metadata": {"labels": {"a": "b"}}},
+        in_template(kind, {"metadata": {"annotations": {"example.com/a": "b"}}}),
+        in_template(kind, {"spec": {"terminationGracePeriodSeconds": 7}}),
+    ):
+        server.api.merge(manifest, change)
+
+
+def changed_annotations(manifest: Manifest, kind: str) -> Any:
+    """The spec with one annotation of Tierline more, which does not exist."""
+    made = deepcopy(manifest)
+    found = reduce(lambda at, part: at[part], TEMPLATES[kind], made)
+    found["metadata"].setdefault("annotations", {})["tierline.io/none"] = "x"
+    return made["spec"]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "CronJob"])
+def test_a_change_that_breaks_a_rule_is_refused(
+    stored: tuple[ControlPlane, str], kind: str
+) -> None:
+    server, namespace = stored
+    good = copied(workload(kind, pod()), namespace)
+    good["metadata"]["name"] = "good"
+    server.api.create(good)
+    old = deployed(kind, "a deadline after the period", namespace)
+
+    for manifest, change, says in (
+        (good, {"spec": {"nodeName": "a"}}, "binds the pod to a node"),
+        (good, {"metadata": {"annotations": {TASK: "Camera"}}}, "no name of a MemTask"),
+        (old, {"spec": {"nodeName": "a"}}, "binds the pod to a node"),
+        (old, {"metadata": {"annotations": {"tierline.io/deadline": "52ms"}}}, "deadline"),
+    ):
+        with pytest.raises(ApiError, match=says):
+            server.api.merge(manifest, in_template(kind, change))
+    right = {"metadata": {"annotations": {"tierline.io/deadline": "50ms"}}}
+    server.api.merge(old, in_template(kind, right))
