@@ -15,7 +15,7 @@ from tierline_api.objects.conditions import Conditions
 from tierline_api.objects.plan import Tier
 from tierline_api.schema.base import API_VERSION, ApiModel, Check, Rule
 from tierline_api.schema.checks import Holds, at_least, at_most
-from tierline_api.schema.fields import Count, Label, PositiveCount, Seconds, Text
+from tierline_api.schema.fields import Count, Label, PositiveCount, Seconds, Text, differ
 from tierline_api.schema.metadata import ClusterObjectMeta
 from tierline_api.schema.quantities import size_for_people
 
@@ -182,19 +182,19 @@ class MemNodeStatus(ApiModel):
         Holds["MemNodeStatus"](
             "devices",
             lambda status: _differ(*(one.name for one in status.devices)),
-            "self.devices.all(d, self.devices.exists_one(e, e.name == d.name))",
+            differ("self.devices", "name"),
             "devices must not repeat a name; name each device once",
         ),
         Holds["MemNodeStatus"](
             "tiers",
             lambda status: _differ(*(one.name for one in status.tiers)),
-            "self.tiers.all(t, self.tiers.exists_one(u, u.name == t.name))",
+            differ("self.tiers", "name"),
             "tiers must not repeat a name; name each tier once",
         ),
         Holds["MemNodeStatus"](
             "links",
             lambda status: _differ(*((one.name, one.device) for one in status.links)),
-            "self.links.all(k, self.links.exists_one(m, m.name == k.name && m.device == k.device))",
+            differ("self.links", "name", "device"),
             "links must not repeat a path of a device; name each once",
         ),
     )

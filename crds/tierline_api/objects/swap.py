@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, ValidationInfo, field_validator, 
 from tierline_api.objects.plan import Plan, Tier
 from tierline_api.schema.base import ApiModel, Check, Rule
 from tierline_api.schema.checks import at_most
-from tierline_api.schema.fields import Bytes, PositiveBytes
+from tierline_api.schema.fields import Bytes, PositiveBytes, differ
 
 
 class SwapPolicy(StrEnum):
@@ -118,7 +118,7 @@ class Swap(ApiModel):
             ".tiers",
         ),
         Rule(
-            "self.objects.all(o, self.objects.exists_one(p, p.name == o.name))",
+            differ("self.objects", "name"),
             "objects must not repeat a name",
             ".objects",
         ),

@@ -66,6 +66,16 @@ def guarded(rule: str, *, durations: tuple[str, ...] = (), sizes: tuple[str, ...
     return " || ".join([*(f"!({check})" for check in well_formed), rule])
 
 
+def differ(items: str, *fields: str) -> str:
+    """Return a CEL expression: no two of the list `items` agree in all of these fields.
+
+    The server compares the texts by itself: an expression for each pair took it 0.3 s of 96 links,
+    at each pulse of their node.
+    """
+    text = " + ' ' + ".join(f"x.{field}" for field in fields)
+    return f"{items}.map(x, {text}).distinct().size() == {items}.size()"
+
+
 @dataclass(frozen=True)
 class DurationText:
     """Seconds as a float in Python, a duration with a unit (``50ms``) in the API."""

@@ -19,6 +19,7 @@ from tests.unit.api.contradictions import Pair, pairs
 from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
 from tests.unit.pods.pod_cases import copied, pod
 
+from tierline_api.objects.memnode import LinkName
 from tierline_api.objects.memprofile import MAX_LAYERS
 from tierline_api.pods.inject import RefusedError, injected
 from tierline_cluster.api import ApiError, Manifest
@@ -134,6 +135,29 @@ def test_a_server_takes_equal_numbers(opting_in: ControlPlane, anything: str, pa
     if reported is not None:
         opting_in.api.apply(manifest | {"status": reported}, subresource="status")
     opting_in.api.delete(made)
+
+
+def test_a_server_adds_sizes_as_they_are_written(opting_in: ControlPlane, anything: str) -> None:
+    full = {"weights": "0.6Gi", "workspace": "0.6Gi", "budget": "1.2Gi"}
+    opting_in.api.create(copied(task(spec__memory=full), anything), dry_run=True)
+
+
+def test_a_server_weighs_the_rules_of_the_largest_node(opting_in: ControlPlane) -> None:
+    device, link = (node()["status"][part][0] for part in ("devices", "links"))
+    devices = [device | {"name": f"gpu-{number}"} for number in range(64)]
+    links = [
+        link | {"name": name.value, "device": of["name"]} for of in devices for name in LinkName
+    ]
+    largest = node(metadata__name="largest", status__devices=devices, status__links=links)
+    status = largest.pop("status")
+    opting_in.api.apply(largest)
+    opting_in.api.apply(largest | {"status": status}, subresource="status")
+
+    with pytest.raises(ApiError, match="links must not repeat a path"):
+        opting_in.api.apply(
+            largest | {"status": status | {"links": [*links, links[0]]}}, subresource="status"
+        )
+    opting_in.api.delete(largest)
 
 
 def test_a_server_weighs_the_rules_of_the_largest_profile(
