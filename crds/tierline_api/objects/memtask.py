@@ -4,6 +4,7 @@ Field by field this is the user's interface; the cluster's CRD is generated from
 asks is judged by admission, not here: here it only has to make sense.
 """
 
+from math import ceil
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_serializer, model_validator
@@ -16,7 +17,7 @@ from tierline_api.objects.template import PodTemplate
 from tierline_api.schema.base import API_VERSION, ApiModel, Rule, is_stored
 from tierline_api.schema.fields import PositiveCount, Subdomain, as_bytes, guarded, is_bytes
 from tierline_api.schema.metadata import LABEL_NAME, ObjectMeta
-from tierline_api.schema.quantities import format_quantity
+from tierline_api.schema.quantities import exact_bytes, format_quantity
 
 TRAINS_IN_GAPS: Final = "the criticality of a task with training is BestEffort; write that"
 _LONGEST_S: Final = 86_400.0
@@ -130,13 +131,14 @@ class MemTaskSpec(ApiModel):
     def _fits_together(self, info: ValidationInfo) -> Self:
         if is_stored(info):
             return self
-        needed_bytes = (self.memory.weights_bytes or 0) + (self.memory.workspace_bytes or 0)
+        parts = (self.memory.weights_bytes or 0, self.memory.workspace_bytes or 0)
+        needed_bytes = sum(map(exact_bytes, parts))
         spills = self.swap.on_budget_exceeded == OverBudget.SPILL
-        if needed_bytes > self.memory.budget_bytes and not spills:
+        if needed_bytes > exact_bytes(self.memory.budget_bytes) and not spills:
             raise ValueError(
                 f"memory.budget {format_quantity(self.memory.budget_bytes)} is less than"
                 " weights and workspace together; write a budget of at least"
-                f" {format_quantity(needed_bytes)}, or swap.onBudgetExceeded Spill"
+                f" {format_quantity(ceil(needed_bytes))}, or swap.onBudgetExceeded Spill"
             )
         return self
 

@@ -74,6 +74,20 @@ class OutOfRangeError(QuantityError):
     """A text that means less or more than any is taken; a field's own bounds are narrower."""
 
 
+class RoundedBytes(int):
+    """Whole bytes of a quantity that ends within one, such as ``0.6Gi``: rounded up."""
+
+    exact: Fraction
+    """What was written: of that sums are made, as the API server makes them."""
+
+
+def exact_bytes(size_bytes: int) -> Fraction:
+    """Return what was written where a size was rounded, else the size."""
+    if isinstance(size_bytes, RoundedBytes):
+        return size_bytes.exact
+    return Fraction(size_bytes)
+
+
 @lru_cache(_REMEMBERED)
 def parse_quantity(text: str) -> int:
     """Return the whole bytes that a Kubernetes quantity means: ``2Gi``, ``500M``, ``1e9``.
@@ -111,7 +125,11 @@ def parse_quantity(text: str) -> int:
         raise OutOfRangeError(f"{shown(text)} is negative; write a quantity such as 512Mi")
     if exact > MAX_BYTES:
         raise OutOfRangeError(f"{shown(text)} is more than any memory holds; write at most 1Ei")
-    return ceil(exact)
+    size_bytes = ceil(exact)
+    if size_bytes != exact:
+        size_bytes = RoundedBytes(size_bytes)
+        size_bytes.exact = exact
+    return size_bytes
 
 
 @lru_cache(_REMEMBERED)

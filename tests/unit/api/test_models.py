@@ -1,9 +1,10 @@
 """The models: defaults, units, both faces, and plans that are consistent in themselves."""
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.unit.api.api_objects import node, plan, profile, task
@@ -164,6 +165,18 @@ def test_models_do_not_change() -> None:
 def test_a_budget_may_be_exceeded_by_what_spills() -> None:
     spill = task(spec__memory__weights="2Gi", spec__swap__onBudgetExceeded="Spill")
     assert MemTask.from_api(spill).spec.memory.weights_bytes == 2 * 2**30
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(-1, 1))
+@example(600_000, 600_000, 0)
+def test_parts_fit_in_their_sum_however_they_are_rounded(
+    weights: int, workspace: int, more: int
+) -> None:
+    texts = [f"{part / 10**6:.6f}Gi" for part in (weights, workspace, weights + workspace + more)]
+    assume(weights + workspace + more > 0)
+    memory = dict(zip(("weights", "workspace", "budget"), texts, strict=True))
+    with nullcontext() if more >= 0 else pytest.raises(ValidationError, match="write a budget of"):
+        MemTask.from_api(task(spec__memory=memory))
 
 
 @pytest.mark.parametrize(
