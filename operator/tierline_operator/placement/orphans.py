@@ -24,13 +24,12 @@ _GONE: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def by_notes(claim: Claim) -> Entry | None:
     """The entry of the task that a claim names, by the claim's own terms; None if it has none."""
     try:
-        terms = Terms.from_stored(json.loads(claim.terms))
-        asked = {name: getattr(terms, name) for name in Terms.model_fields}
+        terms = Terms.from_stored(json.loads(claim.terms)).to_api()
         task = MemTask(
             metadata=ObjectMeta(
                 name=claim.task, namespace=claim.key.namespace, deletion_timestamp=_GONE
             ),
-            spec=MemTaskSpec(**asked, replicas=0),
+            spec=MemTaskSpec.from_stored({**terms, "replicas": 0}),
         )
     except (ValueError, RecursionError):  # of another release, or nonsense
         return None

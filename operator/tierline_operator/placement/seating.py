@@ -28,7 +28,13 @@ from tierline_operator.placement.books.rules import WHOLE_DEVICE
 from tierline_operator.placement.books.seats import Claim, DeviceKey, Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.placement.entry import NOWHERE, Entry
-from tierline_operator.placement.needs.demands import Alike, Demands, Unasked, until_measured
+from tierline_operator.placement.needs.demands import (
+    Alike,
+    Demands,
+    Unasked,
+    contradiction,
+    until_measured,
+)
 from tierline_operator.placement.needs.fitting import misfit as node_misfit
 from tierline_operator.placement.needs.remeasuring import factor_on, raised
 from tierline_operator.planning.answer import Admitted
@@ -82,7 +88,11 @@ class Seating:
         ledger: Ledger,
         *,
         as_stated: bool = False,
+        changes: MemTaskSpec | None = None,
     ) -> TaskDemand | Unasked:
+        wrong = contradiction(spec, entry.granted)
+        if wrong is not None:
+            return wrong
         profile = self._profile(entry)
         if profile is None:
             return Unasked(
@@ -94,7 +104,8 @@ class Seating:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
         node = ledger.key.node
         factor = 1.0 if as_stated else factor_on(entry.longer, node, spec, profile)
-        return demands.of(entry.task, spec, profile, ledger.device, self._alike, factor)
+        device, alike = ledger.device, self._alike
+        return demands.of(entry.task, spec, profile, device, alike, factor, changes=changes)
 
     def overran(self, entry: Entry, seat: Seat, took_s: float) -> bool:
         """Note that jobs of a pod took so long; returns whether it is planned otherwise by that."""
@@ -462,6 +473,9 @@ class Seating:
     ) -> TaskDemand | Unasked:
         """What it asks of a device to be measured there while others run; why that cannot be."""
         limit_s = spec.realtime.measuring_limit_s
+        wrong = contradiction(spec, entry.granted)
+        if wrong is not None:
+            return wrong
         if ledger.device is None:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")
         if ledger.device.kind is not DeviceKind.CPU:
@@ -494,7 +508,9 @@ class Seating:
             asked = (
                 self.until_measured(entry, wanted, ledger)
                 if by_limit
-                else self._demand(entry, wanted, entry.changed_demands, ledger)
+                else self._demand(
+                    entry, wanted, entry.changed_demands, ledger, changes=entry.granted
+                )
             )
             if isinstance(asked, Unasked):
                 entry.change_refused = Refusal(asked.reason, asked.sentence, place)

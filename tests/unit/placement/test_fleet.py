@@ -205,18 +205,73 @@ def test_a_profile_of_another_product_serves_only_with_a_stated_time() -> None:
 
 
 def test_a_stated_worst_below_the_measured_mean_is_an_invalid_spec() -> None:
-    model, asked = profile("m", compute_ms=8, layers=8), task("m")
-    layers = tuple(
-        one.model_copy(update={"mean_compute_time_s": 0.001}) for one in model.spec.layers
-    )
-    model = model.model_copy(update={"spec": model.spec.model_copy(update={"layers": layers})})
-    realtime = asked.spec.realtime.model_copy(update={"execution_time_s": 0.0079})
-    spec = asked.spec.model_copy(update={"realtime": realtime})
-    seen = fleet(node("a"), model, asked.model_copy(update={"spec": spec}))
+    seen = fleet(node("a"), _with_means(profile("m", compute_ms=8)), _stating("m", 7.9))
 
     _, reason, message = said(seen, "m")
     assert reason == "InvalidSpec"
     assert "executionTime 7.9ms is to be the worst of a job, and its mean" in message
+
+
+def test_a_time_stated_before_that_was_wrong_does_not_stand_in_the_way_of_other_changes() -> None:
+    model = profile("m", compute_ms=8)
+    seen = fleet(node("a"), model, _stating("m", 7.9))
+    run(seen, "m")
+    feed(seen, _with_means(model))
+    assert said(seen, "m")[:2] == ("True", "Admitted"), "its pod runs by what it holds"
+
+    feed(seen, _stating("m", 7.9, period_ms=90, generation=2))
+    assert _granted(seen, "m") == (0.09, 0.0079)
+    assert said(seen, "m")[:2] == ("True", "Admitted")
+
+    feed(seen, _stating("m", 7.8, period_ms=90, generation=3))
+    assert _granted(seen, "m") == (0.09, 0.0079)
+    assert "executionTime 7.8ms is to be the worst of a job" in said(seen, "m")[2]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_what_contradicts_itself_and_was_stored_before_it_was_refused_is_told(
+    *, measured: bool
+) -> None:
+    wrong = _stating("new", 50, limit_ms=20, number=1)
+    seen = fleet(node("a"), profile("m"), task("m"), wrong, claim("one", "m"), claim("two", "new"))
+    if measured:
+        feed(seen, profile("new"))
+
+    verdict = seen.verdict(TaskKey("default", "new"))
+    assert verdict is not None
+    assert verdict.granted is None
+    assert (
+        "spec.realtime: measuringLimit 20ms is shorter than executionTime 50ms; "
+        "a job that takes longer is ended" in f"{verdict.admitted} {verdict.profiled}"
+    )
+    assert said(seen, "m")[0] == "True"
+    feed(seen, _stating("new", 20, limit_ms=20, number=1, generation=2))
+    assert _granted(seen, "new") == (0.1, 0.02)
+
+
+def _stating(name: str, worst_ms: float, **more: Any) -> MemTask:
+    """A task that states its execution time."""
+    asked = task(name, **more)
+    realtime = asked.spec.realtime.model_copy(update={"execution_time_s": worst_ms / 1000})
+    spec = asked.spec.model_copy(update={"realtime": realtime})
+    return asked.model_copy(update={"spec": spec})
+
+
+def _with_means(model: MemProfile) -> MemProfile:
+    """The profile, each layer of which takes its worst time on average."""
+    layers = tuple(
+        one.model_copy(update={"mean_compute_time_s": one.compute_time_s})
+        for one in model.spec.layers
+    )
+    return model.model_copy(update={"spec": model.spec.model_copy(update={"layers": layers})})
+
+
+def _granted(seen: Fleet, name: str) -> tuple[float, float | None]:
+    """Period and execution time by which a task runs."""
+    verdict = seen.verdict(TaskKey("default", name))
+    assert verdict is not None
+    assert verdict.granted is not None
+    return verdict.granted.realtime.period_s, verdict.granted.realtime.execution_time_s
 
 
 def test_an_allocated_claim_is_the_truth() -> None:

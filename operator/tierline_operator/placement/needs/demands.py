@@ -15,6 +15,7 @@ from tierline_api.objects.memnode import Device
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.realtime import Criticality
+from tierline_api.schema.base import ApiModel
 from tierline_operator.placement.needs.remeasuring import stretched
 from tierline_operator.planning.from_api import (
     QuestionError,
@@ -69,17 +70,22 @@ class Demands:
         device: Device,
         alike: Alike,
         factor: float = 1.0,
+        *,
+        changes: MemTaskSpec | None = None,
     ) -> TaskDemand | Unasked:
         """What the task asks of `device` with that spec; its name is still the task's.
 
-        Its layers are taken to be longer by `factor` (remeasuring.py).
+        Its layers are taken to be longer by `factor` (remeasuring.py). `changes` is the spec that
+        it is to take the place of: a time that was stated there does not stand in the way.
         """
         elsewhere = measured_elsewhere(spec, profile, device)
         if elsewhere is not None:
             return Unasked(Reason.PROFILE_MISSING, elsewhere)
-        too_short = stated_below_mean(spec, profile, device)
-        if too_short is not None:
-            return Unasked(Reason.INVALID_SPEC, too_short)
+        stated_s = spec.realtime.execution_time_s
+        if changes is None or changes.realtime.execution_time_s != stated_s:
+            too_short = stated_below_mean(spec, profile, device)
+            if too_short is not None:
+                return Unasked(Reason.INVALID_SPEC, too_short)
         basis = (id(spec), id(profile))
         if basis != self._basis:
             # The objects are held so that their identities stay theirs.
@@ -96,6 +102,22 @@ class Demands:
                 named = Unasked(Reason.INVALID_SPEC, str(error))
             self._made[made] = named
         return self._made[made]
+
+
+def contradiction(spec: MemTaskSpec, granted: MemTaskSpec | None) -> Unasked | None:
+    """What contradicts itself in a spec that was stored before there was a rule against it.
+
+    The server would not let its status say that it was granted. What has been granted stays.
+    """
+    for name in ("realtime", "memory", "swap"):
+        part: ApiModel = getattr(spec, name)
+        if granted is not None and getattr(granted, name) == part:
+            continue
+        for check in part.checks:
+            said = check.refusal(part)
+            if said is not None:
+                return Unasked(Reason.INVALID_SPEC, f"spec.{name}: {said}")
+    return None
 
 
 def until_measured(
