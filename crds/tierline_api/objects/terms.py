@@ -35,4 +35,4 @@ class Terms(ApiModel):
     @classmethod
     def of(cls, spec: MemTaskSpec) -> Self:
         """The terms in a spec."""
-        return cls(**{name: getattr(spec, name) for name in cls.model_fields})
+        return cls.of_stored(**{name: getattr(spec, name) for name in cls.model_fields})

@@ -127,6 +127,11 @@ class ApiModel(BaseModel):
         """
         return cls.model_validate(data, by_alias=True, by_name=False, context=_STORED)
 
+    @classmethod
+    def of_stored(cls, **fields: Any) -> Self:
+        """Put together parts that were read with `from_stored`: a constructor judges them again."""
+        return cls.model_validate(fields, by_alias=True, by_name=True, context={"stored": True})
+
     def to_api(self) -> dict[str, Any]:
         """Return the API's face of the model: camelCase, units in texts, nothing that is None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -212,7 +212,7 @@ def _together(observed: Sequence[Observed]) -> Observed | None:
 def _granted(verdict: Verdict) -> Granted | None:
     if verdict.granted is None:
         return None
-    return Granted(
+    return Granted.of_stored(
         generation=verdict.granted_generation or 0,
         realtime=verdict.granted.realtime,
         memory=verdict.granted.memory,

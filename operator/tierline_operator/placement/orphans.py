@@ -25,7 +25,7 @@ def by_notes(claim: Claim) -> Entry | None:
     """The entry of the task that a claim names, by the claim's own terms; None if it has none."""
     try:
         terms = Terms.from_stored(json.loads(claim.terms)).to_api()
-        task = MemTask(
+        task = MemTask.of_stored(
             metadata=ObjectMeta(
                 name=claim.task, namespace=claim.key.namespace, deletion_timestamp=_GONE
             ),

@@ -407,3 +407,21 @@ def test_log_lines_are_one_json_object_each() -> None:
     line = json.loads(logs.JsonLines().format(record))
 
     assert (line["level"], line["message"], line["task"]) == ("info", "allocated c", "ns/m")
+
+
+def test_what_was_stored_before_a_rule_is_written_as_it_is() -> None:
+    read = MemTask.from_stored(
+        {
+            "apiVersion": "tierline.io/v1alpha1",
+            "kind": "MemTask",
+            "metadata": {"name": "m", "namespace": "default"},
+            "spec": {
+                "realtime": {"period": "1s", "executionTime": "50ms", "measuringLimit": "20ms"},
+                "memory": {"budget": "1Mi", "reserved": "2Mi"},
+                "device": {"kind": "cpu"},
+            },
+        }
+    )
+    terms = Terms.of(read.spec)
+    assert Terms.from_stored(terms.to_api()) == terms
+    assert terms.realtime == read.spec.realtime

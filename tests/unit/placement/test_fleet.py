@@ -1,5 +1,6 @@
 """Placement as a user meets it: what gets which device, what waits and why, what changes move."""
 
+import json
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -325,6 +326,18 @@ def test_a_claim_without_its_task_takes_what_is_noted_in_it() -> None:
         settle(one)
         assert places(one, "large") == ["a/cpu0"]
         assert one.spec_of(key) is None
+
+
+def test_what_is_noted_in_a_claim_may_break_a_later_rule() -> None:
+    seen = fleet(node("a", fast_mib=100), profile("m", mib=40), task("m"))
+    running = run(seen, "m")
+    terms = json.loads(running.terms)
+    terms["memory"] |= {"weights": "1Gi", "workspace": "1Gi", "budget": "1Gi"}
+
+    again = fleet(node("a", fast_mib=100), profile("m", mib=40))
+    feed(again, replace(running, terms=json.dumps(terms)), task("small", of="m"))
+
+    assert places(again, "small") == ["a/cpu0"]
 
 
 def test_of_claims_without_a_task_no_names_are_told_elsewhere() -> None:
