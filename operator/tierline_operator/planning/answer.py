@@ -13,6 +13,16 @@ from typing import Literal
 from tierline_operator.admission.preemption import Scheduling
 
 Limit = Literal["deadline", "memory", "ring", "tier"]
+RefusalWord = Literal[
+    "DeadlineMissed",
+    "Overload",
+    "UtilisationUnproven",
+    "FastMemoryExceeded",
+    "LayerTooLarge",
+    "TierFull",
+    "TierUnknown",
+]
+"""Stable words for scripts: docs/reference/reasons.md has their meanings."""
 
 
 class HomesBy(StrEnum):
@@ -117,9 +127,7 @@ class Infeasible:
     """No plan was found; `sentence` is for a person, the rest for programs."""
 
     kind: Limit
-    reason: str
-    """DeadlineMissed, Overload, UtilisationUnproven, FastMemoryExceeded, LayerTooLarge,
-    TierFull or TierUnknown."""
+    reason: RefusalWord
     sentence: str
     """Which constraint fails, by how much, and one change that would help."""
     task: str | None = None
