@@ -40,7 +40,7 @@ _KUBELET_SETS: Final = (
 _OWN: Final = frozenset(
     {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "kubectl", "logs", "node"}
 )
-"""What a cluster has in its folder."""
+"""The files of a cluster, in its folder."""
 _DEEPEST: Final = "node/kubelet/plugins_registry/gpu.tierline.io-reg.sock"
 _LONGEST_SOCKET: Final = 107
 """Characters in the path of a Unix socket (unix(7))."""

@@ -1,4 +1,4 @@
-"""What no plan can beat: the least memory, and the least time within a budget.
+"""Bounds that no plan can beat: the least memory, and the least time within a budget.
 
 `floor`. While an operator runs, all live-in values are there, and in the arena, without overlap,
 what it reads (live-in values apart), what it writes and its workspace; at the end all live-out

@@ -1,4 +1,4 @@
-"""What a planner answers: three queues with waits and addresses, and no times.
+"""A planner's answer: three queues with waits and addresses, and no times.
 
 Compute, device to host and host to device each run their steps in order; a step starts once the
 steps that it waits for are over. So a plan is right or wrong whatever the times turn out to be:

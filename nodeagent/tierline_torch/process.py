@@ -1,4 +1,4 @@
-"""What this process is to Tierline: its backend, its job roots, and which thread has the turn.
+"""This process as Tierline sees it: its backend, its job roots, and which thread has the turn.
 
 The connection is made by the first job or the first release, never by an import. A process that
 cannot reach its agent says so once and runs as if Tierline were not there, unless

@@ -1,4 +1,4 @@
-"""What the planning commands read: the node and the profiles that go with tasks."""
+"""Input of the planning commands: the node and the profiles that go with tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person watches while tasks run, and the table that is left at the end."""
+"""The live display of a run, and the table that is left at the end."""
 
 import sys
 from collections.abc import Mapping, Sequence

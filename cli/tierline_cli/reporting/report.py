@@ -1,4 +1,4 @@
-"""What a person is told of a finished run besides its table: each cause in one sentence. Pure."""
+"""The sentences about a finished run, next to its table: one for each cause. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the jobs of a run amounted to: counted from the agent's job records.
+"""Results of the jobs of a run, counted from the agent's job records.
 
 Pure: takes records, returns numbers. A release that no job answered is a miss, too. What became of
 their outputs is told by verdicts.py.

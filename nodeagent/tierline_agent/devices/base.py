@@ -1,4 +1,4 @@
-"""What a device is to the rest of the agent.
+"""The interface of a device to the rest of the agent.
 
 A device makes extents, lends them to clients as descriptors, puts bytes into one, carries the flag
 words of a job, and runs its stream. It knows nothing of tasks, domains or quotas; those are the

@@ -1,4 +1,4 @@
-"""What a claim grants a pod on this node: read from the claim, judged, never completed by guesses.
+"""The grant of a claim to a pod on this node: read, judged, never completed by guesses.
 
 Pure. Invariant: there is a `Grant` only for a claim whose device of this driver lies on this node
 and in which the operator has noted terms and standing; everything else is a `NotGranted` with a

@@ -1,4 +1,4 @@
-"""What was observed of a pod, summed up from job records.
+"""Observations of a pod, summed up from job records.
 
 Pure. It goes on from what was reported before, so that a restart of the agent loses no job that was
 reported; percentiles and the time of over-runs are those of the last jobs. One job that over-ran

@@ -1,4 +1,4 @@
-"""What the node and its pods are like, written to the API server at a bounded rate.
+"""Reports of the node and its pods, written to the API server at a bounded rate.
 
 The MemNode and the ResourceSlice are written when they differ from what was written last, and
 looked at again from time to time, because others delete them (the kubelet does so with slices of a

@@ -1,4 +1,4 @@
-"""What preemption at layer boundaries does to rings and streams, and what each job may use of it.
+"""Preemption at layer boundaries: its effect on rings and streams, and each job's use of it.
 
 A job gives the device away where a layer ends or while it waits for data, to an earlier deadline
 (`leases.decide`). What it has computed stays parked in its own memory. The rules for what it has

@@ -1,4 +1,4 @@
-"""What the agent says about its node: the MemNode object and the administrator's snapshot.
+"""The state of the node as the agent reports it: the MemNode and the administrator's snapshot.
 
 It reads and never changes anything.
 """

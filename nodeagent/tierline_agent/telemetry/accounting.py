@@ -1,4 +1,4 @@
-"""What happened: job records, counters of each task, and the peak of the fast memory.
+"""Accounts of the past: job records, counters of each task, and the peak of the fast memory.
 
 It observes and never decides. Job records are kept in a ring of bounded length; a reader asks for
 those after its cursor and is told how many it was too late for.

@@ -1,4 +1,4 @@
-"""What memory a devdax device is, as sysfs tells: its size, and what its content survives.
+"""The memory of a devdax device, as sysfs tells: its size, and what its content survives.
 
 `/dev/daxX.Y` is how Linux gives out memory whose use it leaves to others. Where it comes from is
 seen by what it lies under:

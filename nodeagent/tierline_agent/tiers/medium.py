@@ -1,4 +1,4 @@
-"""What every tier's medium can do, whatever it is made of: aligned reads, writes and flushes.
+"""The interface of every tier's medium: aligned reads, writes and flushes.
 
 A medium is a flat range of bytes that outlives the agent. It knows nothing of extents, digests or
 records (`format.py`, `volume.py`), and it takes no locks: callers keep two threads off the same

@@ -1,4 +1,4 @@
-"""What the jobs of one site have shown, and the lesson that follows.
+"""The course of one site: what its jobs have shown, and the lesson that follows.
 
 A record of a job is put in terms of the weights that the modules have when the job is over. Records
 of jobs before the modules got other weights (a lazy layer's first job, `half()`, a new state) count

@@ -1,4 +1,4 @@
-"""What differs between kinds of device when jobs are watched: modules on `cpu`, launches on `cuda`.
+"""The survey of watched jobs, by the kind of device: modules on `cpu`, launches on `cuda`.
 
 Every forward runs once. A site that is not settled has its jobs recorded, one `Recorder` each, and
 after each job `judge` says what the records allow and whether they are enough. From then on nothing

@@ -1,4 +1,4 @@
-"""What else sees a weight's memory: such a weight stays where it is.
+"""Aliases of a weight's memory: a weight that has one stays where it is.
 
 A storage is used by its own Python object and by one tensor of each parameter; more uses are other
 tensors, arrays or capsules over the same bytes, through which the program may write later. PyTorch

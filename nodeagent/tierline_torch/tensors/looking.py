@@ -1,4 +1,4 @@
-"""What is known of a program's tensors and objects, and the one guard around looking at them.
+"""Looks at a program's tensors and objects, and the one guard around them.
 
 A tensor may be nested, sparse, on no device, wrapped by a transform, quantised, or of a class that
 refuses each question. "Nothing" is an answer. What of ours runs inside the program's calls is under

@@ -127,7 +127,7 @@ OVER: tuple[GiveBack, ...] = (
     _watches.clear,
     partial(_include, False),
 )
-"""What ends all watches of this thread when the program interrupts a job, for `afterwards`."""
+"""Ends all watches of this thread when the program interrupts a job, for `afterwards`."""
 
 
 def resume() -> None:

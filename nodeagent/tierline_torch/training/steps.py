@@ -1,4 +1,4 @@
-"""What is a step, and which task has the device while one is in progress.
+"""Steps: where one begins and ends, and which task has the device while one is in progress.
 
 A step begins with the first forward with gradients, and ends with the step of a PyTorch optimizer
 after a backward: so gradient accumulation is one step, and so is what several models do for one

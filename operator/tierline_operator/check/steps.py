@@ -1,4 +1,4 @@
-"""What a check looks at, step by step; each answers what works, or what does not and the fix."""
+"""Steps of a check; each answers what works, or what does not and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server sends, as the operator keeps it: small, typed, and never trusted to be whole.
+"""Objects of the API server as the operator keeps them: small, typed, never trusted to be whole.
 
 Tasks, nodes, profiles and quotas become the API's models; of claims and pods only what matters is
 kept. Objects of the API server carry names that people chose; nothing here raises for what a user

@@ -1,4 +1,4 @@
-"""What the operator writes for a task and its pods: pure builders of manifests and patches."""
+"""Manifests and patches that the operator writes for a task and its pods: pure builders."""
 
 from __future__ import annotations
 

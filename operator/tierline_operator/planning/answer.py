@@ -1,4 +1,4 @@
-"""What the planner answers: plans with their proof, or what stands in the way.
+"""The planner's answer: plans with their proof, or what stands in the way.
 
 Sizes are bytes, times seconds. Invariant: an Admitted holds a plan for every task asked about, in
 the order asked, and its sums respect every limit of the device.

@@ -1,4 +1,4 @@
-"""What a running pod holds: a plan in force, to which the plans of others are added.
+"""The plan that a running pod holds, in force, to which the plans of others are added.
 
 Memory that a program has mapped cannot be taken back while it runs, nor can it be given more: a new
 plan takes effect at the pod's next start. So what is held is a constant of every proof: the same

@@ -1,4 +1,4 @@
-"""What the planner is asked: tasks with their measured times, and a device with its tiers.
+"""A question to the planner: tasks with their measured times, and a device with its tiers.
 
 Plain values; where they come from (profiles, nodes, a command line) is not this package's business.
 Sizes are bytes, times seconds. Invariant: what these constructors accept, the planner can plan.

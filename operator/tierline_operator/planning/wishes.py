@@ -1,4 +1,4 @@
-"""What a task wishes of some of its layers (`swap.objects`), in extents.
+"""Wishes of a task for some of its layers (`swap.objects`), in extents.
 
 Layers lie in extents without gaps, so an object has every extent in which one of its bytes lies.
 Where two objects meet in an extent, that is one thing only: resident if one of them is Resident or

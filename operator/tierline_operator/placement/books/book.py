@@ -36,7 +36,7 @@ from tierline_operator.planning.incremental import ProvenSet
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | Standing]
-"""What the task of a seat asks of a device; how it stands while it is to be measured first."""
+"""The demand of a seat's task on a device; its standing while it is to be measured first."""
 
 
 class Book:

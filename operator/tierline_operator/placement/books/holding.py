@@ -1,4 +1,4 @@
-"""What the pod of a seat holds, and what its task asks of a device by that. Pure.
+"""The plan that the pod of a seat holds, and the demand of its task by that. Pure.
 
 A pod holds its plan from the decision that it gets this one (the write of it may be under way) to
 its end. The plan is read from its claim, so every operator knows it. A demand with what is held is

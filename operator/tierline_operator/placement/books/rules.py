@@ -1,4 +1,4 @@
-"""What an administrator sets: safety margins, besides the run time's own costs, by kind of device.
+"""Settings of an administrator: safety margins, and the run time's own costs, by kind of device.
 
 Pure values. Margins nobody has set are those of tierline_api/devices/margins.py.
 """

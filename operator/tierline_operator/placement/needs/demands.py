@@ -1,4 +1,4 @@
-"""What a task asks of a device, or why it cannot ask: its spec and its profile put together.
+"""The demand of a task on a device, or why it has none: its spec and its profile put together.
 
 Building a demand lays out every layer, so demands are kept for as long as spec and profile stay the
 same. Pure; raises nothing: a question without sense is an `Unasked` with its reason.

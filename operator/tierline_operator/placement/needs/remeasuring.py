@@ -28,9 +28,9 @@ from tierline_operator.planning.request import TaskDemand
 
 _STEP: Final = 1.05
 _SAME: Final = 1.000_001
-"""What is learned is kept in whole nanoseconds."""
+"""Times that were learned are kept in whole nanoseconds."""
 _LONGEST_S: Final = 24 * 3600.0
-"""What a duration in the API may be."""
+"""The longest duration of the API."""
 
 
 @dataclass(frozen=True)

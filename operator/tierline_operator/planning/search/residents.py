@@ -62,7 +62,7 @@ FEW: Final = 24
 before any is from others, as long as there is effort left."""
 GRID: Final = 8
 _EACH = 60
-"""What judging a choice takes besides its tasks, in as many of these."""
+"""The cost of judging a choice in addition to its tasks, in as many of these."""
 
 Floats = npt.NDArray[np.float64]
 Starts = Literal["all", "first", "more"]
