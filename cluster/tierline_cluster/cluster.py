@@ -224,7 +224,7 @@ class Cluster:
             self.folder.rmdir()
 
     def _remembered(self, what: str, otherwise: Any) -> Any:
-        """What `_remember` wrote down of a cluster in this folder, whoever describes it."""
+        """The record that `_remember` made of a cluster in this folder, whoever describes it."""
         if not self._memory.exists():
             return otherwise
         return json.loads(self._memory.read_text(encoding="utf-8")).get(what, otherwise)

@@ -84,7 +84,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Stuck:
-    """What keeps a pod of an admitted task from running."""
+    """The hindrance of an admitted task's pod."""
 
     pod: str
     why: str

@@ -64,7 +64,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Promise:
-    """What admission planned for a task that trains, and what was measured without Tierline."""
+    """Admission's plan for a task that trains, and its measurements without Tierline."""
 
     plan: TaskPlan
     step_alone_s: float

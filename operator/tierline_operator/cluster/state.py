@@ -80,7 +80,7 @@ class View:
         self.silent: set[str] = set()
         """Nodes of whose agents' silence their MemNodes are still to tell."""
         self.unshown: dict[Name, MemProfileStatus] = {}
-        """What MemProfiles are still to show of themselves."""
+        """Parts of MemProfiles that are still to be shown."""
         self._pods_of: dict[TaskKey, set[Name]] = {}
         self._measured: set[ClaimKey] = set()
         self._kept = Lasting(fleet.rules.keep_free_s)

@@ -26,7 +26,7 @@ RefusalWord = Literal[
 
 
 class HomesBy(StrEnum):
-    """What decided where the weights of a task lie, as far as it does not wish it."""
+    """The rule by which the weights of a task have their homes, as far as it does not wish them."""
 
     HELD = "held"
     """A running pod has them there."""
@@ -46,7 +46,7 @@ class HomeRun:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What one task is granted."""
+    """The grant of one task."""
 
     name: str
     extent_bytes: int
@@ -62,7 +62,7 @@ class TaskPlan:
     """Worst time of a release that has the device, margins included. Of a Soft task that yields and
     is admitted by its mean: what its jobs are held to."""
     compute_s: float
-    """What it would take with all weights resident, margins included."""
+    """Its time with all weights resident, margins included."""
     streamed_bytes: int
     """Bytes copied in each job."""
     calls: int
@@ -70,7 +70,7 @@ class TaskPlan:
     call_s: float
     """Worst time of one of them."""
     between_s: float
-    """What passes between them, in all, at most."""
+    """Time that passes between them, in all, at most."""
     jitter_s: float
     """How long after its release the first one asks for the device, at most."""
     response_s: float | None
@@ -81,7 +81,7 @@ class TaskPlan:
     parked_bytes: int = 0
     """Fast memory for what a preempted job has computed so far."""
     penalty_s: float = 0.0
-    """What one preemption makes a job do again, at worst."""
+    """Time that one preemption makes a job do again, at worst."""
     first_s: float = 0.0
     """How long a first job of its program may keep others waiting; 0 if that was not measured."""
     layer_s: float = 0.0
@@ -110,11 +110,11 @@ class Admitted:
     """The task that may block that window."""
     fast_bytes_used: int
     workspace_bytes: int = 0
-    """What of that is for the workspaces of all tasks together."""
+    """The part of that for the workspaces of all tasks together."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
-    """What the device must do for the proof to hold."""
+    """The scheduling that the proof needs to hold."""
     remarks: tuple[str, ...] = ()
-    """What may surprise a person about the plans, a sentence each."""
+    """Surprises for a person about the plans, a sentence each."""
 
     @property
     def ok(self) -> bool:
@@ -143,7 +143,7 @@ class Infeasible:
     """Memory that would be enough; None if no memory helps. Where not even the smallest plans fit,
     it may be no more than what these lack: the sentence says "at least" then."""
     instead: str = ""
-    """What may be done instead of giving the device more memory, for the sentence."""
+    """An alternative to more memory for the device, for the sentence."""
     nearest: tuple[TaskPlan, ...] = ()
     """The plans that came nearest, with the memory that there is; empty if none fits."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE

@@ -60,7 +60,7 @@ class Wish:
 
     @property
     def words(self) -> str:
-        """What it asks, such as: to stream from pmem (12Mi)."""
+        """Its wish in words, such as: to stream from pmem (12Mi)."""
         what = {ObjectPolicy.RESIDENT: "to stay resident", ObjectPolicy.STREAM: "to stream"}
         where = "" if self.tier is None else f" from {self.tier}"
         if self.policy is not ObjectPolicy.STREAM and self.tier is not None:

@@ -26,7 +26,7 @@ from tierline_operator.planning.wishes import misfit as wish_missed
 
 
 def held_of(plan: Plan) -> Held:
-    """What a pod holds whose claim has this plan."""
+    """The holding of a pod whose claim has this plan."""
     return Held(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,

@@ -84,7 +84,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of a task."""
+    """The verdict on a task, for its status."""
 
     profiled: Said
     admitted: Said

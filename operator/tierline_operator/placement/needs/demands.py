@@ -70,7 +70,7 @@ class Demands:
         alike: Alike,
         factor: float = 1.0,
     ) -> TaskDemand | Unasked:
-        """What the task asks of `device` with that spec; its name is still the task's.
+        """The task's demand on `device` with that spec; its name is still the task's.
 
         Its layers are taken to be longer by `factor` (remeasuring.py).
         """
@@ -101,7 +101,7 @@ class Demands:
 def until_measured(
     task: MemTask, spec: MemTaskSpec, extent_bytes: int, limit_s: float
 ) -> TaskDemand:
-    """What a task asks of a `cpu` device where it is measured while others run (measuring.py).
+    """The demand of a task on a `cpu` device where it is measured while others run (measuring.py).
 
     Nothing of its memory: what it allocates meanwhile is its pod's own, not of the fast memory.
     """

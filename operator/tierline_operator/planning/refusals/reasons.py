@@ -358,7 +358,7 @@ def _help(
 
 
 def workspace_unknown(demand: TaskDemand) -> str:
-    """What of a task's workspace is planned, where nobody has seen its peak."""
+    """The planned part of a task's workspace, where nobody has seen its peak."""
     return (
         f"what jobs of {demand.name} allocate could not be measured, and the plan has "
         f"{demand.workspace_bytes / 2**20:.1f} MiB for it, inputs and buffers alone; state "

@@ -204,7 +204,7 @@ class _Segments:
     owner: npt.NDArray[np.int64]
     taken: Floats
     cost: Floats
-    """What it changes, negative where it saves."""
+    """Its change, negative where it saves."""
     section: Floats
     first_cost: Floats
     first_section: Floats
