@@ -44,11 +44,11 @@ class Preemption(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     scheduling: Literal["LayerPreemptive", "RingKeeping"]
-    """What becomes of rings; the same for all tasks of a device that have such terms."""
+    """The fate of rings; the same for all tasks of a device that have such terms."""
     layer_ns: Annotated[Nanoseconds, Field(gt=0)]
     """Within this time after it was asked a job must stand at a gate (policy/preemption.py)."""
     penalty_ns: Nanoseconds = 0
-    """What one preemption makes a job do again, at worst."""
+    """Time that one preemption makes a job do again, at worst."""
     parked_bytes: Nanoseconds = 0
     """Fast memory for what a preempted job has computed so far, bytes."""
 
@@ -60,7 +60,7 @@ class Preemption(BaseModel):
 
 
 class Registration(BaseModel):
-    """What the administrator says about a task. Times in nanoseconds."""
+    """The administrator's words on a task. Times in nanoseconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -101,7 +101,7 @@ class Registration(BaseModel):
         return Rank.BEST_EFFORT if self.criticality == "BestEffort" else Rank.GUARANTEED
 
     def as_json(self) -> dict[str, Any]:
-        """What `parse_registration` reads."""
+        """The result of `parse_registration`."""
         values = self.model_dump(exclude={"plan"})
         return {**values, "plan": self.plan.to_api()}
 
@@ -163,7 +163,7 @@ class Task:
 
     @property
     def plan(self) -> Plan:
-        """What admission granted."""
+        """The plan that admission granted."""
         return self.registration.plan
 
     @property
@@ -172,7 +172,7 @@ class Task:
         return min(1.0, self.plan.predicted_job_time_s * 1e9 / self.registration.period_ns)
 
     def excess_of(self, *, warmup: bool) -> Excess:
-        """What its jobs, or its warm-up jobs, cost others beyond its plan."""
+        """Time that its jobs, or its warm-up jobs, cost others beyond its plan."""
         return self._excess[warmup]
 
     def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
@@ -207,7 +207,7 @@ class Start:
 
 @dataclass(frozen=True)
 class DeviceCapacity:
-    """What the plans for one device must fit into."""
+    """The limits of the plans for one device."""
 
     fast_bytes: int
     extent_bytes: int
@@ -216,7 +216,7 @@ class DeviceCapacity:
     memory_bytes: int | None = None
     """All memory of the device, if processes take some of it by being there."""
     context_bytes: int = 0
-    """What each process takes so; the agent is one, and each task has one."""
+    """Memory that each process takes so; the agent is one, and each task has one."""
     overlay: bool = True
     """Whether programs give the memory of their workspaces back between jobs."""
 
@@ -241,7 +241,7 @@ class DeviceCapacity:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What registered plans must fit into."""
+    """The limits of all registered plans."""
 
     devices: Mapping[str, DeviceCapacity]
     tier_slots: Mapping[str, int]
@@ -481,7 +481,7 @@ class TaskRegistry:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Any]]:
-    """What the file at `path` holds, and its registrations, whatever it is. Raises OSError."""
+    """The content of the file at `path`, and its registrations, whatever it is. Raises OSError."""
     held = state.read_json(path)
     if not isinstance(held, dict):
         return {}, []

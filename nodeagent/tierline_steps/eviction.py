@@ -97,7 +97,7 @@ class _Run:
         return self._event(value, self.now * 2) == _NEVER and self._reads_again(value) is None
 
     def _event(self, value: int, since: int) -> int:
-        """What the order does with it next: step * 2 to read it, + 1 to make it again.
+        """The next use of it in the order: step * 2 to read it, + 1 to make it again.
 
         Odd, too, if nothing reads it any more. `since` only ever grows.
         """

@@ -229,7 +229,7 @@ def _has_state(module: torch.nn.Module) -> bool:
 
 
 def prepare() -> Invoke:
-    """What runs outermost calls from now on, so that the first of them need not wait for more."""
+    """The runner of outermost calls from now on; the first of them need not wait for more."""
     cover()
     return outermost
 

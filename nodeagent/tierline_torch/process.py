@@ -78,12 +78,12 @@ class Process:
             partial(setattr, current, "without_lease", nullcontext),
             partial(setattr, current, "invoke", None),
         )
-        """What a job is over by; each may be done again."""
+        """The steps that end a job; each may be done again."""
         os.register_at_fork(after_in_child=self._forked)
 
     @property
     def backend(self) -> Backend | None:
-        """What runs this process's jobs; None if it runs without Tierline. Raises TierlineError."""
+        """The backend of this process; None if it runs without Tierline. Raises TierlineError."""
         if self._backend is None and not self._absent:
             ours(self._connect)
         return self._backend
@@ -194,13 +194,13 @@ class Process:
 
     @property
     def learned(self) -> LearnedOrders:
-        """What observed runs chose. Raises TierlineError."""
+        """The choices of observed runs. Raises TierlineError."""
         if self._learned is None:
             self._learned = LearnedOrders.of_this_process()
         return self._learned
 
     def course(self, backend: Backend, site: Site) -> Course:
-        """What the jobs of a site that is not settled have shown."""
+        """The course of a site that is not settled."""
         if site.course is None:
             site.course = Course(backend.survey, self.learned)
         return site.course
@@ -329,7 +329,7 @@ def members(roots: Sequence[torch.nn.Module]) -> frozenset[int]:
 
 
 def _survey() -> Survey:
-    """What watches jobs on the task's kind of device. Raises TierlineError."""
+    """The survey for the task's kind of device. Raises TierlineError."""
     if os.environ.get("TIERLINE_DEVICE") == "cuda":
         # It needs PyTorch's CUDA, and the library preloaded.
         from tierline_torch.learning.launch_survey import LaunchSurvey  # noqa: PLC0415

@@ -31,7 +31,7 @@ Room = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was prepared."""
+    """The parts that were prepared."""
 
     devices: dict[DeviceSettings, Named]
     media: Mapping[MappedMedium, int]

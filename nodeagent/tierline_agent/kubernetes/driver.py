@@ -60,7 +60,7 @@ class Answers(Protocol):
         """The kubelet has accepted the driver, or refused it with `error`."""
 
     async def health(self) -> Mapping[str, str]:
-        """What is wrong with each device; an empty text is nothing."""
+        """The fault of each device; an empty text is none."""
 
 
 class Driver:

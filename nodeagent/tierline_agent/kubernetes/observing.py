@@ -65,7 +65,7 @@ class Observation:
         )
 
     def _overrun_job_time_s(self) -> float | None:
-        """What two of the last jobs over-ran to; what was reported while they are too few."""
+        """The time to which two of the last jobs over-ran; as before while they are too few."""
         twice = heapq.nlargest(2, self._overruns_s)[-1:]
         if twice and twice[0] > 0 and len(self._overruns_s) > 1:
             return twice[0]

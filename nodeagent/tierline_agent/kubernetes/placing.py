@@ -43,7 +43,7 @@ Opener = Callable[[Grant], Access]
 
 
 class Placing:
-    """What is prepared on this node. Not safe for threads; calls wait for each other."""
+    """Claims that are prepared on this node. Not safe for threads; calls wait for each other."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ MANAGER: Final = "tierline-agent"
 
 
 class Service:
-    """What is done. See `driver.Answers`."""
+    """The service that answers the kubelet. See `driver.Answers`."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Service:
         )
 
     def _open(self, grant: Grant) -> Access:
-        """What opens its device to a pod. Raises OSError."""
+        """The access to its device for a pod. Raises OSError."""
         device = next((d for d in self._node_report.devices if d.name == grant.device), None)
         if device is None:
             raise FileNotFoundError(f"there is no device {grant.device} on this node any more")
@@ -276,7 +276,7 @@ class Service:
         self._changed.set()
 
     async def health(self) -> Mapping[str, str]:
-        """What is wrong with each device."""
+        """The fault of each device."""
         return self._node_report.health
 
     def _ready(self) -> Placing:

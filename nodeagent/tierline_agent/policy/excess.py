@@ -26,7 +26,7 @@ _LEAST_SHARE = 0.01
 
 @dataclass
 class Excess:
-    """What one task owes."""
+    """The debt of one task."""
 
     _owed_ns: float = 0.0
     _at_ns: int = 0

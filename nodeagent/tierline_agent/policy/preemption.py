@@ -36,7 +36,7 @@ from enum import StrEnum
 
 
 class Scheduling(StrEnum):
-    """What becomes of the ring of a job that yields; a job without such terms never does."""
+    """The fate of the ring of a job that yields; a job without such terms never does."""
 
     LAYER_PREEMPTIVE = "LayerPreemptive"
     RING_KEEPING = "RingKeeping"
@@ -44,7 +44,7 @@ class Scheduling(StrEnum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the plan says of the preemptions of a task's jobs."""
+    """The plan's terms for preemptions of a task's jobs."""
 
     scheduling: Scheduling
     layer_ns: int

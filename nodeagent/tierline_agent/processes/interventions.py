@@ -33,7 +33,7 @@ class KillReason(StrEnum):
 
 @dataclass(frozen=True)
 class Intervention:
-    """What was done to a program."""
+    """An intervention against a program."""
 
     task: str
     """As it is registered; empty if that is not known any more."""

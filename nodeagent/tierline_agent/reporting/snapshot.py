@@ -102,7 +102,7 @@ _DURABILITY: Final = {
 
 
 def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
-    """What of a tier is spoken for: content in use or, before it is loaded, planned to be.
+    """A tier and the part that is spoken for: content in use or, before it is loaded, planned.
 
     Content that nobody refers to is not counted: it goes when its place is needed.
     """

@@ -19,7 +19,7 @@ BLOCK_BYTES = 4096
 
 
 class Durability(StrEnum):
-    """What flushed content survives."""
+    """The durability of flushed content."""
 
     PROCESS = "the end of the agent, not a reboot"
     POWER_LOSS = "a loss of power"

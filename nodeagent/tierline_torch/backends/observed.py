@@ -76,7 +76,7 @@ _HOUR_NS = 3_600_000_000_000
 
 @dataclass
 class _Measured:
-    """What is known of one arena; its contents' tensors are not kept."""
+    """The knowledge of one arena; its contents' tensors are not kept."""
 
     entries: tuple[Entry, ...]
     recorded_s: float
@@ -175,7 +175,7 @@ class Observer:
         self._path = Path(path)
         self._arenas: list[_Measured] = []
         self._outside: list[_Measured] = []
-        """What stays outside of arenas, of each site that has such."""
+        """Weights that stay outside of arenas, of each site that has such."""
         self._of_site: dict[int, tuple[_Measured, Stopwatch]] = {}
         """By the site's id."""
         self._digests: list[str] = []
@@ -199,7 +199,7 @@ class Observer:
         self._settled = 0
         """How many sites are."""
         self._told_sites = self._told_jobs = 0
-        """What the profile that is written rests on."""
+        """The sites and jobs on which the written profile rests."""
         self._planned = os.environ.get("TIERLINE_PLANNED", "")
         try:
             # a forked child's is the parent's and the other children's, too
@@ -269,7 +269,7 @@ class Observer:
 
     @contextmanager
     def without_lease(self) -> Iterator[None]:
-        """What others would not have waited for."""
+        """A block for which others would not have waited."""
         self.survey.finish()
         self._note_section(time.perf_counter_ns())
         try:
@@ -384,7 +384,7 @@ class Observer:
         self._arenas.append(measured)
 
     def _beyond_a_profile(self, entries: Sequence[Entry]) -> tuple[str, str] | None:
-        """What one more arena would be too much of, and advice; None if it is not."""
+        """The limit that one more arena would exceed, and advice; None if it exceeds none."""
         if len(self._arenas) == MAX_ARENAS - 1:
             advice = "; put modules that run together into one `with tierline.job():` block"
             return f"a task has at most {MAX_ARENAS - 1} job roots", advice
@@ -446,12 +446,12 @@ class Observer:
         )
 
     def _firsts(self) -> dict[str, float]:
-        """What first jobs take."""
+        """Times of first jobs."""
         extra_s = max((one.first_extra_s for one in self._arenas), default=0.0)
         return {"first_section_s": self._first_section_s, "first_extra_s": extra_s}
 
     def _parts(self) -> list[tuple[int, _Measured]]:
-        """What was measured, by arena; what is outside of arenas as one more of them."""
+        """Measurements by arena; those outside of arenas as one more of them."""
         outside = [(len(self._arenas), one) for one in self._outside]
         return [*enumerate(self._arenas), *outside]
 

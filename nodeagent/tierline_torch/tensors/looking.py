@@ -91,7 +91,7 @@ _SPARSE = {
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """What a tensor is made of, by name, where it has no bytes of its own, and that is known."""
+    """The parts of a tensor, by name, where it has no bytes of its own, and they are known."""
     try:
         flatten = getattr(type(tensor), "__tensor_flatten__", None)
         if flatten is not None:

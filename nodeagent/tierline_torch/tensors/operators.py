@@ -173,7 +173,7 @@ def written_by(
 
 
 class _Kernel:
-    """What one operator does for the key."""
+    """The key's function for one operator."""
 
     def __init__(self, name: str) -> None:
         self._name = name

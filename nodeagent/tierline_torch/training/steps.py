@@ -300,7 +300,7 @@ class Steps:
 
 
 def no_step(forwards: int) -> str:
-    """What is told of a program that only runs forwards."""
+    """The sentence about a program that only runs forwards."""
     return (
         f"the program ran {forwards} forwards with gradients and made no step: a step ends with "
         "the step of an optimizer of PyTorch's after a backward"
