@@ -27,7 +27,7 @@ counted as were asked for, and again at its end if it showed more by then: the l
 
 On Kubernetes TIERLINE_PLANNED names the file that is there once the task was planned by what was
 measured: then the program runs no job after its profile (`until_planned`). With TIERLINE_SOCKET
-each job takes the lease (`turns`); a job's time begins when it has it.
+each job takes the lease (`observed_lease`); a job's time begins when it has it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from tierline_torch.learning.survey import Stopwatch, Survey
 from tierline_torch.ours import ours
 
 if TYPE_CHECKING:
-    from tierline_torch.backends.turns import Turns
+    from tierline_torch.backends.observed_lease import ObservedLease
 
 DEFAULT_RELEASES = 12
 _WARM_JOBS = 2
@@ -211,26 +211,26 @@ class Observer:
                 f"could not write TIERLINE_OBSERVE={path}: {error.strerror}; "
                 "give a file that can be written"
             ) from error
-        self._turns: Turns | None = None
+        self._lease: ObservedLease | None = None
         socket_path = os.environ.get("TIERLINE_SOCKET")
         if socket_path:
-            from tierline_torch.backends.turns import Turns  # noqa: PLC0415  # loads the library
+            from tierline_torch.backends.observed_lease import ObservedLease  # noqa: PLC0415  # loads the library
 
-            self._turns = Turns(socket_path)
+            self._lease = ObservedLease(socket_path)
         atexit.register(self.finish)
 
     @property
     def waits(self) -> bool:
         """Whether a thread of this process waits for its turn on the device now."""
-        return self._turns is not None and self._turns.waits
+        return self._lease is not None and self._lease.waits
 
     @property
     def over(self) -> GiveBack:
         """Gives the device back, if others are there."""
-        return _NOTHING if self._turns is None else self._turns.over
+        return _NOTHING if self._lease is None else self._lease.over
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
-        """Start the clock; with turns, when the job has the device."""
+        """Start the clock; with a lease, when the job has the device."""
         if self._planned:
             until_planned.end_if_decided(self._planned)
             if self._finished:
@@ -250,10 +250,10 @@ class Observer:
         return plain if measured is None else self._watch
 
     def _take_turn(self, window: Window) -> None:
-        if self._turns is None:
+        if self._lease is None:
             return
         try:
-            self._turns.take(window)
+            self._lease.take(window)
         finally:
             if self._planned:  # decided meanwhile: the agent may have refused it for that
                 until_planned.end_if_decided(self._planned)
@@ -289,8 +289,8 @@ class Observer:
         if self._paused_ns is not None:
             self._note_section(time.perf_counter_ns())
             self._paused_ns = None
-        if self._turns is not None:
-            self._turns.give_back()
+        if self._lease is not None:
+            self._lease.give_back()
         self._release.ends()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
