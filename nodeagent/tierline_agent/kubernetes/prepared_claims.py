@@ -42,7 +42,7 @@ Opener = Callable[[Grant], Access]
 """Says what opens its device to a pod; raises OSError."""
 
 
-class Placing:
+class PreparedClaims:
     """Claims that are prepared on this node. Not safe for threads; calls wait for each other."""
 
     def __init__(
