@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tierline_agent.errors import AgentError
-from tierline_agent.registry import Preemption, Registration
+from tierline_agent.registration import Preemption, Registration
 from tierline_api.objects.memtask_status import Observed
 from tierline_api.objects.optin import DRIVER, PLAN, STANDING, TASK, TERMS, Standing
 from tierline_api.objects.plan import Plan
