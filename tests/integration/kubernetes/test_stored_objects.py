@@ -19,8 +19,8 @@ from tests.integration.kubernetes.refusal_cases import workload
 from tests.integration.policies import apply_policies
 from tests.unit.api.api_objects import node, profile, task
 from tests.unit.api.contradictions import Pair, pairs
-from tests.unit.pods.pod_cases import TASK, copied, pod
-from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
+from tests.unit.api.pods.pod_cases import TASK, copied, pod
+from tests.unit.api.pods.pod_cases import WRONG as WRONG_PODS
 
 from tierline_api.objects.kinds import KINDS
 from tierline_api.pods.inject import TEMPLATES
