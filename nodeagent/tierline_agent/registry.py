@@ -142,8 +142,8 @@ class Task:
     """Why jobs of it were revoked."""
     releases: Releases = field(default_factory=Releases)
     """In which order its jobs are served."""
-    _excess: dict[bool, Excess] = field(default_factory=lambda: {True: Excess(), False: Excess()})
-    """By whether they are warm-up jobs."""
+    excess: Excess = field(default_factory=Excess)
+    """What its jobs cost others beyond its plan."""
     gateless_ns: int = 0
     """How long its last job without gates had the device, if it is planned to yield."""
     arena_owner: object = None
@@ -170,10 +170,6 @@ class Task:
     def share(self) -> float:
         """The part of its device's time that admission charged it."""
         return min(1.0, self.plan.predicted_job_time_s * 1e9 / self.registration.period_ns)
-
-    def excess_of(self, *, warmup: bool) -> Excess:
-        """What its jobs, or its warm-up jobs, cost others beyond its plan."""
-        return self._excess[warmup]
 
     def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
         """Keep what a client reported, the newest few, as it may be printed anywhere."""

@@ -7,10 +7,15 @@ passes, by the part of the device's time that admission charged the task. While 
 than one job may cost, its next one is throttled, also where nobody else wants the device then: a
 job that keeps the device to its end would cost whoever comes after it.
 
-Theorem (P13, leaky bucket). Let a task's jobs cost others at most c each, and let `free` be what it
-may owe. In any window of length w, it costs them at most free + c + share w. For a job begins only
-while no more than `free` is owed, so that no more than free + c is ever owed; what is owed rises by
-what others wait and falls by no more than share w in the window, and it is never less than nothing.
+Warm-up jobs may cost more at once than others, and a program that took long to start is not
+throttled when it runs: they have an account of their own. The share pays for both, and what other
+jobs owe is paid first.
+
+Theorem (P13, leaky bucket). Let a task's jobs of either kind cost others at most c each, and let
+`free` be what that kind may owe. In any window of length w, both cost them together at most the sum
+of free + c over the kinds, and share w. For a job begins only while its kind owes no more than
+`free`, so that no kind ever owes more than free + c; what both owe rises by what others wait and
+falls by no more than share w in the window, and it is never less than nothing.
 
 Nothing here knows clocks, sessions or leases. Times in nanoseconds of one clock.
 """
@@ -28,20 +33,31 @@ _LEAST_SHARE = 0.01
 class Excess:
     """What one task owes."""
 
-    _owed_ns: float = 0.0
+    _jobs_ns: float = 0.0
+    _warmups_ns: float = 0.0
     _at_ns: int = 0
     """When that was so."""
 
-    def costs(self, now_ns: int, cost_ns: int, share: float) -> None:
+    def costs(self, now_ns: int, cost_ns: int, share: float, *, warmup: bool) -> None:
         """A job is over that kept others waiting for so long beyond its charge."""
-        self._owed_ns = self._owes_ns(now_ns, share) + cost_ns
+        self._pay(now_ns, share)
+        if warmup:
+            self._warmups_ns += cost_ns
+        else:
+            self._jobs_ns += cost_ns
+
+    def throttled_ns(self, now_ns: int, free_ns: int, share: float, *, warmup: bool) -> int:
+        """How long the task's next job is held back, by what its kind may owe; 0: not at all."""
+        self._pay(now_ns, share)
+        too_much_ns = (self._warmups_ns if warmup else self._jobs_ns) - free_ns
+        if too_much_ns <= 0:
+            return 0
+        paid_first_ns = self._jobs_ns if warmup else 0
+        return math.ceil((paid_first_ns + too_much_ns) / max(share, _LEAST_SHARE))
+
+    def _pay(self, now_ns: int, share: float) -> None:
+        pays_ns = (now_ns - self._at_ns) * max(share, _LEAST_SHARE)
+        for_jobs_ns = min(self._jobs_ns, pays_ns)
+        self._jobs_ns -= for_jobs_ns
+        self._warmups_ns -= min(self._warmups_ns, pays_ns - for_jobs_ns)
         self._at_ns = now_ns
-
-    def throttled_ns(self, now_ns: int, free_ns: int, share: float) -> int:
-        """How long the task's next job is held back, by what it may owe; 0: not at all."""
-        too_much_ns = self._owes_ns(now_ns, share) - free_ns
-        return max(0, math.ceil(too_much_ns / max(share, _LEAST_SHARE)))
-
-    def _owes_ns(self, now_ns: int, share: float) -> float:
-        paid_ns = (now_ns - self._at_ns) * max(share, _LEAST_SHARE)
-        return max(0.0, self._owed_ns - paid_ns)
