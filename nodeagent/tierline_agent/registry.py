@@ -23,7 +23,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tierline_agent.config import describe
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
-from tierline_agent.policy.excess import Excess
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.policy.releases import Releases
@@ -142,8 +141,6 @@ class Task:
     """Why jobs of it were revoked."""
     releases: Releases = field(default_factory=Releases)
     """In which order its jobs are served."""
-    excess: Excess = field(default_factory=Excess)
-    """What its jobs cost others beyond its plan."""
     gateless_ns: int = 0
     """How long its last job without gates had the device, if it is planned to yield."""
     arena_owner: object = None

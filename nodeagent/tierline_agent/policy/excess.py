@@ -11,11 +11,17 @@ Warm-up jobs may cost more at once than others, and a program that took long to 
 throttled when it runs: they have an account of their own. The share pays for both, and what other
 jobs owe is paid first.
 
+A task is who it is by its key, however often its pods and claims come and go: a debt outlives them,
+and ends when it is paid. Of a device there are never many: each was taken from its time, and is
+paid within a hundred times as long. One task of two pods has one debt. An agent that starts knows
+of none; no task can start one.
+
 Theorem (P13, leaky bucket). Let a task's jobs of either kind cost others at most c each, and let
 `free` be what that kind may owe. In any window of length w, both cost them together at most the sum
 of free + c over the kinds, and share w. For a job begins only while its kind owes no more than
 `free`, so that no kind ever owes more than free + c; what both owe rises by what others wait and
-falls by no more than share w in the window, and it is never less than nothing.
+falls by no more than share w in the window, and it is never less than nothing. (The share is what
+it was when the task began or ended a job last: no later one pays for the time before.)
 
 Nothing here knows clocks, sessions or leases. Times in nanoseconds of one clock.
 """
@@ -23,6 +29,7 @@ Nothing here knows clocks, sessions or leases. Times in nanoseconds of one clock
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 _LEAST_SHARE = 0.01
@@ -37,6 +44,8 @@ class Excess:
     _warmups_ns: float = 0.0
     _at_ns: int = 0
     """When that was so."""
+    _share: float = _LEAST_SHARE
+    """What pays since then."""
 
     def costs(self, now_ns: int, cost_ns: int, share: float, *, warmup: bool) -> None:
         """A job is over that kept others waiting for so long beyond its charge."""
@@ -53,11 +62,43 @@ class Excess:
         if too_much_ns <= 0:
             return 0
         paid_first_ns = self._jobs_ns if warmup else 0
-        return math.ceil((paid_first_ns + too_much_ns) / max(share, _LEAST_SHARE))
+        return math.ceil((paid_first_ns + too_much_ns) / self._share)
+
+    def is_paid(self, now_ns: int) -> bool:
+        """Whether nothing is owed any more."""
+        return self._jobs_ns + self._warmups_ns <= (now_ns - self._at_ns) * self._share
 
     def _pay(self, now_ns: int, share: float) -> None:
-        pays_ns = (now_ns - self._at_ns) * max(share, _LEAST_SHARE)
+        pays_ns = (now_ns - self._at_ns) * self._share
         for_jobs_ns = min(self._jobs_ns, pays_ns)
         self._jobs_ns -= for_jobs_ns
         self._warmups_ns -= min(self._warmups_ns, pays_ns - for_jobs_ns)
-        self._at_ns = now_ns
+        self._at_ns, self._share = now_ns, max(share, _LEAST_SHARE)
+
+
+class Debts:
+    """What the tasks of a device owe, by their keys, whether they are there or not."""
+
+    def __init__(self) -> None:
+        self._owing: dict[Hashable, Excess] = {}
+
+    def __len__(self) -> int:
+        return len(self._owing)
+
+    def costs(
+        self, task: Hashable, now_ns: int, cost_ns: int, share: float, *, warmup: bool
+    ) -> None:
+        """A job of this task is over; see `Excess`."""
+        if cost_ns:
+            self._owing = {
+                one: owed for one, owed in self._owing.items() if not owed.is_paid(now_ns)
+            }
+            excess = self._owing.setdefault(task, Excess())
+            excess.costs(now_ns, cost_ns, share, warmup=warmup)
+
+    def throttled_ns(
+        self, task: Hashable, now_ns: int, free_ns: int, share: float, *, warmup: bool
+    ) -> int:
+        """How long the next job of this task is held back; see `Excess`."""
+        excess = self._owing.get(task)
+        return 0 if excess is None else excess.throttled_ns(now_ns, free_ns, share, warmup=warmup)

@@ -164,9 +164,10 @@ class Jobs:
 
     def _throttled_ns(self, job: Job) -> int:
         """How long the job is throttled for what others waited beyond its task's plan."""
-        task = self._client.task
-        return task.excess.throttled_ns(
-            time.monotonic_ns(), self._limit_ns(job), task.share, warmup=job.warmup
+        client, task = self._client, self._client.task
+        now_ns, free_ns = time.monotonic_ns(), self._limit_ns(job)
+        return client.unit.debts.throttled_ns(
+            task.key, now_ns, free_ns, task.share, warmup=job.warmup
         )
 
     def _note_throttled(self, job: Job, throttled_ns: int) -> None:
@@ -654,9 +655,14 @@ class Jobs:
 
     def _owe(self, cost_ns: int, job: Job | None) -> None:
         """What it takes to end a job that is beyond its limit is not the task's to owe."""
-        task, warmup = self._client.task, job is not None and job.warmup
-        cost_ns = min(cost_ns, self._limit_ns(job))
-        task.excess.costs(time.monotonic_ns(), cost_ns, task.share, warmup=warmup)
+        client, task = self._client, self._client.task
+        client.unit.debts.costs(
+            task.key,
+            time.monotonic_ns(),
+            min(cost_ns, self._limit_ns(job)),
+            task.share,
+            warmup=job is not None and job.warmup,
+        )
 
     def _owe_for_untold(self) -> None:
         """The client gives back a lease that it had taken, and tells of no job."""

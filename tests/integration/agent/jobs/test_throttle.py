@@ -71,6 +71,25 @@ def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: Agent
     wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
 
 
+def test_a_new_claim_of_a_task_owes_what_the_one_before_it_did(agent: AgentProcess) -> None:
+    """Else a pod that is started again and again owes nothing."""
+    terms = {"memtask": "greedy", "period_ns": 10**12}
+    agent.register("claim-1", plan(2) | BRIEF, **terms)
+    agent.register("urgent", plan(2))
+    greedy, urgent = agent.client("claim-1"), agent.client("urgent")
+    for _ in range(2):
+        _costs(agent, greedy, urgent, warmup=False)
+    greedy.close()
+    assert agent.call("remove", name="claim-1")["ok"]
+
+    agent.register("claim-2", plan(2) | BRIEF, **terms)
+    agent.client("claim-2").begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("claim-2")["throttled"] == 1, "it is throttled")
+    agent.register("other", plan(2) | BRIEF, period_ns=10**12)
+    other = agent.client("other")
+    other.end(other.begin(p.NO_ARENA))
+
+
 def test_a_job_that_waits_is_throttled_for_what_its_task_owes_by_its_turn(
     agent: AgentProcess,
 ) -> None:

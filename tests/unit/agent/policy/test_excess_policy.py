@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_agent.policy.excess import Excess
+from tierline_agent.policy.excess import Debts, Excess
 
 FREE_NS = 1_000
 FREE = {False: FREE_NS, True: 10 * FREE_NS}
@@ -62,6 +62,35 @@ def test_jobs_and_warm_up_jobs_in_turn_take_one_share() -> None:
         lost += FREE[warmup]
         excess.costs(now, FREE[warmup], share, warmup=warmup)
     assert lost <= 2 * sum(FREE.values()) + share * now
+
+
+def test_a_larger_share_pays_from_now_on() -> None:
+    excess = Excess()
+    excess.costs(0, 3 * FREE_NS, 0.1, warmup=False)
+    assert excess.throttled_ns(10 * FREE_NS, FREE_NS, 1.0, warmup=False) == FREE_NS
+    assert excess.throttled_ns(11 * FREE_NS, FREE_NS, 1.0, warmup=False) == NEVER
+
+
+def test_a_debt_is_its_tasks_however_often_that_comes_and_goes() -> None:
+    debts = Debts()
+    debts.costs("greedy", 0, 3 * FREE_NS, 0.25, warmup=False)
+    assert debts.throttled_ns("greedy", 0, FREE_NS, 0.25, warmup=False) == 8 * FREE_NS
+    assert debts.throttled_ns("other", 0, FREE_NS, 0.25, warmup=False) == NEVER
+    debts.costs("greedy", 4 * FREE_NS, FREE_NS, 0.25, warmup=False)
+    assert debts.throttled_ns("greedy", 4 * FREE_NS, FREE_NS, 0.25, warmup=False) == 8 * FREE_NS
+
+
+def test_no_debts_are_kept_of_tasks_that_have_paid() -> None:
+    """However many come and go, each with a name of its own."""
+    debts, now = Debts(), 0
+    for number in range(5_000):
+        now += FREE_NS
+        debts.costs(f"once-{number}", now, FREE_NS, 0.0, warmup=bool(number % 2))
+        assert len(debts) <= 101
+    debts.costs("nothing", now, 0, 0.0, warmup=False)
+    assert len(debts) <= 101
+    debts.costs("last", now + 100 * FREE_NS, 1, 0.0, warmup=False)
+    assert len(debts) == 1
 
 
 @given(
