@@ -127,26 +127,29 @@ class Jobs:
         self._check_none()
         self._owe_for_untold()
         self._cached_lease_jobs.asked()
-        job = self._new(message, self._client.unit.leases.idle_ns)
+        job = self._new(message)
         self._ask(sequence, job)
         self._let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
 
     def _ask(self, sequence: int, job: Job) -> None:
-        """Ask for the device, or throttle the job."""
+        """Ask for the device, or throttle the job, which asks when it is let go."""
         client = self._client
-        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
-        execution = self._adopt(job, prepare)
+        self._job, client.job_arena = job, job.arena
         throttled_ns = self._throttled_ns(job)
         if throttled_ns:
             if not job.throttled:
                 self._note_throttled(job, throttled_ns)
+            client.deadline_ns = BACKGROUND_NS
             self._throttled = client.node.loop.call_later(
                 throttled_ns / 1e9, self._ask, sequence, job
             )
-        else:
-            client.unit.executor.begin(execution, partial(self._granted, sequence, job))
+            return
+        self._serve_in_turn(job, client.unit.leases.idle_ns)
+        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
+        execution = self._adopt(job, prepare)
+        client.unit.executor.begin(execution, partial(self._granted, sequence, job))
 
     def _granted(self, sequence: int, job: Job, now_ns: int) -> None:
         client, execution = self._client, job.execution
@@ -197,7 +200,8 @@ class Jobs:
         """A job has begun without asking; it may be over by now."""
         self._check_none()
         now_ns = time.monotonic_ns()
-        job = self._new(message, now_ns)  # nobody else wanted the device when it was taken
+        job = self._new(message)
+        self._serve_in_turn(job, now_ns)  # nobody else wanted the device when it was taken
         lease = self._cached_lease_jobs.took(message)
         latest_ns = min(now_ns, self._cached_lease_jobs.taken_by_ns or now_ns)
         job.granted_ns = max(min(message.taken_ns, latest_ns), self._ended_ns)
@@ -209,7 +213,7 @@ class Jobs:
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
 
-    def _new(self, message: JobBegin | JobTaken, idle_ns: int) -> Job:
+    def _new(self, message: JobBegin | JobTaken) -> Job:
         client = self._client
         if message.deadline_ns < message.release_ns:
             raise ConnectionViolation("a deadline lies before its release")
@@ -223,14 +227,14 @@ class Jobs:
             warmup=JobFlags.WARMUP in message.flags,
         )
         job.due_ns = job.deadline_ns
-        if not job.warmup and not client.task.registration.training:
-            self._serve_in_turn(job, idle_ns)
         return job
 
     def _serve_in_turn(self, job: Job, idle_ns: int) -> None:
         """Say when the job's time among others is, whatever its program says."""
         client, task = self._client, self._client.task
         terms = task.registration
+        if job.warmup or terms.training:
+            return
         due = task.releases.begins(
             now_ns=time.monotonic_ns(),
             release_ns=job.release_ns,
@@ -241,8 +245,9 @@ class Jobs:
             jitter_ns=round(task.plan.jitter_s * 1e9),
             calls=task.plan.calls,
             idle_ns=idle_ns,
+            throttled=job.throttled,
         )
-        if due.too_soon:
+        if due.too_soon and job.execution is None:  # else it asks again, after it was throttled
             task.counters.put_off += 1
             client.node.metrics.of(task.key).put_off.inc()
             task.note_once(
@@ -315,8 +320,10 @@ class Jobs:
     def _part_ends(self, job: Job) -> None:
         """The device is kept for the next job of the release, if one is to come."""
         client, task = self._client, self._client.task
+        if job.execution is None or job.granted_ns is None:
+            return
         task.releases.ends(time.monotonic_ns())
-        if job.execution is None or job.granted_ns is None or client.connection.closed:
+        if client.connection.closed:
             return
         kept_ns = task.releases.kept_ns(task.plan.calls, round(task.plan.between_s * 1e9))
         if kept_ns is not None:
@@ -692,13 +699,11 @@ class Jobs:
 
     def _limit_ns(self, job: Job | None) -> int:
         """How long it may have the device; None is any job."""
-        client = self._client
-        if job is None or job.execution is None:
-            return client.node.job_limit_ns
-        planned_ns = job.execution.job.planned_ns
-        if job.warmup:
-            planned_ns = round(client.task.plan.first_s * 1e9)
-        return stuck.limit_ns(client.node.job_limit_ns, planned_ns, warmup=job.warmup)
+        least_ns, plan = self._client.node.job_limit_ns, self._client.task.plan
+        if job is None:
+            return least_ns
+        planned_s = plan.first_s if job.warmup else plan.call_time_s
+        return stuck.limit_ns(least_ns, round(planned_s * 1e9), warmup=job.warmup)
 
     # -- revocation
 

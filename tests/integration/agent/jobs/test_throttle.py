@@ -109,6 +109,27 @@ def test_a_job_that_waits_is_throttled_for_what_its_task_owes_by_its_turn(
     assert agent.snapshot()["devices"][0]["waiting_jobs"] == 0
 
 
+def test_a_job_that_was_throttled_does_not_come_before_those_that_have_waited(
+    agent: AgentProcess,
+) -> None:
+    """It is due its deadline after it was let go, not after it began."""
+    greedy, urgent = _both(agent, period_ns=2 * 10**7, deadline_ns=2 * 10**7)
+    agent.register("waits", plan(2), deadline_ns=5 * 10**8)
+    agent.register("long", plan(2) | {"predictedJobTime": "1s"})  # so none of its jobs is stuck
+    waits, long = agent.client("waits"), agent.client("long")
+    for _ in range(2):
+        _costs(agent, greedy, urgent, warmup=False)
+    holds = long.begin(p.NO_ARENA)
+    waits.begin(p.NO_ARENA, deadline_s=0.5, wait=False)
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "it waits")
+    greedy.begin(p.NO_ARENA, deadline_s=0.02, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is throttled")
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 2, "it is let go")
+    long.end(holds)
+    waits.end(waits.expect(p.Grant).job)
+    greedy.end(greedy.expect(p.Grant).job)
+
+
 def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:
     agent.register("alone", plan(2) | BRIEF, period_ns=10**12)
     first, second = agent.client("alone"), agent.client("alone")
