@@ -656,11 +656,10 @@ class Jobs:
         if job.fences:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
-            # before another process of its task may be granted it
-            self._owe(client.unit.executor.cost_ns(job.execution), job)
-            client.unit.executor.end(job.execution)
+            # it owes before another process of its task may be granted the device
+            client.unit.executor.end(job.execution, partial(self._owe, job))
 
-    def _owe(self, cost_ns: int, job: Job | None) -> None:
+    def _owe(self, job: Job | None, cost_ns: int) -> None:
         """What it takes to end a job that is beyond its limit is not the task's to owe."""
         client, task = self._client, self._client.task
         client.unit.debts.costs(
@@ -676,7 +675,7 @@ class Jobs:
         client, taken_ns = self._client, self._cached_lease_jobs.taken_by_ns
         if taken_ns is not None:
             kept_ns = client.unit.leases.kept_waiting_ns(taken_ns, besides=client.task.name)
-            self._owe(max(0, kept_ns - self._charged_ns(warmup=False)), None)
+            self._owe(None, max(0, kept_ns - self._charged_ns(warmup=False)))
 
     # -- the limit of every job
 
