@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tierline_agent.config import describe
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
+from tierline_agent.policy.excess import share_of
 from tierline_agent.policy.leases import Rank
 from tierline_agent.policy.preemption import Scheduling, Terms
 from tierline_agent.policy.releases import Releases
@@ -164,7 +165,7 @@ class Task:
         return self.registration.plan
 
     @property
-    def share(self) -> float:
+    def charged(self) -> float:
         """The part of its device's time that admission charged it."""
         return min(1.0, self.plan.predicted_job_time_s * 1e9 / self.registration.period_ns)
 
@@ -382,6 +383,10 @@ class TaskRegistry:
     def on_device(self, device: str) -> list[Task]:
         """The tasks of a device."""
         return [task for task in self._tasks.values() if task.device == device]
+
+    def share_of(self, task: Task) -> float:
+        """The part of its device's time that pays for what it costs others beyond its plan."""
+        return share_of(task.charged, [one.charged for one in self.on_device(task.device)])
 
     def ring_slots(self, device: str, domain: str) -> int:
         """The largest ring of the domain's tasks on a device."""

@@ -3,7 +3,7 @@
 A job may take longer than its plan, up to a limit (`stuck`), and one that does keeps others waiting
 for longer than was proved. Once that is a mishap. A task that does so job after job would take the
 device from them for good. So what others wait beyond the charge is *owed*; it is paid off as time
-passes, by the part of the device's time that admission charged the task. While a task owes more
+passes, by the task's share of the device's time (`share_of`). While a task owes more
 than one job may cost, its next one is throttled, also where nobody else wants the device then: a
 job that keeps the device to its end would cost whoever comes after it.
 
@@ -29,11 +29,22 @@ Nothing here knows clocks, sessions or leases. Times in nanoseconds of one clock
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 _LEAST_SHARE = 0.01
-"""Of a task that was charged next to nothing: what it owes is paid off some time."""
+"""Where admission charged the whole device: what is owed is paid off some time."""
+
+
+def share_of(charged: float, together: Collection[float]) -> float:
+    """The part of a device's time that pays for what a task owes.
+
+    It is what admission charged the task, or its part of what it charged nobody, if that is more.
+    `together` is what all tasks of the device were charged: if that is the whole of it at most,
+    then so are all their shares together, but for the least.
+    """
+    left = max(0.0, 1.0 - sum(together))
+    return max(charged, left / max(1, len(together)), _LEAST_SHARE)
 
 
 @dataclass
@@ -44,7 +55,7 @@ class Excess:
     _warmups_ns: float = 0.0
     _at_ns: int = 0
     """When that was so."""
-    _share: float = _LEAST_SHARE
+    _share: float = 0.0
     """What pays since then."""
 
     def costs(self, now_ns: int, cost_ns: int, share: float, *, warmup: bool) -> None:
@@ -73,7 +84,7 @@ class Excess:
         for_jobs_ns = min(self._jobs_ns, pays_ns)
         self._jobs_ns -= for_jobs_ns
         self._warmups_ns -= min(self._warmups_ns, pays_ns - for_jobs_ns)
-        self._at_ns, self._share = now_ns, max(share, _LEAST_SHARE)
+        self._at_ns, self._share = now_ns, share
 
 
 class Debts:
@@ -89,16 +100,10 @@ class Debts:
         self, task: Hashable, now_ns: int, cost_ns: int, share: float, *, warmup: bool
     ) -> None:
         """A job of this task is over; see `Excess`."""
-        if cost_ns:
-            self._owing = {
-                one: owed for one, owed in self._owing.items() if not owed.is_paid(now_ns)
-            }
-            excess = self._owing.setdefault(task, Excess())
-            excess.costs(now_ns, cost_ns, share, warmup=warmup)
+        self._owing = {one: owed for one, owed in self._owing.items() if not owed.is_paid(now_ns)}
+        excess = self._owing.setdefault(task, Excess())
+        excess.costs(now_ns, cost_ns, share, warmup=warmup)
 
-    def throttled_ns(
-        self, task: Hashable, now_ns: int, free_ns: int, share: float, *, warmup: bool
-    ) -> int:
-        """How long the next job of this task is held back; see `Excess`."""
-        excess = self._owing.get(task)
-        return 0 if excess is None else excess.throttled_ns(now_ns, free_ns, share, warmup=warmup)
+    def of(self, task: Hashable) -> Excess | None:
+        """What this task owes; None if nothing."""
+        return self._owing.get(task)

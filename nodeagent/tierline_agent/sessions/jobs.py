@@ -168,10 +168,11 @@ class Jobs:
     def _throttled_ns(self, job: Job) -> int:
         """How long the job is throttled for what others waited beyond its task's plan."""
         client, task = self._client, self._client.task
-        now_ns, free_ns = time.monotonic_ns(), self._limit_ns(job)
-        return client.unit.debts.throttled_ns(
-            task.key, now_ns, free_ns, task.share, warmup=job.warmup
-        )
+        excess = client.unit.debts.of(task.key)
+        if excess is None:
+            return 0
+        free_ns, share = self._limit_ns(job), client.node.registry.share_of(task)
+        return excess.throttled_ns(time.monotonic_ns(), free_ns, share, warmup=job.warmup)
 
     def _note_throttled(self, job: Job, throttled_ns: int) -> None:
         client, task = self._client, self._client.task
@@ -182,7 +183,8 @@ class Jobs:
             "throttled",
             f"job {job.number} of {client} was throttled for {throttled_ns / 1e9:.1f} s: those "
             f"before it kept others waiting for over {self._limit_ns(job) / 1e9:g} s beyond the "
-            f"plan, and may do so for {task.share:.1%} of the time; profile the task again",
+            f"plan, and may do so for {client.node.registry.share_of(task):.1%} of the time; "
+            "profile the task again",
         )
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
@@ -662,13 +664,14 @@ class Jobs:
     def _owe(self, job: Job | None, cost_ns: int) -> None:
         """What it takes to end a job that is beyond its limit is not the task's to owe."""
         client, task = self._client, self._client.task
-        client.unit.debts.costs(
-            task.key,
-            time.monotonic_ns(),
-            min(cost_ns, self._limit_ns(job)),
-            task.share,
-            warmup=job is not None and job.warmup,
-        )
+        if cost_ns:
+            client.unit.debts.costs(
+                task.key,
+                time.monotonic_ns(),
+                min(cost_ns, self._limit_ns(job)),
+                client.node.registry.share_of(task),
+                warmup=job is not None and job.warmup,
+            )
 
     def _owe_for_untold(self) -> None:
         """The client gives back a lease that it had taken, and tells of no job."""

@@ -32,7 +32,13 @@ def _both(agent: AgentProcess, **terms: int) -> tuple[RawClient, RawClient]:
     """One whose jobs take longer than planned, and one that waits for them."""
     agent.register("greedy", plan(2) | BRIEF, **terms)
     agent.register("urgent", plan(2))
+    _fill(agent)
     return agent.client("greedy"), agent.client("urgent")
+
+
+def _fill(agent: AgentProcess) -> None:
+    """One that is charged the whole device: what others owe is paid by their own charge alone."""
+    agent.register("long", plan(2) | {"predictedJobTime": "1s"})
 
 
 def _hold() -> None:
@@ -64,6 +70,7 @@ def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: Agent
     assert agent.task("greedy")["jobs"] == 2
     (notice,) = agent.task("greedy")["notices"]
     assert notice["kind"] == "throttled"
+    assert "may do so for 1.0% of the time" in notice["text"]
     greedy.close()
     wait_until(lambda: not agent.task("greedy")["clients"], "it may leave")
     again = agent.client("greedy")
@@ -76,6 +83,7 @@ def test_a_new_claim_of_a_task_owes_what_the_one_before_it_did(agent: AgentProce
     terms = {"memtask": "greedy", "period_ns": 10**12}
     agent.register("claim-1", plan(2) | BRIEF, **terms)
     agent.register("urgent", plan(2))
+    _fill(agent)
     greedy, urgent = agent.client("claim-1"), agent.client("urgent")
     for _ in range(2):
         _costs(agent, greedy, urgent, warmup=False)
@@ -115,7 +123,6 @@ def test_a_job_that_was_throttled_does_not_come_before_those_that_have_waited(
     """It is due its deadline after it was let go, not after it began."""
     greedy, urgent = _both(agent, period_ns=2 * 10**7, deadline_ns=2 * 10**7)
     agent.register("waits", plan(2), deadline_ns=5 * 10**8)
-    agent.register("long", plan(2) | {"predictedJobTime": "1s"})  # so none of its jobs is stuck
     waits, long = agent.client("waits"), agent.client("long")
     for _ in range(2):
         _costs(agent, greedy, urgent, warmup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierline_agent.policy.excess import Debts, Excess
+from tierline_agent.policy.excess import Debts, Excess, share_of
 
 FREE_NS = 1_000
 FREE = {False: FREE_NS, True: 10 * FREE_NS}
@@ -25,14 +25,24 @@ def test_what_is_owed_is_paid_by_the_share() -> None:
 def test_a_task_that_costs_nothing_is_never_throttled() -> None:
     excess = Excess()
     for now in range(0, 100 * FREE_NS, FREE_NS):
-        assert excess.throttled_ns(now, FREE_NS, 0.0, warmup=False) == NEVER
-        excess.costs(now, 0, 0.0, warmup=False)
+        assert excess.throttled_ns(now, FREE_NS, 0.01, warmup=False) == NEVER
+        excess.costs(now, 0, 0.01, warmup=False)
 
 
-def test_one_without_a_share_pays_some_time() -> None:
-    excess = Excess()
-    excess.costs(0, 2 * FREE_NS, 0.0, warmup=False)
-    assert 0 < excess.throttled_ns(0, FREE_NS, 0.0, warmup=False) <= 100 * FREE_NS
+def test_a_task_has_its_part_of_what_nobody_was_charged() -> None:
+    assert share_of(0.5, [0.5, 0.25]) == 0.5
+    assert share_of(0.0, [0.5, 0.0]) == 0.25
+    assert share_of(0.0, [1.0, 0.0]) == 0.01
+    assert share_of(0.0, [0.75, 0.75, 0.0]) == 0.01
+    assert share_of(0.0, []) == 1.0
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20))
+def test_all_shares_together_are_no_more_than_the_device(charged: list[float]) -> None:
+    whole = max(1.0, sum(charged))
+    shares = [share_of(one, charged) for one in charged]
+    assert sum(shares) <= whole + 0.01 * len(charged) + 1e-9
+    assert all(share >= one for share, one in zip(shares, charged, strict=True))
 
 
 def test_a_program_that_took_long_to_start_is_not_throttled_when_it_runs() -> None:
@@ -74,10 +84,11 @@ def test_a_larger_share_pays_from_now_on() -> None:
 def test_a_debt_is_its_tasks_however_often_that_comes_and_goes() -> None:
     debts = Debts()
     debts.costs("greedy", 0, 3 * FREE_NS, 0.25, warmup=False)
-    assert debts.throttled_ns("greedy", 0, FREE_NS, 0.25, warmup=False) == 8 * FREE_NS
-    assert debts.throttled_ns("other", 0, FREE_NS, 0.25, warmup=False) == NEVER
+    assert debts.of("other") is None
     debts.costs("greedy", 4 * FREE_NS, FREE_NS, 0.25, warmup=False)
-    assert debts.throttled_ns("greedy", 4 * FREE_NS, FREE_NS, 0.25, warmup=False) == 8 * FREE_NS
+    excess = debts.of("greedy")
+    assert excess is not None
+    assert excess.throttled_ns(4 * FREE_NS, FREE_NS, 0.25, warmup=False) == 8 * FREE_NS
 
 
 def test_no_debts_are_kept_of_tasks_that_have_paid() -> None:
@@ -85,11 +96,9 @@ def test_no_debts_are_kept_of_tasks_that_have_paid() -> None:
     debts, now = Debts(), 0
     for number in range(5_000):
         now += FREE_NS
-        debts.costs(f"once-{number}", now, FREE_NS, 0.0, warmup=bool(number % 2))
+        debts.costs(f"once-{number}", now, FREE_NS, 0.01, warmup=bool(number % 2))
         assert len(debts) <= 101
-    debts.costs("nothing", now, 0, 0.0, warmup=False)
-    assert len(debts) <= 101
-    debts.costs("last", now + 100 * FREE_NS, 1, 0.0, warmup=False)
+    debts.costs("last", now + 100 * FREE_NS, 1, 0.01, warmup=False)
     assert len(debts) == 1
 
 
