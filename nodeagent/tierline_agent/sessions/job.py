@@ -23,10 +23,16 @@ class Job:
     """Its time among them."""
     execution: Execution | None = None
     granted_ns: int | None = None
-    revoked: bool = False
+    revoked_ns: int | None = None
+    """When it was revoked."""
     fences: bool = False
     """It could not be resumed, and its ring is its own until its client knows."""
     yielded: int | None = None
     """The sequence of its YIELD that was not answered yet."""
     throttled: bool = False
     """It was, for what others waited beyond its task's plan."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it was."""
+        return self.revoked_ns is not None

@@ -662,13 +662,20 @@ class Jobs:
             client.unit.executor.end(job.execution, partial(self._owe, job))
 
     def _owe(self, job: Job | None, cost_ns: int) -> None:
-        """What it takes to end a job that is beyond its limit is not the task's to owe."""
-        client, task = self._client, self._client.task
+        """What a job cost others is its task's to owe, but for what was the agent's to end.
+
+        That is what it had the device beyond its limit until it was revoked. From then on it is the
+        client's to give it back, also if it is killed for it.
+        """
+        client, task, now_ns = self._client, self._client.task, time.monotonic_ns()
+        most_ns = self._limit_ns(job)
+        if job is not None and job.revoked_ns is not None:
+            most_ns += now_ns - job.revoked_ns
         if cost_ns:
             client.unit.debts.costs(
                 task.key,
-                time.monotonic_ns(),
-                min(cost_ns, self._limit_ns(job)),
+                now_ns,
+                min(cost_ns, most_ns),
                 client.node.registry.share_of(task),
                 warmup=job is not None and job.warmup,
             )
@@ -721,7 +728,7 @@ class Jobs:
         if client.task.is_new_revocation(why):
             told = f"job {job.number} of process {client.process.pid} was revoked because {why}"
             node.interventions.revoked(client.task.name, client.process, told)
-        job.revoked = True
+        job.revoked_ns = time.monotonic_ns()
         self._revoked, self._why_revoked = job.number, why
         client.task.counters.revoked += 1
         node.metrics.of(client.task.key).revoked.inc()

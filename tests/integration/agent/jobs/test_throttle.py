@@ -137,6 +137,19 @@ def test_a_job_that_was_throttled_does_not_come_before_those_that_have_waited(
     greedy.end(greedy.expect(p.Grant).job)
 
 
+def test_a_task_owes_for_as_long_as_it_keeps_what_was_revoked(agent: AgentProcess) -> None:
+    """Its limit is what it may cost by mistake; beyond that it was told."""
+    greedy, urgent = _both(agent, period_ns=10**12)
+    job = greedy.begin(p.NO_ARENA)
+    urgent.begin(p.NO_ARENA, wait=False)
+    assert greedy.expect(p.Revoke).job == job
+    _hold()
+    greedy.send(p.Ack(job))
+    urgent.end(urgent.expect(p.Grant).job)
+    greedy.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is throttled")
+
+
 def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:
     agent.register("alone", plan(2) | BRIEF, period_ns=10**12)
     first, second = agent.client("alone"), agent.client("alone")
