@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.scheduling.execution import Execution
+
+LATEST_NS: Final = 1 << 62
+"""No moment that a client names is later."""
 
 
 @dataclass

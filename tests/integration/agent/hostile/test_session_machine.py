@@ -621,7 +621,7 @@ class Sessions(RuleBasedStateMachine):
             )
             assert all(task.arena_owner is None for task in agent.node.registry)
             assert not any(task.arena_users for task in agent.node.registry)
-            assert not any(one.jobs._job or one.jobs._grace for one in self.sessions)
+            assert not any(one.jobs._job or one.jobs._revocation._grace for one in self.sessions)
             assert agent.node.storage.tiers["dram"].store.statistics().referenced == 0
             last = Client(agent, 0)
             last.say(p.Hello(p.Device.CPU, 0, "x", p.MINOR), now=True)
