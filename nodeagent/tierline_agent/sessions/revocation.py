@@ -3,7 +3,8 @@
 The client is told by REVOKE, and ends the job by ACK or JOB_END. One that does neither within the
 grace is killed.
 
-Invariant: of a job that was revoked nothing is answered but that.
+Invariants: of a job that was revoked nothing is answered but that; a job is revoked once, so that
+one grace ends with it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Revocation:
 
     def stream_failed(self, job: Job, failure: StreamFailed) -> None:
         """The job cannot go on."""
+        if job.revoked:
+            return
         self._client.task.add_notice("revoked", 0, str(failure))
         _log.error("cannot stream for %s: %s", self._client, failure)
         code = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO

@@ -471,7 +471,7 @@ class Sessions(RuleBasedStateMachine):
                 continue
             if leaves:
                 client.close()
-            if job.granted_ns is not None and not job.revoked:
+            if job.granted_ns is not None:
                 session.jobs._stream_failed(StreamFailed("it is a test", corrupt=False))
         self.agent.turn(1)
 
