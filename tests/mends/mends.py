@@ -229,8 +229,7 @@ MENDS = [
             Patch(
                 "sessions/session.py",
                 """            with ExitStack() as leaving:  # from the last one to the first
-                leaving.callback(self._forget)
-                leaving.callback(self._cached_lease_jobs.close)
+                leaving.callback(self._cached_lease_jobs.withdraw)
                 leaving.callback(self.jobs.close)
                 for arena in client.arenas.values():
                     leaving.callback(client.unit.executor.forget, arena.words)
@@ -244,8 +243,7 @@ MENDS = [
             for arena in client.arenas.values():
                 client.unit.executor.forget(arena.words)
             self.jobs.close()
-            self._cached_lease_jobs.close()
-            self._forget()
+            self._cached_lease_jobs.withdraw()
         except Exception:
             _log.exception("%s has left, and something failed at it", client)
             return
@@ -284,9 +282,9 @@ MENDS = [
             ),
             Patch(
                 "sessions/session.py",
-                "                leaving.callback(self._cached_lease_jobs.close)\n",
+                "                leaving.callback(self._cached_lease_jobs.withdraw)\n",
                 "                leaving.callback(client.disown_arenas)\n"
-                "                leaving.callback(self._cached_lease_jobs.close)\n",
+                "                leaving.callback(self._cached_lease_jobs.withdraw)\n",
             ),
         ),
     ),
