@@ -31,7 +31,7 @@ PACKAGES: Final = {
     ),
     "agent/compiler": ("ziglang",),
 }
-"""What each image installs; what the agent's is compiled with."""
+"""The packages that each image installs, and those that the agent's is compiled with."""
 _PYTHON: Final = "3.11"
 """Debian bookworm's."""
 

@@ -75,7 +75,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Number:
-    """What is now."""
+    """The present value."""
 
     title: str
     description: str

@@ -1,4 +1,4 @@
-"""What queries of several dashboards have in common."""
+"""Parts that queries of several dashboards share."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def run(
 
 
 def _unusable(error: OSError) -> str:
-    """What the system refused, in its words but without their number."""
+    """The system's refusal, in its words but without their number."""
     reason = error.strerror or str(error)
     places = [str(place) for place in (error.filename, error.filename2) if place is not None]
     return f"cannot use {' and '.join(places)}: {reason}" if places else reason

@@ -1,4 +1,4 @@
-"""What a command writes where somebody else reads or keeps it.
+"""Output of a command where somebody else reads or keeps it.
 
 A reader that leaves, such as `| head`, is no fault: the rest is dropped, and the command ends as it
 would have ended. What cannot be written is one sentence that names the place.

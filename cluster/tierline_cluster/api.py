@@ -56,7 +56,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """What a client proves itself with: a certificate, or a bearer token."""
+    """A client's proof of itself: a certificate, or a bearer token."""
 
     certificate: Certificate | None = None
     token: str | None = None
@@ -94,7 +94,7 @@ class Api:
         self._of_thread = threading.local()
         self._kinds: dict[tuple[str, str], Resource] = {}
         self.warnings: tuple[str, ...] = ()
-        """What the server warned of in its last answer, as kubectl prints it."""
+        """The server's warnings in its last answer, as kubectl prints them."""
 
     def with_token(self, token: str) -> "Api":
         """Return the view of the holder of a bearer token, such as a service account."""

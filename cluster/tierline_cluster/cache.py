@@ -1,4 +1,4 @@
-"""What is made once a machine from other people's sources, for all clones: the user's cache.
+"""The user's cache: builds of other people's sources, made once a machine for all clones.
 
 Invariant: a place in the cache is complete or absent. It is made in a place of its own and renamed
 at its end, under a lock that one process holds; what an interrupted one left is removed by the

@@ -40,7 +40,7 @@ _KUBELET_SETS: Final = (
 _OWN: Final = frozenset(
     {"before.json", "certificates", "etcd", "kubeconfig", "kubeconfigs", "kubectl", "logs", "node"}
 )
-"""What a cluster has in its folder."""
+"""The files of a cluster, in its folder."""
 _DEEPEST: Final = "node/kubelet/plugins_registry/gpu.tierline.io-reg.sock"
 _LONGEST_SOCKET: Final = 107
 """Characters in the path of a Unix socket (unix(7))."""
@@ -224,7 +224,7 @@ class Cluster:
             self.folder.rmdir()
 
     def _remembered(self, what: str, otherwise: Any) -> Any:
-        """What `_remember` wrote down of a cluster in this folder, whoever describes it."""
+        """The record that `_remember` made of a cluster in this folder, whoever describes it."""
         if not self._memory.exists():
             return otherwise
         return json.loads(self._memory.read_text(encoding="utf-8")).get(what, otherwise)

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster, told to a person."""
+"""Errors of a cluster, told to a person."""
 
 
 class ClusterError(Exception):

@@ -21,7 +21,7 @@ class Image:
     reference: str
     """Its full name, such as example.local/busybox:1."""
     files: Mapping[str, Path]
-    """What each file in the image is a copy of; keeps its mode."""
+    """The source of each file in the image; its mode is kept."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Symbolic links and what they point at."""
     entrypoint: Sequence[str] = ()

@@ -43,7 +43,7 @@ _PATH: Final = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 @dataclass(frozen=True)
 class Place:
-    """What a node has of the machine for itself."""
+    """A node's own part of the machine."""
 
     index: int
     """Which node of the cluster it is, from 0."""
@@ -150,7 +150,7 @@ class Node:
 
     @property
     def _suffix(self) -> str:
-        """What tells its logs from those of the first node."""
+        """The suffix that tells its logs from those of the first node."""
         return f"-{self.name}" if self._place.index else ""
 
     def _containerd_answers(self) -> bool:

@@ -31,7 +31,7 @@ class Build:
     version: str
     """The release that it builds, for people."""
     commands: tuple[tuple[str, ...], ...]
-    """What to run in the sources' folder; `{out}` is the folder for programs."""
+    """Commands to run in the sources' folder; `{out}` is the folder for programs."""
     links: tuple[tuple[str, str], ...] = ()
     """Further names of programs: (name, program)."""
 

@@ -54,7 +54,7 @@ def _rows(schema: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _value(field: Mapping[str, Any]) -> str:
-    """What may stand there, and what stands there if nobody writes it."""
+    """The values of a field, and its default."""
     words = [", ".join(f"`{one}`" for one in field["enum"])] if "enum" in field else [_type(field)]
     words += [
         text.format(field[key]) for key, text in _BOUNDS if field.get(key, _NO_BOUND) < _NO_BOUND

@@ -1,4 +1,4 @@
-"""What the site is made of: the documents and pictures that the repository keeps, where they lie.
+"""Pages of the site: the documents and pictures that the repository keeps, where they lie.
 
     python docs/site/pages.py FOLDER
 

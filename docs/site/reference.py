@@ -1,4 +1,4 @@
-"""Pages of docs/reference that are made of the code: options, settings, the API, Python.
+"""Pages of docs/reference that are made of the code: options, settings, the API, reasons, Python.
 
     python docs/site/reference.py --write | --check [FOLDER]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import library
 import objects
 import options
+import reasons
 import settings
 
 FOLDER = Path(__file__).parents[1] / "reference"
@@ -29,7 +30,7 @@ def main() -> int:
     arguments.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     chosen = arguments.parse_args()
     stale = []
-    for one in (options, settings, objects, library):
+    for one in (options, settings, objects, reasons, library):
         title, _, rest = one.page().partition("\n")
         path, text = chosen.folder / one.PAGE, f"{title}\n{_MARK}{rest}"
         if chosen.write:

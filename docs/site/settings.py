@@ -45,7 +45,7 @@ def _rows(schema: Mapping[str, Any], shapes: Mapping[str, Any], before: str) -> 
 
 
 def _found(field: Mapping[str, Any], shapes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands there, or in each of its places: null is another way to leave it out."""
+    """The schema of a field, or of each of its elements: null is another way to leave it out."""
     of = next((one for one in field.get("anyOf", ()) if one.get("type") != "null"), field)
     of = of.get("items", of)
     found: Mapping[str, Any] = shapes[of["$ref"].rpartition("/")[2]] if "$ref" in of else of
@@ -57,7 +57,7 @@ def _is_list(field: Mapping[str, Any]) -> bool:
 
 
 def _value(field: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """What may stand there, and what stands there if nobody writes it."""
+    """The values of a field, and its default."""
     kind = ", ".join(f"`{one}`" for one in found["enum"]) if "enum" in found else found["type"]
     words = [f"list of {kind}" if _is_list(field) else kind]
     words += [text.format(found[bound]) for bound, text in _BOUNDS.items() if bound in found]

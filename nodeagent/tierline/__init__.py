@@ -1,4 +1,4 @@
-"""What a program may say to Tierline; ordinary PyTorch needs none of it.
+"""The user's API: a program may tell Tierline more; ordinary PyTorch needs none of it.
 
     for release in tierline.periodic():      # keeps the task's period
         output = model(next(inputs))         # the outermost forward is the job

@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do, where the error's own words do not say it."""
+    """The remedy, where the error's own words do not say it."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "; free blocks and inodes there (df, df -i), and start the agent again"
     return ""

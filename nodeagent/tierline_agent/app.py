@@ -383,7 +383,7 @@ async def _keep_gauges(node: Node, server: TaskServer, losses: Losses) -> None:
 
 
 def _looks(node: Node, server: TaskServer, losses: Losses) -> Iterator[Callable[[], None]]:
-    """What is looked after in one round."""
+    """The looks of one round, a turn each."""
     yield losses.look
     for unit in [*node.units.values()]:
         yield partial(_mend, unit)

@@ -18,7 +18,7 @@ from typing import Final
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.01
-"""What fails every time keeps no processor busy."""
+"""A step that fails every time keeps no processor busy."""
 WORKERS: Final = (
     *("closing", "deaths", "endpoint", "killing", "leases", "link", "log", "rounds", "streams"),
     "xids",

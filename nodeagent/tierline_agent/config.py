@@ -246,6 +246,6 @@ def load_config(path: Path) -> AgentConfig:
 
 
 def describe(model: type[BaseModel], error: ValidationError) -> str:
-    """What is wrong in `model`, and what to write instead, as for manifests."""
+    """The fault in a `model`, and what to write instead, as for manifests."""
     mistake = first_mistake(model, error)
     return f"{mistake.field}: {mistake.problem}" if mistake.field else mistake.problem

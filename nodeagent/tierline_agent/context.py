@@ -29,7 +29,7 @@ from tierline_agent.transport.readiness import Readiness
 
 @dataclass
 class Node:
-    """What one agent owns."""
+    """The parts that one agent owns."""
 
     config: AgentConfig
     loop: asyncio.AbstractEventLoop
@@ -51,9 +51,9 @@ class Node:
     instance: str
     """Changes with every start of the agent: cursors and counters begin again."""
     files: tuple[BootFile, ...] = ()
-    """What is written down about clients and what they were lent."""
+    """The record of clients and of what they were lent."""
     notes: tuple[str, ...] = ()
-    """What is not as it was configured, a sentence each."""
+    """Differences from the configuration, a sentence each."""
     stopping: bool = False
     """The agent ends, its clients do not: what is on disk about them must stay."""
     _importers: dict[Process, int] = field(default_factory=dict)

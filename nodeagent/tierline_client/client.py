@@ -33,7 +33,7 @@ class Device(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a client reports about itself."""
+    """A client's report about itself."""
 
     STAYS_RESIDENT = 1
     LEFT_MANAGEMENT = 2
@@ -44,7 +44,7 @@ class NoticeKind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the agent grants this task."""
+    """The agent's grant for this task."""
 
     extent_bytes: int
     period_ns: int

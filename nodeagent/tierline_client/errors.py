@@ -1,4 +1,4 @@
-"""What a call of the client library can fail with.
+"""Errors of calls of the client library.
 
 ClientError
     every failure; `code` tells what to do: RETRY is worth another attempt from `reserve` on,

@@ -1,4 +1,4 @@
-"""What libtierline.so knows of Python: the addresses of its functions (`tierline_python`)."""
+"""Python as libtierline.so knows it: the addresses of its functions (`tierline_python`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the preloaded library sees in this process's kernel launches.
+"""Kernel launches of this process, as the preloaded library sees them.
 
 It works without an agent. One watcher at a time: a job is watched while nothing else runs.
 """

@@ -1,4 +1,4 @@
-"""What no plan can beat: the least memory, and the least time within a budget.
+"""Bounds that no plan can beat: the least memory, and the least time within a budget.
 
 `floor`. While an operator runs, all live-in values are there, and in the arena, without overlap,
 what it reads (live-in values apart), what it writes and its workspace; at the end all live-out
@@ -152,7 +152,7 @@ class _Relations:
         return [max(part, key=lambda one: live[one] * related[one] ** 2) for part in parts if part]
 
     def _live_bytes(self) -> list[int]:
-        """What is there while each operator runs, in the graph's order."""
+        """Bytes that are there while each operator runs, in the graph's order."""
         change = [0] * (len(self.needs) + 2)
         for value, writer in enumerate(self.graph.writer):
             last = max(self.graph.readers[value], default=writer)
@@ -281,7 +281,7 @@ class _Program:
             self.rows.append(({**row, self.after[reader]: -1}, 0))
 
     def solve(self, highs: Any) -> Bound | Infeasible | None:
-        """What it proves; None if nothing, or if the solver does not come to an end."""
+        """The proven bound; None if there is none, or if the solver does not come to an end."""
         costs = {_START: 1, _REST: 1}
         multipliers = self._multipliers(highs, costs)
         if multipliers is not None:

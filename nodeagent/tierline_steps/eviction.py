@@ -19,7 +19,7 @@ _NEVER = (1 << 60) + 1
 _MOST_RUNS = 6  # of each operator, on average: what needs more will not get anywhere
 _KEPT = 1e30
 _MADE_ANYWAY = 1e-6
-"""What keeping a value that the order makes again is worth, by what making it takes."""
+"""The worth of keeping a value that the order makes again, by the time that making it takes."""
 _AT_THE_END = 1e3
 """The same for one that nothing but the program reads: all that it is made from is gone by then."""
 
@@ -97,7 +97,7 @@ class _Run:
         return self._event(value, self.now * 2) == _NEVER and self._reads_again(value) is None
 
     def _event(self, value: int, since: int) -> int:
-        """What the order does with it next: step * 2 to read it, + 1 to make it again.
+        """The next use of it in the order: step * 2 to read it, + 1 to make it again.
 
         Odd, too, if nothing reads it any more. `since` only ever grows.
         """

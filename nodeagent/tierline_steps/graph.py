@@ -12,11 +12,11 @@ FORMAT = 1
 
 
 class GraphError(ValueError):
-    """What was read is not the graph of a step; says which field, and why."""
+    """The input is not the graph of a step; says which field, and why."""
 
 
 class Role(str, Enum):
-    """What a value is to the program.
+    """The role of a value in the program.
 
     Weights and inputs are live-in: the program made them, they stay, and no step may write
     them. Gradients and results are live-out: they must be there when the step ends. What is
@@ -101,7 +101,7 @@ class Graph:
 
     @cached_property
     def live_in_bytes(self) -> int:
-        """What weights and inputs take, all the time."""
+        """Memory of weights and inputs, all the time."""
         return sum(value.size_bytes for value in self.values if value.role.is_live_in)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What to keep of a few operators' results, and what to make again, at a price for each byte.
+"""Results of a few operators: which to keep and which to make again, at a price for each byte.
 
 A minimum cut. A value that is wanted is kept, which costs its bytes at the price, or its operator
 runs again, which costs its time once and wants what that reads.

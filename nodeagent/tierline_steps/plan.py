@@ -1,4 +1,4 @@
-"""What a planner answers: three queues with waits and addresses, and no times.
+"""A planner's answer: three queues with waits and addresses, and no times.
 
 Compute, device to host and host to device each run their steps in order; a step starts once the
 steps that it waits for are over. So a plan is right or wrong whatever the times turn out to be:
@@ -17,11 +17,11 @@ ALIGNMENT = 512  # what PyTorch's allocator aligns to; every offset is a multipl
 
 
 class PlanError(ValueError):
-    """What was read is not a plan as it was written; says why."""
+    """The input is not a plan as it was written; says why."""
 
 
 class Queue(IntEnum):
-    """What runs steps, one after another."""
+    """The queues that run steps, each one after another."""
 
     COMPUTE = 0
     D2H = 1
@@ -42,7 +42,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a queue runs: an operator, or a copy of one value (`operator` is None).
+    """A step of a queue: an operator, or a copy of one value (`operator` is None).
 
     `reads` and `writes` are indices of instances, an operator's in the order of its values. A copy
     to the host reads one instance and writes none; a value goes to the host at most once. A copy

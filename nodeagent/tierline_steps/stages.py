@@ -34,7 +34,7 @@ LEVELS = 2 + len(_LEVEL_PRICES)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What one stage may keep from its forward to its backward.
+    """A choice of values that one stage keeps from its forward to its backward.
 
     Its bytes in addition to its level's; the time of the forward and of what runs again in the
     backward; and what the two take at most, without its border and what its level keeps.
@@ -152,7 +152,7 @@ class Stages:
         return parts
 
     def _carry(self) -> None:
-        """What the backward of later stages leaves: for others, and for the program."""
+        """The values that the backward of later stages leaves: for others, and for the program."""
         problem = self.problem
         stage_of = {one: stage for stage, part in enumerate(self.backwards) for one in part}
         self.carried: list[set[int]] = [set() for _ in range(self.count + 1)]
@@ -206,7 +206,7 @@ class Stages:
         read: AbstractSet[int],
         unit: float,
     ) -> list[frozenset[int]]:
-        """What a stage may keep; that of one which is like it in all that matters is known."""
+        """The choices of a stage; those of one which is like it in all that matters are known."""
         problem, part = self.problem, self.forwards[stage]
         at = {value: index for index, value in enumerate(here)}
         border = self.borders[stage + 1]

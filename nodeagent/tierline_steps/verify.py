@@ -187,7 +187,7 @@ def _ordered(plan: Plan) -> tuple[list[tuple[Queue, int]], tuple[list[Clock], ..
 def _clock(
     queue: Queue, waits: tuple[tuple[Queue, int], ...], clocks: tuple[list[Clock], ...]
 ) -> Clock:
-    """What is over before the next step of a queue starts."""
+    """The steps that are over before the next step of a queue starts."""
     index = len(clocks[queue])
     over = list(clocks[queue][-1]) if index else [0, 0, 0]
     over[queue] = index

@@ -29,8 +29,8 @@ _IDLE = 0.02
 """Part of a look in which a thread that waits may yet compute: it polls."""
 
 
-class Turns:
-    """The right to run a job: one thread has it at a time."""
+class JobLock:
+    """The lock of the job in progress: one thread of the process has it at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -45,7 +45,7 @@ class Turns:
         return owned
 
     def take(self, waits: Callable[[], bool], *, patient: bool) -> bool:
-        """Wait for the turn, which this thread has not; False if the job in progress waits for it.
+        """Wait for the lock, which this thread has not; False if the job in progress waits for it.
 
         `waits` tells whether a thread of this process waits for the agent.
         """

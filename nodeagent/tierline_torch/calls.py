@@ -51,7 +51,7 @@ def is_forked() -> bool:
 class _Current(threading.local):
     invoke: Invoke | None = None
     without_lease: Callable[[], AbstractContextManager[None]] = nullcontext
-    """What its job runs within while it needs no device, so that others may have it."""
+    """The context of its job while it needs no device, so that others may have it."""
 
 
 current = _Current()

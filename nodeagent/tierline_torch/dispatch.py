@@ -39,7 +39,7 @@ from tierline_torch.tensors.structures import Kept, digest, digest_kept, keep
 
 
 class Job:
-    """One job: from the turn to its return, and learning afterwards."""
+    """One job: from the lock to its return, and learning afterwards."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Job:
         self._taken = taken
 
     def begin(self) -> None:
-        """Take what a job takes, in its thread, which has the turn. Raises TierlineError."""
+        """Take what a job takes, in its thread, which has the lock. Raises TierlineError."""
         site, backend = self._site, self._backend
         self._inner = self._process.begin(backend, site, self._deadline_s)
         if not site.settled:
@@ -229,7 +229,7 @@ def _has_state(module: torch.nn.Module) -> bool:
 
 
 def prepare() -> Invoke:
-    """What runs outermost calls from now on, so that the first of them need not wait for more."""
+    """The runner of outermost calls from now on; the first of them need not wait for more."""
     cover()
     return outermost
 

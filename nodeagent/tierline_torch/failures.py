@@ -21,7 +21,7 @@ def is_told(count: int) -> bool:
 
 
 def sentence(count: int, process: int, reason: str) -> str:
-    """What is told of it."""
+    """The sentence about failures of a job."""
     return _SENTENCE.format(count=count, process=process, reason=" ".join(reason.split()))
 
 

@@ -49,7 +49,7 @@ def _here(work: Callable[[], _Result]) -> _Result:
 
 
 def ours(work: Callable[[], _Result]) -> _Result:
-    """What `work` gives or raises."""
+    """`work`, done as ours: its result, or its error."""
     is_ours: bool = _Running.lock._is_owned()  # type: ignore[attr-defined]  # the stub lacks it
     if is_ours or os.environ.get("TIERLINE_DEVICE") == "cuda":
         return _here(work)

@@ -1,4 +1,4 @@
-"""What this process is to Tierline: its backend, its job roots, and which thread has the turn.
+"""This process as Tierline sees it: its backend, its job roots, and which thread has the job lock.
 
 The connection is made by the first job or the first release, never by an import. A process that
 cannot reach its agent says so once and runs as if Tierline were not there, unless
@@ -6,7 +6,7 @@ TIERLINE_REQUIRED=1. A forked child has nothing of its parent's: its first job m
 its own. A child that is forked within a job, whose calls it is in the middle of, runs without
 Tierline.
 
-Invariant: a thread has the turn (`turns`) from a job's begin to its end, and while a site is
+Invariant: a thread has the lock (`job_lock`) from a job's begin to its end, and while a site is
 settled, unless the program ended its wait for that (`ours`). However a job ends, `afterwards` gives
 back what it took.
 """
@@ -25,7 +25,7 @@ import torch
 
 from tierline_client import GiveBack
 from tierline_torch import failures
-from tierline_torch.belonging import Turns
+from tierline_torch.belonging import JobLock
 from tierline_torch.calls import Invoke, current, plain
 from tierline_torch.capture.captured import Captured
 from tierline_torch.claims import Claims
@@ -44,7 +44,7 @@ class Process:
     """The one instance is `process()`."""
 
     def __init__(self) -> None:
-        self.turns = Turns()
+        self.job_lock = JobLock()
         self.window: Window | None = None
         """The current release's, while a `tierline.periodic` loop is between two of them."""
         self.warming = False
@@ -78,12 +78,12 @@ class Process:
             partial(setattr, current, "without_lease", nullcontext),
             partial(setattr, current, "invoke", None),
         )
-        """What a job is over by; each may be done again."""
+        """The steps that end a job; each may be done again."""
         os.register_at_fork(after_in_child=self._forked)
 
     @property
     def backend(self) -> Backend | None:
-        """What runs this process's jobs; None if it runs without Tierline. Raises TierlineError."""
+        """The backend of this process; None if it runs without Tierline. Raises TierlineError."""
         if self._backend is None and not self._absent:
             ours(self._connect)
         return self._backend
@@ -131,7 +131,7 @@ class Process:
         self.claims = Claims()
         self.site, self.running = None, frozenset()
         self.window, self.warming = None, False
-        self.turns = Turns()
+        self.job_lock = JobLock()
         current.without_lease = nullcontext
         if current.invoke is not None:  # what is left of the job ends as if it were one
             self._forked_in_a_job = True
@@ -194,13 +194,13 @@ class Process:
 
     @property
     def learned(self) -> LearnedOrders:
-        """What observed runs chose. Raises TierlineError."""
+        """The choices of observed runs. Raises TierlineError."""
         if self._learned is None:
             self._learned = LearnedOrders.of_this_process()
         return self._learned
 
     def course(self, backend: Backend, site: Site) -> Course:
-        """What the jobs of a site that is not settled have shown."""
+        """The course of a site that is not settled."""
         if site.course is None:
             site.course = Course(backend.survey, self.learned)
         return site.course
@@ -212,7 +212,7 @@ class Process:
         roots: Sequence[torch.nn.Module],
         lesson: Lesson,
     ) -> None:
-        """Run the site's jobs from now on as the lesson says. Between two jobs, with the turn."""
+        """Run the site's jobs from now on as the lesson says. Between two jobs, with the lock."""
         site.roots = tuple(weakref.ref(root) for root in roots)
         site.members |= members(roots) - {id(root) for root in roots}
         site.course = None
@@ -256,19 +256,19 @@ class Process:
     def take_turn(self, backend: Backend, site: Site, taken: list[GiveBack]) -> bool:
         """Wait until no other job runs; False if the one that runs waits for this thread.
 
-        `taken` gives back the turn, and all that a job takes from then on.
+        `taken` gives back the lock, and all that a job takes from then on.
         """
-        if self.turns.mine:
+        if self.job_lock.mine:
             return False  # a signal handler's, where this thread's job begins or ends
-        taken.append(self.turns.give_back)
-        if self.turns.take(lambda: backend.waits, patient=site.seen > 0):
+        taken.append(self.job_lock.give_back)
+        if self.job_lock.take(lambda: backend.waits, patient=site.seen > 0):
             taken += (backend.over, *self._over)
             return True
         self.say(f"{site.name} runs as a part of the job in progress, which waits for its thread")
         return False
 
     def begin(self, backend: Backend, site: Site, deadline_s: float | None) -> Invoke:
-        """Begin a job; what gets its module calls. This thread has the turn. Raises TierlineError.
+        """Begin a job; what gets its module calls. This thread has the lock. Raises TierlineError.
 
         `end` belongs to it.
         """
@@ -329,7 +329,7 @@ def members(roots: Sequence[torch.nn.Module]) -> frozenset[int]:
 
 
 def _survey() -> Survey:
-    """What watches jobs on the task's kind of device. Raises TierlineError."""
+    """The survey for the task's kind of device. Raises TierlineError."""
     if os.environ.get("TIERLINE_DEVICE") == "cuda":
         # It needs PyTorch's CUDA, and the library preloaded.
         from tierline_torch.learning.launch_survey import LaunchSurvey  # noqa: PLC0415

@@ -24,7 +24,7 @@ OLDEST_TORCH = (2, 6)
 
 
 class _Known:
-    """What this process has found out."""
+    """The findings of this process."""
 
     promised = False
     """Whether its versions were looked at."""

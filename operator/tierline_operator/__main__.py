@@ -15,7 +15,7 @@ from tierline_operator.settings import Settings
 
 
 def _help(setting: Field[Any]) -> str:
-    """What a setting is, and what it is by default."""
+    """The meaning of a setting, and its default."""
     meaning: str = setting.metadata[settings.MEANING]
     return meaning if setting.default is MISSING else f"{meaning}  [default: {setting.default}]"
 

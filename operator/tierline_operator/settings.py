@@ -45,7 +45,7 @@ def _number(default: T, least: float, most: float, meaning: str) -> T:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an administrator may set."""
+    """An administrator's settings."""
 
     namespace: str = _setting("tierline-system", "Where the leader's Lease lives.")
     lease: str = _setting("tierline-operator", "The name of that Lease.")

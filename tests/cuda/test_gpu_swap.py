@@ -251,6 +251,27 @@ def test_python_without_torch_has_explicit_jobs(agent: AgentProcess) -> None:
     assert left(agent, "python")["jobs"] == 3
 
 
+def test_the_example_gets_each_picture_back_while_another_has_the_device(
+    agent: AgentProcess,
+) -> None:
+    others = served(agent, "plain", "a")
+    register(agent, "left")
+    run(
+        *(sys.executable, "-m", "tierline_examples.history", "--pictures", "3", "--jobs", "7"),
+        env={
+            **agent.environment,
+            "LD_PRELOAD": library("plain"),
+            "TIERLINE_LIBRARY": library("plain"),
+            "TIERLINE_SOCKET": str(agent.run_dir / "tasks" / "left" / "tierline.sock"),
+            "TIERLINE_REQUIRED": "1",
+            "TIERLINE_SWAP": str(EXTENTS * EXTENT_BYTES),
+        },
+    )
+    assert left(agent, "left")["jobs"] == 7
+    others["a"].do("check")
+    end(others)
+
+
 @pytest.mark.parametrize(
     ("settings", "scenario", "said"),
     [

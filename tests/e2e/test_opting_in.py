@@ -7,7 +7,7 @@ from tests.e2e.conftest import Running, phase, pod
 from tests.e2e.installed import PATIENCE_S, NodeAgent
 from tests.e2e.test_agent import forget, memprofile, memtask
 from tests.integration.operator.running import Operator, until
-from tests.unit.pods.pod_cases import container
+from tests.unit.api.pods.pod_cases import container
 
 from tierline_cluster.api import Manifest
 

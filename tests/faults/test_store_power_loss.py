@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.unit.tiers.media_models import MemoryMedium, WatchedMedium, content
+from tests.unit.agent.tiers.media_models import MemoryMedium, WatchedMedium, content
 
 from tierline_agent.tiers import CorruptExtent, Store, digest_of, domain_key
 from tierline_agent.tiers.format import smallest_medium

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.store_folders import store_folder
-from tests.unit.tiers.media_models import content
+from tests.unit.agent.tiers.media_models import content
 
 from tierline_agent.tiers import (
     CorruptExtent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.unit.protocol.describe import golden_vectors
+from tests.unit.agent.transport.describe import golden_vectors
 
 
 def write_seeds(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.unit.protocol.describe import describe
+from tests.unit.agent.transport.describe import describe
 
 from tierline_agent.transport.protocol import Decoder, ProtocolError
 

@@ -28,7 +28,7 @@ _UNREADABLE: Final = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError),
     yaml.YAMLError,
 )
-"""What the client raises, in addition to its own errors, for a kubeconfig that is none."""
+"""Errors of the client for a kubeconfig that is none, in addition to its own."""
 
 
 class NotThere(CommandError):  # noqa: N818 - a state, not a mistake

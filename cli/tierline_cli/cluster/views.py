@@ -35,7 +35,7 @@ class ConditionView:
 
 @dataclass(frozen=True)
 class PlanView:
-    """What admission granted."""
+    """The plan and the bound that admission granted."""
 
     extent_bytes: int
     extents: int
@@ -203,7 +203,7 @@ class PodView:
     gated: bool
     ready: bool = False
     waits: str = ""
-    """What kube-scheduler or the kubelet says of why it does not run."""
+    """The words of kube-scheduler or the kubelet on why it does not run."""
     since: str = ""
     """When something of its state changed last; texts that sort as they are."""
     claimed: bool = False

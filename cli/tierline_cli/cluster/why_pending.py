@@ -61,7 +61,7 @@ ADVICE: Final = {
     Reason.BEING_DELETED: "wait until its pods have ended",
     Reason.INVALID_SPEC: "correct its spec as the message says",
 }
-"""What would help, by the reason why a task waits."""
+"""Advice for a task that waits, by the reason in its status."""
 
 
 _SEEN_WITHIN_S: Final = 30
@@ -84,7 +84,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Stuck:
-    """What keeps a pod of an admitted task from running."""
+    """The hindrance of an admitted task's pod."""
 
     pod: str
     why: str

@@ -97,7 +97,7 @@ def _show(
 
 
 def _of_release(plan: TaskPlan) -> Iterator[str]:
-    """What a release is besides one job that begins at once."""
+    """The parts of a release in addition to one job that begins at once."""
     if plan.calls > 1:
         yield (
             f"{plan.name} asks for the device {plan.calls} times a release, for up to "

@@ -52,7 +52,7 @@ _START_S = 0.001
 
 @dataclass(frozen=True)
 class _Play:
-    """What was asked of the simulation."""
+    """The question to the simulation."""
 
     duration_s: float
     releases: str

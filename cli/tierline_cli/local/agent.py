@@ -74,7 +74,7 @@ class LocalAgent:
 
     @property
     def log_path(self) -> Path:
-        """What the agent wrote."""
+        """The agent's log."""
         return self.work_dir / "agent.log"
 
     def task_socket(self, task: str) -> Path:

@@ -177,7 +177,7 @@ class Execution:
         return self.snapshot()
 
     def last_words(self, task: str) -> str:
-        """What the program of a task, or Tierline in it, said last, and where all of it is."""
+        """The last words of a task's program, or of Tierline in it, and the file of all."""
         program = next(one for one in self._programs if one.spec.task == task)
         return f"{program.last_words()}; {program.keep_log()}"
 

@@ -31,7 +31,7 @@ _PAUSE_S: Final = 0.01
 
 
 class Leftovers:
-    """What a command must clean up when it ends; programs are started after this is made."""
+    """Leftovers that a command cleans up when it ends; programs are started after this is made."""
 
     def __init__(self) -> None:
         """Start the sweeper, and mark all that is started from now on."""

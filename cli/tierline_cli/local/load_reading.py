@@ -22,7 +22,7 @@ _WINDOW_S: Final = 1.0
 
 @dataclass(frozen=True)
 class _Counters:
-    """What the processors did since the machine started, in seconds of one processor."""
+    """The processors' work since the machine started, in seconds of one processor."""
 
     total_s: float
     idle_s: float

@@ -1,4 +1,4 @@
-"""What is known of the tasks of a run: profiles, reference outputs, compute times alone.
+"""The measurements of a run's tasks: profiles, reference outputs, compute times alone.
 
 A profile comes from the manifests or is measured here by observing the program. The reference
 outputs come from observing only. What they leave open after a run, programs are run again for.

@@ -36,7 +36,7 @@ class Place:
         return {"kind": "cuda", "index": self.gpu} if self.kind == "cuda" else {"kind": "cpu"}
 
     def environment(self, task: MemTask) -> dict[str, str]:
-        """What a task's program needs to run on it."""
+        """Environment variables of a task's program on it."""
         others = os.environ.get("LD_PRELOAD")
         own = str(library_path())
         preloaded = {"LD_PRELOAD": f"{own}:{others}" if others else own}
@@ -51,7 +51,7 @@ class Place:
         }
 
     def memory_environment(self, task: MemTask, plan: Plan) -> dict[str, str]:
-        """What the library in a program that is swapped whole needs to know of its memory."""
+        """Environment variables about memory, for the library in a program swapped whole."""
         words = task.spec.swap.environment(plan) if self.kind == "cuda" else {}
         return words and {
             **words,
@@ -60,7 +60,7 @@ class Place:
         }
 
     def product(self) -> str:
-        """What the hardware calls itself, as MemNode reports it.
+        """The hardware's own name, as MemNode reports it.
 
         Raises:
             CommandError: there is no such GPU.

@@ -30,7 +30,7 @@ _POLL_S = 0.1
 
 @dataclass
 class Observation(ObservedProfile):
-    """What an observed run told: the profile, and each input's outputs."""
+    """Results of an observed run: the profile, and each input's outputs."""
 
     compute_s: list[float] = field(default_factory=list)
     outputs: dict[str, set[str]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Observation(ObservedProfile):
 
     @property
     def plain_run(self) -> PlainRun:
-        """What it gave without Tierline."""
+        """Its outputs without Tierline."""
         answers = {given: frozenset(outputs) for given, outputs in self.outputs.items()}
         return PlainRun(answers, frozenset(self.weights_digests))
 
@@ -185,7 +185,7 @@ def _text(path: Path) -> str:
 
 
 def _read(text: str, task: str) -> Observation:
-    """What a program wrote; without layers if it wrote no profile."""
+    """The observation that a program wrote; without layers if it wrote no profile."""
     try:
         observation = Observation.written(text) or Observation([], 0, "")
     except ValueError as error:

@@ -33,7 +33,7 @@ _TOLD = "tierline: "
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """What to start for one task."""
+    """The program of one task, to be started."""
 
     task: str
     argv: tuple[str, ...]

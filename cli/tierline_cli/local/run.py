@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a person chose for a run. Sizes in bytes, times in seconds."""
+    """A person's choices for a run. Sizes in bytes, times in seconds."""
 
     fast_bytes: int
     tier_paths: Mapping[Tier, Path]
@@ -118,7 +118,7 @@ class LocalRun:
 
     @property
     def margin(self) -> float:
-        """What is planned with: as chosen, or by how steady times are."""
+        """The margin of the plans: as chosen, or by how steady times are."""
         usual = MARGINS[DeviceKind(self.place.kind)]
         return self.options.margin or self.steadiness.margin(usual)
 
@@ -202,7 +202,7 @@ class LocalRun:
         self.measured.complete_references(_begun(self._execution).log, on_job, on_word)
 
     def reports(self, snapshot: Mapping[str, Any]) -> list[TaskReport]:
-        """What is known of each task once the programs have ended and were compared."""
+        """Reports of each task once the programs have ended and were compared."""
         execution, outputs = _begun(self._execution), self.outputs()
         times = dict(zip(self._names(), self.job_times(snapshot), strict=True))
         rows = ((task, result, times[task.name]) for task, result in self._periodic(final=True))
@@ -236,7 +236,7 @@ class LocalRun:
         ]
 
     def last_words(self, task: str) -> str:
-        """What its program, or Tierline in it, said last."""
+        """The last words of its program, or of Tierline in it."""
         return _begun(self._execution).last_words(task)
 
     def _names(self) -> list[str]:

@@ -35,13 +35,13 @@ class Load:
     """How others used the processors for a while; parts of all that they can do, 0 to 1."""
 
     stolen: float = 0.0
-    """What the host of a virtual machine gave to others."""
+    """Time that the host of a virtual machine gave to others."""
     others: float = 0.0
-    """What programs had that are not the run's."""
+    """Time that programs had which are not the run's."""
 
     @property
     def left(self) -> float:
-        """What the run could have had."""
+        """Time that the run could have had."""
         return max(_LEAST_LEFT, 1 - self.stolen - self.others)
 
 
@@ -64,7 +64,7 @@ class Steadiness:
         return max(usual, math.ceil(round(usual * (1 + self.variation - STEADY) * 10, 6)) / 10)
 
     def sentence(self, margin: float) -> str:
-        """What a person is told of it."""
+        """The sentence about it for a person."""
         return f"times vary by {self.variation:.0%} here ({self.cause}): planned with {margin:g}"
 
 

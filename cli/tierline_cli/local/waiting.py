@@ -38,7 +38,7 @@ class Patience:
     """For a first job, until a person is told what is waited for."""
 
     def word(self, task: str) -> str:
-        """What a person is told of a program of which no job ended for `word_s`."""
+        """The sentence for a person about a program of which no job ended for `word_s`."""
         return (
             f"MemTask/{task}: no job of its program has ended in {self.word_s:.0f} s; the wait "
             f"ends {self.first_s:.0f} s after its start, or with Ctrl-C. It may still load, or "
@@ -59,9 +59,9 @@ class Watch:
     jobs: int
     """How many are asked for."""
     text: str = ""
-    """What the process that began last has written."""
+    """The record of the process that began last."""
     best: str = ""
-    """What one that began earlier wrote: with a profile if one did, and then the most outputs."""
+    """The record of one that began earlier: one with a profile if any, then the most outputs."""
     _began: set[int] = field(default_factory=set)
     _last: int | None = None
     _most: int = 0

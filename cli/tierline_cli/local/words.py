@@ -1,4 +1,4 @@
-"""What a program said at its end: one line, and of a Python error also where it came from. Pure.
+"""The last words of a program: one line, and of a Python error also where it came from. Pure.
 
 The place is that of the innermost frame of the program's own code: frames of installed packages and
 of Python itself are left out, since a person looks for the line that they wrote.

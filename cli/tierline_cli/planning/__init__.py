@@ -1,1 +1,1 @@
-"""What the planning commands read and ask the planner."""
+"""The planning commands: their input, and their questions to the planner."""

@@ -70,7 +70,7 @@ def question_of_all(
     node: MemNode,
     margin: float | None,
 ) -> tuple[list[TaskDemand], DeviceCapacity]:
-    """What all `tasks` ask, and what the node's one device for them offers.
+    """The demands of all `tasks`, and the capacity of the node's one device for them.
 
     Raises:
         CommandError: the question makes no sense as it stands.
@@ -83,7 +83,7 @@ def question_of_all(
 def question_of(
     task: MemTask, profile: MemProfile, node: MemNode, margin: float | None
 ) -> tuple[TaskDemand, DeviceCapacity]:
-    """What one task asks, and what the node's device for it offers.
+    """The demand of one task, and the capacity of the node's device for it.
 
     Raises:
         CommandError, QuestionError: the question makes no sense as it stands.
@@ -130,7 +130,7 @@ def scheduling_sentence(answer: Admitted) -> str:
 
 
 def training_sentences(tasks: Sequence[MemTask], answer: Admitted) -> list[str]:
-    """What those that train have of the device, in words."""
+    """The share of the device that those have which train, in words."""
     return [
         f"{task.name} trains in the rest, and yields within {plan.first_s * 1e3:,.0f} ms at worst"
         for task, plan in zip(tasks, answer.plans, strict=True)
@@ -149,7 +149,7 @@ def slack_sentence(answer: Admitted) -> str:
 
 
 def memory_sentence(answer: Admitted, device: DeviceCapacity) -> str:
-    """What of the fast memory is planned, in words."""
+    """The planned part of the fast memory, in words."""
     which = "the largest; jobs have them in turns"
     if not device.workspaces_overlay:
         which = "all together; programs on this device keep theirs between jobs"

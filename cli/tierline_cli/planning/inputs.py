@@ -1,4 +1,4 @@
-"""What the planning commands read: the node and the profiles that go with tasks."""
+"""Input of the planning commands: the node and the profiles that go with tasks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _BANDWIDTHS = (100_000, 10**14)
 
 
 def manifests_with_tasks(files: Sequence[Path], purpose: str) -> Manifests:
-    """What `files` hold, at least one MemTask among it; `purpose` is a verb.
+    """The manifests in `files`, at least one MemTask among them; `purpose` is a verb.
 
     Raises:
         CommandError: there is no MemTask.

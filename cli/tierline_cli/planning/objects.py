@@ -29,7 +29,7 @@ class Lies:
     streamed_bytes: int
     home_wished: bool
     homes_by: HomesBy
-    """What decided about the homes, unless that is a wish."""
+    """The rule that decided about the homes, unless that is a wish."""
     policy_wished: bool
 
 

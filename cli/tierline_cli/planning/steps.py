@@ -189,7 +189,7 @@ def read_plan(path: Path, graph: Graph) -> Plan:
 def as_dict(
     graph: Graph, device: str, answer: Point | Infeasible | NotFound | None
 ) -> Mapping[str, Any]:
-    """What `--json` prints."""
+    """The object that `--json` prints."""
     least = floor(graph)
     found: dict[str, Any] = {
         "graph": {

@@ -1,1 +1,1 @@
-"""What a person is told of a run: results, verdicts, tables."""
+"""The report of a run for a person: results, verdicts, tables."""

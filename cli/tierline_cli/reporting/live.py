@@ -1,4 +1,4 @@
-"""What a person watches while tasks run, and the table that is left at the end."""
+"""The live display of a run, and the table that is left at the end."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ def memory_lines(snapshot: Mapping[str, Any]) -> RenderableType:
 
 
 def notice_lines(snapshot: Mapping[str, Any]) -> RenderableType:
-    """What the programs reported: weights that stay resident and why, changes of order."""
+    """Remarks of the programs: weights that stay resident and why, changes of order."""
     return Text(
         "\n".join(
             f"{task['name']}: {notice['kind'].replace('_', ' ')}"
@@ -149,7 +149,7 @@ def screen(
 
 
 def deciding(tasks: int) -> Progress:
-    """What a person sees while plans for many tasks are looked for; use it in a `with`."""
+    """The display while plans for many tasks are looked for; use it in a `with`."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     where = console()
     # what is no terminal keeps an empty line of what passes

@@ -24,7 +24,7 @@ from tierline_operator.planning.overruns import factor_of
 
 @dataclass(frozen=True)
 class JobTimes:
-    """What the jobs of a task took: of the device's time in seconds, of its memory in bytes.
+    """The worst that jobs of a task took: of the device's time in seconds, of its memory in bytes.
 
     Each is one call of a model; a release may have several.
     """
@@ -53,7 +53,7 @@ class JobTimes:
         )
 
     def sentence(self, task: MemTask) -> str:
-        """What a person should know of them, and do."""
+        """The sentences about them for a person, with what to do."""
         if task.spec.realtime.execution_time_s is not None:
             fix = "state a longer spec.realtime.executionTime"
         else:

@@ -1,4 +1,4 @@
-"""What a person is told of a finished run besides its table: each cause in one sentence. Pure."""
+"""The sentences about a finished run, next to its table: one for each cause. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tierline_operator.planning.answer import Admitted, Infeasible
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What is known of one task at the end."""
+    """The report of one task at the end."""
 
     task: MemTask
     result: TaskResult
     outputs: Outputs
     times: JobTimes
     last_words: str
-    """What its program said last; asked for where it did no job."""
+    """The last words of its program; asked for where it did no job."""
     failed_jobs: int = 0
     """That failed in Tierline's code, at least."""
     failure: str = ""
@@ -126,7 +126,7 @@ def _memory(snapshot: Mapping[str, Any]) -> Iterator[str]:
 
 
 def again_sentence(answer: Admitted | Infeasible) -> str:
-    """What admission says of the set when it is planned by what jobs took."""
+    """Admission's answer on the set when it is planned by what jobs took."""
     start = "planned again by what these jobs took, the tasks are "
     if isinstance(answer, Infeasible):
         return f"{start}not admitted: {answer.sentence}"

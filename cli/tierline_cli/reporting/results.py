@@ -1,4 +1,4 @@
-"""What the jobs of a run amounted to: counted from the agent's job records.
+"""Results of the jobs of a run, counted from the agent's job records.
 
 Pure: takes records, returns numbers. A release that no job answered is a miss, too. What became of
 their outputs is told by verdicts.py.
@@ -50,7 +50,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class TaskPromise:
-    """What admission promised a task, and what was measured without Tierline."""
+    """Admission's promise to a task, and its measurements without Tierline."""
 
     name: str
     period_s: float
@@ -58,7 +58,7 @@ class TaskPromise:
     """None where nothing was promised (BestEffort)."""
     compute_only_s: float
     planned_bytes_per_job: int
-    """What the plan streams in each job."""
+    """Bytes that the plan streams in each job."""
     preemptible: bool = False
     """Whether its jobs give the device away where a layer ends."""
     criticality: Criticality = Criticality.HARD

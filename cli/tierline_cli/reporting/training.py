@@ -1,4 +1,4 @@
-"""What the steps of a run amounted to: counted from the agent's record of the lease. Pure.
+"""Results of the steps of a run, counted from the agent's record of the lease. Pure.
 
 A step is a row of warm-up jobs of one release, its *turns*, and a job that counts. So the agent's
 records say when each turn had the device, and nothing here is the word of the program that trains.
@@ -64,7 +64,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class Promise:
-    """What admission planned for a task that trains, and what was measured without Tierline."""
+    """Admission's plan for a task that trains, and its measurements without Tierline."""
 
     plan: TaskPlan
     step_alone_s: float

@@ -26,7 +26,7 @@ ENOUGH_RUNS = 2
 
 
 class Verdict(StrEnum):
-    """What is known of a task's outputs."""
+    """The verdict on a task's outputs."""
 
     IDENTICAL = "identical"
     DIFFERENT = "different"
@@ -51,7 +51,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class PlainRun:
-    """What one process without Tierline gave."""
+    """Outputs of one process without Tierline."""
 
     outputs: dict[str, frozenset[str]]
     """By input: its outputs."""
@@ -61,7 +61,7 @@ class PlainRun:
 
 @dataclass
 class Reference:
-    """What a task's program gives without Tierline, process by process."""
+    """Outputs of a task's program without Tierline, process by process."""
 
     runs: list[PlainRun] = field(default_factory=list)
     failure: str = ""

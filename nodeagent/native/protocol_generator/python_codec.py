@@ -34,7 +34,7 @@ def py_visible(layout: Layout) -> tuple[Field, ...]:
 
 
 def py_pack_argument(layout: Layout, field: Field) -> str:
-    """What is packed for a field."""
+    """The expression that is packed for a field."""
     where = f'"{layout.name}.{field.name}"'
     if field.constant is not None:
         return f"{field.constant:#x}"
@@ -48,7 +48,7 @@ def py_pack_argument(layout: Layout, field: Field) -> str:
 
 
 def py_value(layout: Layout, field: Field) -> str:
-    """What a decoded field becomes."""
+    """The expression that a decoded field becomes."""
     if field.is_text:
         return f'_text({field.name}, "{layout.name}.{field.name}")'
     kind = py_type(field)

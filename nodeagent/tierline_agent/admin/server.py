@@ -19,7 +19,8 @@ from typing import Any
 from tierline_agent.context import Node
 from tierline_agent.errors import AgentError, ConfigError
 from tierline_agent.processes.identity import peer_of
-from tierline_agent.registry import Start, parse_registration
+from tierline_agent.registration import parse_registration
+from tierline_agent.registry import Start
 from tierline_agent.reporting.snapshot import describe_node, snapshot
 from tierline_agent.sessions.server import TaskServer
 from tierline_agent.telemetry.accounting import MAX_RECORDS_PER_READ

@@ -44,7 +44,7 @@ class BackupMemory:
 
     @classmethod
     def adopt(cls, descriptor: int, extents: int, extent_bytes: int) -> Self:
-        """What an earlier agent made; `descriptor` stays the caller's. Raises DescriptorRefused."""
+        """An earlier agent's backup; `descriptor` stays the caller's. Raises DescriptorRefused."""
         content_bytes = extents * extent_bytes
         size_bytes = content_bytes + mmap.PAGESIZE
         return cls(SharedMemory.adopt(descriptor, size_bytes, "a backup"), content_bytes)

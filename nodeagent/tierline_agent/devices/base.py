@@ -1,4 +1,4 @@
-"""What a device is to the rest of the agent.
+"""The interface of a device to the rest of the agent.
 
 A device makes extents, lends them to clients as descriptors, puts bytes into one, carries the flag
 words of a job, and runs its stream. It knows nothing of tasks, domains or quotas; those are the
@@ -36,7 +36,7 @@ from tierline_agent.tiers.sources import Source
 
 @dataclass(frozen=True)
 class Identity:
-    """What makes the same memory recognisable when its descriptor comes back.
+    """The identity of memory, by which it is recognised when its descriptor comes back.
 
     On the host it is the file's own and holds across a restart; on a GPU it is a number that this
     agent gave to an open file.
@@ -258,7 +258,7 @@ class Ahead(Enum):
 
 @dataclass(frozen=True)
 class StreamOrder:
-    """What a stream is to bring where, and what it calls; the first two in the event loop."""
+    """An order to a stream: sources, places, and its calls; the first two in the event loop."""
 
     sources: Sequence[Source]
     ring: Sequence[Extent]
@@ -346,7 +346,7 @@ class Device(Protocol):
 
     @property
     def product(self) -> str:
-        """What the hardware calls itself."""
+        """The hardware's own name."""
         ...
 
     def create_extent(self) -> Extent:

@@ -1,4 +1,4 @@
-"""What of an agent's start depends on nobody: contexts, mappings of tiers in memory, their pins.
+"""The part of an agent's start that waits for nobody: contexts, mappings of tiers, their pins.
 
 It is done before devices and tiers are this agent's, and taken over by what opens them
 (`open_devices`, `Storage.open`). What cannot be prepared is left to that, which says why. An agent
@@ -31,7 +31,7 @@ Room = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What was prepared."""
+    """The parts that were prepared."""
 
     devices: dict[DeviceSettings, Named]
     media: Mapping[MappedMedium, int]

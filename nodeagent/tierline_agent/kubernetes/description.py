@@ -27,7 +27,7 @@ PYTHON: Final = "python"
 MEASURED: Final = "measured"
 """The folder in a pod's folder that its program may write, while it is measured."""
 PROFILE: Final = "profile.jsonl"
-"""What it writes there."""
+"""The file that it writes there."""
 PLANNED: Final = "planned"
 """The file in the folder of a pod that was measured that is there once it has its plan."""
 UNMEASURED: Final = "unmeasured"
@@ -48,7 +48,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Described:
-    """What an existing description remembers."""
+    """The facts that an existing description keeps."""
 
     uid: str
     version: str
@@ -108,7 +108,7 @@ def describe(
 
 
 def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
-    """What tells library and plugin in the pod what they are."""
+    """The environment by which library and plugin in the pod know what they are."""
     terms = grant.terms
     variables = {
         "TIERLINE_CLAIM": grant.uid,
@@ -140,7 +140,7 @@ def environment(grant: Grant, *, learned: bool = False) -> dict[str, str]:
 
 
 def remembered(description: Mapping[str, Any]) -> Described | None:
-    """What a description remembers; None if it is none of ours."""
+    """The facts in a description; None if it is none of ours."""
     notes = description.get("annotations") or {}
     devices = description.get("devices") or []
     if description.get("kind") != KIND or len(devices) != 1:

@@ -1,4 +1,4 @@
-"""What the kubelet calls: registration, prepare, unprepare, and the health of devices.
+"""The kubelet's calls: registration, prepare, unprepare, and the health of devices.
 
 Each claim of a request is answered for itself; a failure is a sentence in the answer, which the
 kubelet shows in the pod's events before it asks again. Nothing is decided here.
@@ -60,7 +60,7 @@ class Answers(Protocol):
         """The kubelet has accepted the driver, or refused it with `error`."""
 
     async def health(self) -> Mapping[str, str]:
-        """What is wrong with each device; an empty text is nothing."""
+        """The fault of each device; an empty text is none."""
 
 
 class Driver:

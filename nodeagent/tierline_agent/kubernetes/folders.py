@@ -214,7 +214,7 @@ class Descriptions:
         (self._folder / f".{DRIVER}-{uid}").unlink(missing_ok=True)
 
     def all(self) -> dict[str, Described]:
-        """What the descriptions remember, by claim; one that cannot be read remembers nothing."""
+        """The facts in the descriptions, by claim; one that cannot be read has none."""
         found: dict[str, Described] = {}
         for path in self._folder.glob(file_name("*")) if self._folder.is_dir() else ():
             uid = path.name.removeprefix(file_name("*").partition("*")[0]).removesuffix(".json")

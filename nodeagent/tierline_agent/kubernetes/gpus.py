@@ -28,7 +28,7 @@ _SHARED: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset
 
 @dataclass(frozen=True)
 class Access:
-    """What opens a device to a container."""
+    """Access to a device for a container."""
 
     described: tuple[str, ...] = ()
     """Names of CDI devices."""

@@ -1,4 +1,4 @@
-"""What a claim grants a pod on this node: read from the claim, judged, never completed by guesses.
+"""The grant of a claim to a pod on this node: read, judged, never completed by guesses.
 
 Pure. Invariant: there is a `Grant` only for a claim whose device of this driver lies on this node
 and in which the operator has noted terms and standing; everything else is a `NotGranted` with a
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tierline_agent.errors import AgentError
-from tierline_agent.registry import Preemption, Registration
+from tierline_agent.registration import Preemption, Registration
 from tierline_api.objects.memtask_status import Observed
 from tierline_api.objects.optin import DRIVER, PLAN, STANDING, TASK, TERMS, Standing
 from tierline_api.objects.plan import Plan
@@ -36,7 +36,7 @@ class NotGranted(AgentError):  # noqa: N818 - what it is
 
 @dataclass(frozen=True)
 class Grant:
-    """What one claim grants one pod."""
+    """The grant of one claim to one pod."""
 
     namespace: str
     claim: str
@@ -53,11 +53,11 @@ class Grant:
     plan: Plan | None
     """None while it is measured alone; next to others it has one for its limit."""
     observed: Observed | None
-    """What was reported of it last."""
+    """The observations of it that were reported last."""
 
     @property
     def registration(self) -> Registration | None:
-        """What the agent is told; None for a pod that gets no lease."""
+        """The registration for the agent; None for a pod that gets no lease."""
         if self.plan is None or self.standing not in _WITH_A_LEASE:
             return None
         realtime = self.terms.realtime
@@ -111,7 +111,7 @@ def is_of(claim: Mapping[str, Any], node: str) -> bool:
 
 
 def grant_of(claim: Mapping[str, Any], node: str) -> Grant:
-    """What a claim grants on `node`.
+    """The grants of a claim on `node`.
 
     Raises:
         NotGranted: nothing, or not by the operator.

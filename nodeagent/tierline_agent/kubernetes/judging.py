@@ -34,7 +34,7 @@ _LONGEST_SENTENCE: Final = 2000
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured: which profile it becomes, and of which device."""
+    """The subject of a measurement: which profile it becomes, and of which device."""
 
     namespace: str
     name: str

@@ -55,21 +55,21 @@ _Stamp = tuple[int, int, int]
 
 
 class Unusable(AgentError):  # noqa: N818 - what it is
-    """What a pod wrote is no profile; the sentence says why."""
+    """A pod's file is no profile; the sentence says why."""
 
 
 class NotJudged(AgentError):  # noqa: N818 - what is the case
-    """What a pod wrote may be a profile; it could not be found out, and is to be tried again."""
+    """A pod's file may be a profile; it could not be found out, and is to be tried again."""
 
 
 @dataclass
 class _Pod:
-    """What is known of a pod that may be measured."""
+    """The measuring of a pod, as far as it is known."""
 
     stamp: _Stamp | None = None
     """The state of its file that was read."""
     profile: Json | None = None
-    """What it wrote, until the API server has it."""
+    """The profile that it wrote, until the API server has it."""
     unusable: int = 0
     said: str = ""
     """The last cause that was logged."""

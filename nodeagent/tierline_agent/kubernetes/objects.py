@@ -34,7 +34,7 @@ def owned_by_node(node: Mapping[str, Any]) -> list[Json]:
 
 
 def pod_of(claim: Mapping[str, Any]) -> Json | None:
-    """What names the pod of the claim with this metadata: its controller; None without one."""
+    """A reference to the pod of the claim with this metadata: its controller; None without one."""
     owners = claim.get("ownerReferences") or ()
     owner = next((o for o in owners if o["kind"] == "Pod" and o.get("controller")), None)
     return POD.reference({**owner, "namespace": claim["namespace"]}) if owner else None

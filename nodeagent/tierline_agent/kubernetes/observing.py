@@ -1,4 +1,4 @@
-"""What was observed of a pod, summed up from job records.
+"""Observations of a pod, summed up from job records.
 
 Pure. It goes on from what was reported before, so that a restart of the agent loses no job that was
 reported; percentiles and the time of over-runs are those of the last jobs. One job that over-ran
@@ -65,7 +65,7 @@ class Observation:
         )
 
     def _overrun_job_time_s(self) -> float | None:
-        """What two of the last jobs over-ran to; what was reported while they are too few."""
+        """The time to which two of the last jobs over-ran; as before while they are too few."""
         twice = heapq.nlargest(2, self._overruns_s)[-1:]
         if twice and twice[0] > 0 and len(self._overruns_s) > 1:
             return twice[0]

@@ -39,7 +39,7 @@ _PATIENCE_S: Final = 20.0
 
 
 class Pulse:
-    """What is said of the agent itself."""
+    """The state of the agent itself."""
 
     def __init__(
         self, kube: Kube, agent: Agent, node: str, registry_dir: str, lives: Lives
@@ -99,7 +99,7 @@ class Pulse:
         return node
 
     async def _said_before(self) -> Sequence[Condition]:
-        """What the agent before, or the operator, said last. Raises KubeError."""
+        """The last words of the agent before, or of the operator. Raises KubeError."""
         try:
             node = MemNode.from_stored(await self._kube.get(MEMNODE, "", self._node))
         except NotFound:

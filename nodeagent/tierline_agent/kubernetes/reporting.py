@@ -1,4 +1,4 @@
-"""What the node and its pods are like, written to the API server at a bounded rate.
+"""Reports of the node and its pods, written to the API server at a bounded rate.
 
 The MemNode and the ResourceSlice are written when they differ from what was written last, and
 looked at again from time to time, because others delete them (the kubelet does so with slices of a
@@ -53,7 +53,7 @@ class NodeReport:
 
     @property
     def health(self) -> Mapping[str, str]:
-        """What is wrong with each device; an empty text is nothing."""
+        """The fault of each device; an empty text is none."""
         failed = "it has failed; the agent's log says why"
         return {d.name: failed if d.health is Health.FAILED else "" for d in self.devices}
 
@@ -123,7 +123,7 @@ def _flat(device: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _amount(quantity: str) -> int | str:
-    """What a quantity means; one that nobody here has written, as it is."""
+    """The value of a quantity; one that nobody here has written, as it is."""
     try:
         return parse_quantity(quantity)
     except QuantityError:
@@ -131,7 +131,7 @@ def _amount(quantity: str) -> int | str:
 
 
 class ClaimReports:
-    """What was observed of each pod."""
+    """Observations of each pod."""
 
     def __init__(self, kube: Kube, agent: Agent, period_s: float) -> None:
         self._kube = kube

@@ -25,7 +25,7 @@ from tierline_agent.kubernetes.gpus import Access
 from tierline_agent.kubernetes.grants import Grant, NotGranted, grant_of, is_of
 from tierline_agent.kubernetes.measuring import Measuring
 from tierline_agent.kubernetes.objects import pod_of
-from tierline_agent.kubernetes.placing import Placing
+from tierline_agent.kubernetes.prepared_claims import PreparedClaims
 from tierline_agent.kubernetes.pulse import Pulse
 from tierline_agent.kubernetes.readiness import CLAIMS, KUBELET, Objection
 from tierline_agent.kubernetes.reporting import ClaimReports, NodeReport
@@ -50,7 +50,7 @@ MANAGER: Final = "tierline-agent"
 
 
 class Service:
-    """What is done. See `driver.Answers`."""
+    """The service that answers the kubelet. See `driver.Answers`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Service:
         self._told: set[tuple[str, str]] = set()
         self._interventions = 0
         """Number of the next program that was ended by the agent to tell of."""
-        self._placing: Placing | None = None
+        self._prepared: PreparedClaims | None = None
 
     async def run(self, ending: asyncio.Event) -> None:
         """Work until `ending` is set. Raises NoCluster."""
@@ -174,14 +174,14 @@ class Service:
         """Settle, then answer the kubelet and report, again and again."""
         await self._listed.wait()
         await self._node_report.read()
-        self._placing = placing = self._make_placing()
-        await placing.settle(self._grants)
-        placing.remove_unused_versions()
+        self._prepared = prepared = self._make_prepared()
+        await prepared.settle(self._grants)
+        prepared.remove_unused_versions()
         await driver.start()
         _log.info("serving the kubelet of node %s", self._node)
         while True:
             self._changed.clear()
-            await self._attempt("settle the node's claims", placing.settle(self._grants))
+            await self._attempt("settle the node's claims", prepared.settle(self._grants))
             left = asyncio.to_thread(self._folders.remove_left)
             await self._attempt("remove what pods left", left)
             look_again, self._slices_unsure = self._slices_unsure, False
@@ -214,10 +214,10 @@ class Service:
         except TimeoutError:
             return
 
-    def _make_placing(self) -> Placing:
+    def _make_prepared(self) -> PreparedClaims:
         settings = self._settings
         library = Library(Path(settings.bundle_dir), Path(settings.library_dir))
-        return Placing(
+        return PreparedClaims(
             self._agent,
             library,
             library.install(version("tierline")),
@@ -229,7 +229,7 @@ class Service:
         )
 
     def _open(self, grant: Grant) -> Access:
-        """What opens its device to a pod. Raises OSError."""
+        """The access to its device for a pod. Raises OSError."""
         device = next((d for d in self._node_report.devices if d.name == grant.device), None)
         if device is None:
             raise FileNotFoundError(f"there is no device {grant.device} on this node any more")
@@ -243,7 +243,7 @@ class Service:
 
     async def prepare(self, claim: ClaimName) -> tuple[Grant, tuple[str, ...]]:
         """Prepare a claim as it is now."""
-        placing = self._ready()
+        prepared = self._ready()
         try:
             body = await self._kube.get(CLAIM, claim.namespace, claim.name)
         except NotFound as error:
@@ -253,7 +253,7 @@ class Service:
         self._take(body)
         try:
             grant = grant_of(body, self._node)
-            described = await placing.prepare(grant)
+            described = await prepared.prepare(grant)
         except NotGranted as refusal:
             await self._tell(body, "NotAllocated", str(refusal))
             raise
@@ -276,13 +276,13 @@ class Service:
         self._changed.set()
 
     async def health(self) -> Mapping[str, str]:
-        """What is wrong with each device."""
+        """The fault of each device."""
         return self._node_report.health
 
-    def _ready(self) -> Placing:
-        if self._placing is None:
+    def _ready(self) -> PreparedClaims:
+        if self._prepared is None:
             raise AgentError("the agent has not read the node's claims yet")
-        return self._placing
+        return self._prepared
 
     async def _tell(self, claim: Json, reason: str, note: str) -> None:
         """Write an event about a claim, once; a failure is only logged."""

@@ -58,7 +58,7 @@ class Losses:
             recovery.cancel()
 
     def _listener(self, unit: Unit) -> Callable[[str], None]:
-        """What any thread may call."""
+        """The listener of a unit, which any thread may call."""
 
         def lost(why: str) -> None:
             self._node.loop.call_soon_threadsafe(self._lost, unit, why)

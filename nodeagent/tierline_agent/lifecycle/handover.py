@@ -120,7 +120,7 @@ class _Serving:
         self._asked_s = 0.0
 
     async def room(self) -> Room | None:
-        """What room it leaves now; None if it does not say."""
+        """The room that it leaves now; None if it does not say."""
         self._asked_s = time.monotonic()
         try:
             async with asyncio.timeout(_ANSWER_S):

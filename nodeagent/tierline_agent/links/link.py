@@ -64,7 +64,7 @@ class Link:
         """Called in a worker's thread when the link becomes slower than planned."""
         self._queue_limit = queue_limit
         self._queues: dict[str, list[Transfer]] = {}
-        """What waits, by device."""
+        """Transfers that wait, by device."""
         self._arrivals = 0
         self._turns = 0
         self._last_turn: dict[str, int] = {}

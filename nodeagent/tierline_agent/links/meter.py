@@ -30,14 +30,14 @@ _NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What a link does: planned with, or measured."""
+    """The rate of a link: planned with, or measured."""
 
     bandwidth_bytes_per_s: float
     """Median over windows."""
     worst_bytes_per_s: float
     """Slowest window."""
     overhead_s: float
-    """What each transfer in a row takes beyond its bytes."""
+    """Time that each transfer in a row takes in addition to its bytes."""
 
 
 class LinkMeter:
@@ -120,7 +120,7 @@ class LinkMeter:
 
     @property
     def offered_bytes_per_s(self) -> float | None:
-        """What plans can count on now; None before anything was measured."""
+        """The rate that plans can count on now; None before anything was measured."""
         if self.planned is None:
             return None
         return self.planned.worst_bytes_per_s * (self._lowest if self.drifted else 1.0)
@@ -172,7 +172,7 @@ class LinkMeter:
 
 @dataclass
 class _Span:
-    """What a link did in a stretch of its busy time."""
+    """The work of a link in a stretch of its busy time."""
 
     began_busy_ns: int = 0
     size_bytes: int = 0

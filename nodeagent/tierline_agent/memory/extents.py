@@ -47,7 +47,7 @@ _LATEST = 1 << 62
 
 
 class State(Enum):
-    """What an extent is used for."""
+    """The use of an extent."""
 
     FREE = "free"
     RESIDENT = "resident"

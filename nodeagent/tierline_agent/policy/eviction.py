@@ -26,7 +26,7 @@ class Idle(NamedTuple):
 
 @dataclass(frozen=True)
 class Choice:
-    """What to do; `short` extents are missing even then (then nothing should be done)."""
+    """The evictions; `short` extents are missing even then (then nothing should be done)."""
 
     reuse: tuple[int, ...]
     destroy: tuple[int, ...]

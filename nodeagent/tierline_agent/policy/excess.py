@@ -1,4 +1,4 @@
-"""What a task costs others beyond what admission charged for it: no more than its share.
+"""The excess of a task over what admission charged for it: it costs others no more than its share.
 
 A job may take longer than its plan, up to a limit (`stuck`), and one that does keeps others waiting
 for longer than was proved. Once that is a mishap. A task that does so job after job would take the
@@ -49,7 +49,7 @@ def share_of(charged: float, together: Collection[float]) -> float:
 
 @dataclass
 class Excess:
-    """What one task owes."""
+    """The debt of one task."""
 
     _jobs_ns: float = 0.0
     _warmups_ns: float = 0.0

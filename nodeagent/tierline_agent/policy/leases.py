@@ -75,7 +75,7 @@ Decision = Grant | Ask | Keep
 def decide(
     holder: Claim | None, waiting: Iterable[Claim], kept: Iterable[Claim] = (), *, now_ns: int
 ) -> Decision:
-    """What to do with the lease, given its holder, those that wait, and those it is kept for."""
+    """The next step of the lease, given its holder, those that wait, and those it is kept for."""
     if holder is not None:
         return Ask() if holder.preemptible and yields(holder, waiting, now_ns=now_ns) else Keep()
     first = min(waiting, key=lambda claim: claim.urgency(now_ns), default=None)

@@ -34,7 +34,7 @@ class Wait:
     """The job that has the lease."""
     since_ns: int
     ticks: int | None
-    """What that process had computed at the last look."""
+    """The computing time of that process at the last look."""
     still: int = 0
     """Looks in a row at which it had not."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moves:
-    """What must be moved before a job; the bytes are counted from the start of the workspace."""
+    """Moves before a job; the bytes are counted from the start of the workspace."""
 
     save: int | None
     """The task whose content is saved first."""
@@ -78,7 +78,7 @@ class Overlay:
             self._holder = None
 
     def moves(self, token: int) -> Moves:
-        """What must be moved before this task's job."""
+        """The moves before this task's job."""
         if self._holder == token:
             return Moves(None, 0, 0)
         holder = self._tenants.get(self._holder) if self._holder is not None else None

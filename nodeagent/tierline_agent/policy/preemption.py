@@ -1,4 +1,4 @@
-"""What preemption at layer boundaries does to rings and streams, and what each job may use of it.
+"""Preemption at layer boundaries: its effect on rings and streams, and each job's use of it.
 
 A job gives the device away where a layer ends or while it waits for data, to an earlier deadline
 (`leases.decide`). What it has computed stays parked in its own memory. The rules for what it has
@@ -36,7 +36,7 @@ from enum import StrEnum
 
 
 class Scheduling(StrEnum):
-    """What becomes of the ring of a job that yields; a job without such terms never does."""
+    """The fate of the ring of a job that yields; a job without such terms never does."""
 
     LAYER_PREEMPTIVE = "LayerPreemptive"
     RING_KEEPING = "RingKeeping"
@@ -44,7 +44,7 @@ class Scheduling(StrEnum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the plan says of the preemptions of a task's jobs."""
+    """The plan's terms for preemptions of a task's jobs."""
 
     scheduling: Scheduling
     layer_ns: int

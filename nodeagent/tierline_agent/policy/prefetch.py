@@ -40,7 +40,7 @@ def freed_by(extent: int, extents: int, ring_slots: int) -> int:
 
 @dataclass(frozen=True)
 class Situation:
-    """What a device is doing, on which no job streams, or the one whose next one is copied for."""
+    """The state of a device on which no job streams, or the one whose next one is copied for."""
 
     waiting: int
     """Jobs that wait for it."""
@@ -69,7 +69,7 @@ class Prefix:
 
 @dataclass
 class Prefetched:
-    """What lies in the ring of each domain, for a next job."""
+    """The content of each domain's ring, for a next job."""
 
     _prefixes: dict[str, Prefix] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Prefetched:
             self._prefixes[domain] = prefix
 
     def take(self, domain: str, arena: object) -> Prefix:
-        """What an arena finds in its domain's ring; from now on nothing lies there."""
+        """The content that an arena finds in its domain's ring; from now on nothing lies there."""
         prefix = self._prefixes.pop(domain, None)
         return prefix if prefix is not None and prefix.arena == arena else Prefix(arena, 0, 0)
 

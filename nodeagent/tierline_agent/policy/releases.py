@@ -61,7 +61,7 @@ class Releases:
     """The releases of one task. Times in nanoseconds of one clock."""
 
     _named_ns: int | None = None
-    """What the program called the last one."""
+    """The program's name for the last one."""
     _served_ns: int = 0
     """As what it was served: e_k."""
     _eligible_ns: int = 0
@@ -71,11 +71,11 @@ class Releases:
     _ended_ns: int = 0
     """When a job of it that had the device ended last."""
     _parts: set[Hashable] = field(default_factory=set)
-    """What its jobs ran."""
+    """The parts that its jobs ran."""
     _calls: int = 0
     """How many it had."""
     _between_ns: int = 0
-    """What has passed between them."""
+    """Time that has passed between them."""
 
     def begins(
         self,

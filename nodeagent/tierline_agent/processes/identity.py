@@ -74,7 +74,7 @@ def _state(pid: int) -> tuple[str, int | None]:
 
 
 def _fields(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on (proc_pid_stat(5)). Raises OSError."""
+    """The kernel's words on a process, from its state on (proc_pid_stat(5)). Raises OSError."""
     text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()  # the name in brackets may hold spaces and brackets
 

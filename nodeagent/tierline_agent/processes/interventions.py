@@ -1,4 +1,4 @@
-"""What the agent does to programs that keep from others what is theirs, so that their users learn.
+"""Interventions against programs that keep from others what is theirs, told to their users.
 
 A job that has the device beyond its limit, or whose weights cannot be read, is revoked: its program
 may go on. A program that does not heed that, or keeps memory that it was told to give back, is
@@ -33,7 +33,7 @@ class KillReason(StrEnum):
 
 @dataclass(frozen=True)
 class Intervention:
-    """What was done to a program."""
+    """An intervention against a program."""
 
     task: str
     """As it is registered; empty if that is not known any more."""

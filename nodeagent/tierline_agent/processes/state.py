@@ -1,4 +1,4 @@
-"""What the agent remembers: small JSON files, replaced atomically, and the mark of the lease.
+"""The agent's memory of itself: small JSON files, replaced atomically, and the mark of the lease.
 
 Invariant: a reader sees a file as it was before or after a write, never in between; also when the
 agent, and for `durable` files the machine, dies in the middle.

@@ -80,7 +80,7 @@ def put_aside(path: Path, kind: str) -> None:
 
 
 def _kind_of(path: Path) -> str | None:
-    """What is there, in words, if it is no file of ours. Raises OSError."""
+    """The kind of thing at that path, in words, if it is no file of ours. Raises OSError."""
     try:
         status = path.lstat()
     except FileNotFoundError:

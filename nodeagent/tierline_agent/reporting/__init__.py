@@ -1,1 +1,1 @@
-"""What the agent says of its node: the MemNode, the administrator's snapshot, the gauges."""
+"""The agent's reports of its node: the MemNode, the administrator's snapshot, the gauges."""

@@ -43,7 +43,7 @@ def update(node: Node, sessions: Iterable[Session]) -> None:
 
 
 def _task(of_task: TaskMetrics, pods: list[Task], sessions: list[Session]) -> None:
-    """What the pods of one task on this node have together; times are those of the slowest."""
+    """The figures of one task's pods on this node together; times are those of the slowest."""
     newest = pods[-1].registration
     bounds = [pod.plan.predicted_response_time_s for pod in pods]
     of_task.describe(

@@ -1,4 +1,4 @@
-"""What the agent says about its node: the MemNode object and the administrator's snapshot.
+"""The state of the node as the agent reports it: the MemNode and the administrator's snapshot.
 
 It reads and never changes anything.
 """
@@ -102,7 +102,7 @@ _DURABILITY: Final = {
 
 
 def _tier_status(tier: Tier, planned_extents: int) -> TierStatus:
-    """What of a tier is spoken for: content in use or, before it is loaded, planned to be.
+    """A tier and the part that is spoken for: content in use or, before it is loaded, planned.
 
     Content that nobody refers to is not counted: it goes when its place is needed.
     """

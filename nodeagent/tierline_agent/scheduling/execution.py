@@ -19,7 +19,7 @@ from tierline_agent.tiers.sources import Source
 
 
 class Timer(Protocol):
-    """What happens later, unless it is cancelled."""
+    """A call that happens later, unless it is cancelled."""
 
     def cancel(self) -> None:
         """It does not happen; does nothing afterwards."""
@@ -39,7 +39,7 @@ class Yielding:
 
 @dataclass(frozen=True)
 class DeviceJob:
-    """What a job needs of the device."""
+    """The needs of a job on the device."""
 
     token: int
     process: Process
@@ -68,7 +68,7 @@ class DeviceJob:
     wanted: Callable[[], None] | None = None
     """Told that others wait for the device that it has; see `leases.Ticket`."""
     task: str = ""
-    """Whose it is; no other task has the name."""
+    """The name of its task; no other task has it."""
 
     @property
     def within_ns(self) -> int | None:
@@ -109,7 +109,7 @@ class Execution:
     lost: bool = False
     """Parked, and others have used the ring."""
     earlier_bytes: int = 0
-    """What its earlier streams brought in."""
+    """Bytes that its earlier streams brought in."""
     held_ns: int = 0
     """How long it had the device, until it was parked last."""
     since_ns: int = 0

@@ -96,7 +96,7 @@ class Executor:
         """By domain."""
         self._fence_ends: dict[str, asyncio.Event] = {}
         self._fenced: list[tuple[Execution, Callable[[int], None]]] = []
-        """What would ask for the lease, and waits for the end of a fence."""
+        """Requests for the lease that wait for the end of a fence."""
         self._last: Execution | None = None
         """The one that got the device last, until its job is over."""
 

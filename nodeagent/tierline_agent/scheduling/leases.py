@@ -66,7 +66,7 @@ class Ticket:
     """Told once, while it has the lease, that others wait for it: what is no job may have it for
     longer than it works."""
     task: str = ""
-    """Whose job it is; no other task has the name."""
+    """The name of the job's task; no other task has it."""
 
 
 class Opened(Protocol):

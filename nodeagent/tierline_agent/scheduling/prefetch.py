@@ -34,7 +34,7 @@ class _Current:
     """The job that streamed the arena last."""
     stream: Stream
     before: Prefix
-    """What lay in the ring when it began."""
+    """The content of the ring when it began."""
     stopped: bool = False
     """Whether it was told to stop."""
     lost: bool = False
@@ -158,7 +158,7 @@ class Prefetcher:
         return execution if reached != within else None
 
     def order(self, execution: Execution, words: Words) -> StreamOrder:
-        """What is to be copied for the job after this one."""
+        """The copies for the job after this one."""
         job = execution.job
         return StreamOrder(
             sources=job.sources,

@@ -223,7 +223,7 @@ class Recovery:
             await asyncio.shield(self._settled)
 
     def record_of(self, token: int, task: str, process: Process) -> ClientRecord | None:
-        """What was written down of this client, if it had this token in an earlier agent."""
+        """The record of this client, if it had this token in an earlier agent."""
         holder = self._holders.get(token)
         if token not in self._known and holder is not None and holder.process == process:
             # The book does not have it, the mark of the lease does: it goes on with its job, and is

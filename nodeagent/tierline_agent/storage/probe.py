@@ -312,7 +312,7 @@ class _Measured:
 
 
 class _Contents:
-    """What is stored in a tier while it is measured; released at the end."""
+    """The content that is stored in a tier while it is measured; released at the end."""
 
     def __init__(self, tier: Tier, extent_bytes: int) -> None:
         self.digests: list[bytes] = []

@@ -1,1 +1,1 @@
-"""What the agent counts and says: metrics, job records, probes, the log."""
+"""Telemetry of the agent: metrics, job records, probes, the log."""

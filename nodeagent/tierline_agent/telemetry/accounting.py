@@ -1,4 +1,4 @@
-"""What happened: job records, counters of each task, and the peak of the fast memory.
+"""Accounts of the past: job records, counters of each task, and the peak of the fast memory.
 
 It observes and never decides. Job records are kept in a ring of bounded length; a reader asks for
 those after its cursor and is told how many it was too late for.
@@ -236,7 +236,7 @@ class FastMemory:
         self._observe()
 
     def besides_weights(self, task: str, client: int) -> int | None:
-        """What a client holds by itself that is no weight, as reported last; None: it did not."""
+        """Memory of a client's own that is no weight, as reported last; None: it did not."""
         key = (task, client)
         held = self.held.get(key)
         return None if held is None else max(0, held - self.unmanaged.get(key, 0))
@@ -247,13 +247,13 @@ class FastMemory:
             self.starting.add((task, client))
 
     def started(self, task: str, client: int) -> None:
-        """What a client holds by itself is what was planned for it, or more, from now on."""
+        """A client holds by itself as much as was planned for it, or more, from now on."""
         if (task, client) in self.starting:
             self.starting.remove((task, client))
             self._observe()
 
     def unswappable_of(self, task: str, client: int) -> int:
-        """What a client reported last, bytes."""
+        """Bytes that a client reported last."""
         return self.unswappable.get((task, client), 0)
 
     def forget_client(self, task: str, client: int) -> None:

@@ -16,7 +16,7 @@ STUCK_S = 60.0
 
 
 class Health:
-    """What probes are answered."""
+    """The answers to probes."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -41,6 +41,6 @@ class Health:
 
     @property
     def unready(self) -> tuple[str, ...]:
-        """What the agent is not ready for, a sentence each."""
+        """The parts that are not ready, a sentence each."""
         found = [f"{part}: {why}" for part, why in self._objections.items() if why]
         return tuple([self.stuck, *found] if self.stuck else found)

@@ -62,7 +62,7 @@ def response(status: int, kind: str, body: bytes) -> bytes:
 
 
 def question(head: bytes) -> bytes:
-    """What a request asks: a question, or the whole response to one that is none."""
+    """The question in a request, or the whole response to one that is none."""
     line, *fields = head.decode("latin-1").split("\r\n")
     words = line.split()
     if len(words) != 3 or not words[2].startswith("HTTP/1."):

@@ -387,7 +387,7 @@ class TaskMetrics:
             self.response_ratio.observe(record.response_ns / window_ns)
 
     def count_yields(self, *, preemptions: int, contained: bool) -> None:
-        """What became of a job that could be preempted, warm-up included."""
+        """Count the yields of a job that could be preempted, warm-up included."""
         self.preemptions.inc(preemptions)
         self.contained.inc(contained)
 
@@ -402,7 +402,7 @@ class TaskMetrics:
         job_s: float,
         response_s: float | None,
     ) -> None:
-        """What the task was registered with (device and criticality of each pod), how it stands."""
+        """Show the registration of a task (device and criticality of each pod), and its state."""
         m = self.metrics
         for gone in self._runs - runs:
             m.task_info.remove(*self.key, *gone)

@@ -1,4 +1,4 @@
-"""What memory a devdax device is, as sysfs tells: its size, and what its content survives.
+"""The memory of a devdax device, as sysfs tells: its size, and what its content survives.
 
 `/dev/daxX.Y` is how Linux gives out memory whose use it leaves to others. Where it comes from is
 seen by what it lies under:
@@ -42,7 +42,7 @@ class Dax:
     """A devdax device."""
 
     memory: str
-    """What it is, in words."""
+    """The kind of device, in words."""
     volatile: bool
     """Whether a reboot leaves anything in it."""
     flushes_itself: bool
@@ -51,7 +51,7 @@ class Dax:
     align_bytes: int
 
     def durability(self, *, flushed: bool) -> Durability:
-        """What content survives, if cache lines are written back or not."""
+        """The durability of content, if cache lines are written back or not."""
         if self.volatile or self.memory == _UNKNOWN:
             return Durability.PROCESS
         return Durability.POWER_LOSS if flushed or self.flushes_itself else Durability.REBOOT

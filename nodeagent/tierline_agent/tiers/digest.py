@@ -46,7 +46,7 @@ def digest_of(key: bytes, content: memoryview) -> Digest:
 
 
 def domain_tag(key: bytes) -> bytes:
-    """What a record keeps of a key, to tell domains apart without storing the key itself."""
+    """The form of a key in a record, to tell domains apart without storing the key itself."""
     return blake3(key).digest(TAG_BYTES)
 
 

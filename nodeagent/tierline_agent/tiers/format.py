@@ -117,7 +117,7 @@ def smallest_medium(extent_bytes: int, slots: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Superblock:
-    """What a store is: its identity and the sizes that give its geometry."""
+    """The head of a store: its identity and the sizes that give its geometry."""
 
     uuid: bytes
     geometry: Geometry
@@ -154,7 +154,7 @@ def decode_superblock(block: bytes) -> Superblock | None:
 
 
 class SlotState(IntEnum):
-    """What a slot's newest record says of it."""
+    """The state of a slot, by its newest record."""
 
     FREE = 0
     STORED = 1

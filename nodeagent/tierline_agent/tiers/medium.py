@@ -1,4 +1,4 @@
-"""What every tier's medium can do, whatever it is made of: aligned reads, writes and flushes.
+"""The interface of every tier's medium: aligned reads, writes and flushes.
 
 A medium is a flat range of bytes that outlives the agent. It knows nothing of extents, digests or
 records (`format.py`, `volume.py`), and it takes no locks: callers keep two threads off the same
@@ -19,7 +19,7 @@ BLOCK_BYTES = 4096
 
 
 class Durability(StrEnum):
-    """What flushed content survives."""
+    """The durability of flushed content."""
 
     PROCESS = "the end of the agent, not a reboot"
     POWER_LOSS = "a loss of power"

@@ -55,7 +55,7 @@ class Fitted:
     objection: str = ""
     """Why that is not the size that was asked for."""
     left: str = ""
-    """What is not there any more that programs may load again."""
+    """Content that programs may load again is not there any more."""
 
 
 def fit(
@@ -201,7 +201,7 @@ def _no_room_for_both(kind: Kind, path: Path, size_bytes: int) -> str:
 def _with_newest(
     content: Sequence[_Content], stored: Sequence[_Content], slots: int
 ) -> list[_Content]:
-    """What is needed, and of the rest what was stored last, as far as there are slots."""
+    """The slots that are needed, and of the rest those stored last, as far as there is room."""
     needed = {slot for slot, _ in content}
     others = sorted(
         (one for one in stored if one[0] not in needed), key=lambda one: -one[1].sequence

@@ -95,7 +95,7 @@ class _Totals:
 
 @dataclass(frozen=True)
 class _Content:
-    """What is to be written."""
+    """Content that is to be written."""
 
     data: memoryview
     key: bytes
@@ -149,7 +149,7 @@ class Store:
 
     @property
     def medium(self) -> Medium:
-        """What it lies on."""
+        """The medium on which it lies."""
         return self._volume.medium
 
     @property

@@ -240,7 +240,7 @@ def _as_made(parameter: torch.nn.Parameter) -> AbstractContextManager[None]:
 
 
 def _view(storage: torch.UntypedStorage, weight: Weight, data: torch.Tensor) -> torch.Tensor:
-    """What `data` is, over the storage that takes its weight's place."""
+    """A view like `data`, over the storage that takes its weight's place."""
     offset = data.storage_offset() - weight.start // data.element_size()
     view = torch.empty(0, dtype=data.dtype, device=storage.device)
     return view.set_(storage, offset, data.size(), data.stride())

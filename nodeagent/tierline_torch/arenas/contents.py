@@ -1,4 +1,4 @@
-"""What lies where in a weight arena: pinned weights first, then layers in the order of their use.
+"""The layout of a weight arena: pinned weights first, then layers in the order of their use.
 
 The same contents are reported by an observed run and stored by a managed one, so that the plan
 made from the first fits the second. Offsets do not depend on the extent size; `layout.lay_out`

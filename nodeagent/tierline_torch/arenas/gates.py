@@ -1,4 +1,4 @@
-"""What happens around a gated module: wait for its extents and let them go, or take its time.
+"""Gates around modules: wait for a module's extents and let them go, or take its time.
 
 A gate gets every module call of a job in the job's own thread. Calls of other threads that belong
 to the job are not gated: what they read, if it is not there, is fetched by the page fault that it

@@ -93,7 +93,7 @@ class Selection:
     launches: tuple[tuple[int, ...], ...] = ()
     """Where launches are gated: the streamed weights (by index) that each names, in order."""
     stays: tuple[Pinned, ...] = ()
-    """What is not moved at all: nobody knows how it is found."""
+    """Weights that are not moved at all: nobody knows how they are found."""
 
 
 def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> Selection:
@@ -130,7 +130,7 @@ def select(owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run]) -> 
 def judge(
     owners: Sequence[frozenset[int] | set[int]], runs: Sequence[Run], learned: Selection | None
 ) -> tuple[Selection, bool]:
-    """What `runs` (at least one) allow, and whether that is enough to go by.
+    """The selection that `runs` (at least one) allow, and whether that is enough to go by.
 
     It is if one more run asked for the same as before it, if the run shows the layers that were
     `learned` before, or after `MOST_RUNS`: then with what all of them allow.
@@ -199,7 +199,7 @@ def _unfit(weight: int, owners: frozenset[int] | set[int], facts: Sequence[_Fact
 
 
 def _steady(orders: Sequence[Sequence[int]]) -> set[int]:
-    """What keeps its order in all runs: what matches the first run's order."""
+    """The calls that keep their order in all runs: those that match the first run's order."""
     steady = list(orders[0])
     for other in orders[1:]:
         matcher = SequenceMatcher(a=steady, b=other, autojunk=False)

@@ -1,1 +1,1 @@
-"""What runs a process's jobs: the agent, or an observer that only measures."""
+"""Backends run a process's jobs: by the agent, or with an observer that only measures."""

@@ -39,8 +39,8 @@ from tierline_client import (
 from tierline_torch.arenas.arena import Arena, store_again
 from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.arenas.origins import move_back
+from tierline_torch.backends.observed_lease import NESTED
 from tierline_torch.backends.owner import Owner
-from tierline_torch.backends.turns import NESTED
 from tierline_torch.calls import Invoke, plain
 from tierline_torch.errors import GpuError, TierlineError
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window

@@ -27,7 +27,7 @@ counted as were asked for, and again at its end if it showed more by then: the l
 
 On Kubernetes TIERLINE_PLANNED names the file that is there once the task was planned by what was
 measured: then the program runs no job after its profile (`until_planned`). With TIERLINE_SOCKET
-each job takes the lease (`turns`); a job's time begins when it has it.
+each job takes the lease (`observed_lease`); a job's time begins when it has it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from tierline_torch.learning.survey import Stopwatch, Survey
 from tierline_torch.ours import ours
 
 if TYPE_CHECKING:
-    from tierline_torch.backends.turns import Turns
+    from tierline_torch.backends.observed_lease import ObservedLease
 
 DEFAULT_RELEASES = 12
 _WARM_JOBS = 2
@@ -76,7 +76,7 @@ _HOUR_NS = 3_600_000_000_000
 
 @dataclass
 class _Measured:
-    """What is known of one arena; its contents' tensors are not kept."""
+    """The knowledge of one arena; its contents' tensors are not kept."""
 
     entries: tuple[Entry, ...]
     recorded_s: float
@@ -175,7 +175,7 @@ class Observer:
         self._path = Path(path)
         self._arenas: list[_Measured] = []
         self._outside: list[_Measured] = []
-        """What stays outside of arenas, of each site that has such."""
+        """Weights that stay outside of arenas, of each site that has such."""
         self._of_site: dict[int, tuple[_Measured, Stopwatch]] = {}
         """By the site's id."""
         self._digests: list[str] = []
@@ -199,7 +199,7 @@ class Observer:
         self._settled = 0
         """How many sites are."""
         self._told_sites = self._told_jobs = 0
-        """What the profile that is written rests on."""
+        """The sites and jobs on which the written profile rests."""
         self._planned = os.environ.get("TIERLINE_PLANNED", "")
         try:
             # a forked child's is the parent's and the other children's, too
@@ -211,26 +211,26 @@ class Observer:
                 f"could not write TIERLINE_OBSERVE={path}: {error.strerror}; "
                 "give a file that can be written"
             ) from error
-        self._turns: Turns | None = None
+        self._lease: ObservedLease | None = None
         socket_path = os.environ.get("TIERLINE_SOCKET")
         if socket_path:
-            from tierline_torch.backends.turns import Turns  # noqa: PLC0415  # loads the library
+            from tierline_torch.backends.observed_lease import ObservedLease  # noqa: PLC0415  # loads the library
 
-            self._turns = Turns(socket_path)
+            self._lease = ObservedLease(socket_path)
         atexit.register(self.finish)
 
     @property
     def waits(self) -> bool:
         """Whether a thread of this process waits for its turn on the device now."""
-        return self._turns is not None and self._turns.waits
+        return self._lease is not None and self._lease.waits
 
     @property
     def over(self) -> GiveBack:
         """Gives the device back, if others are there."""
-        return _NOTHING if self._turns is None else self._turns.over
+        return _NOTHING if self._lease is None else self._lease.over
 
     def begin(self, site: Site, window: Window, *, warmup: bool, stream: bool) -> Invoke:
-        """Start the clock; with turns, when the job has the device."""
+        """Start the clock; with a lease, when the job has the device."""
         if self._planned:
             until_planned.end_if_decided(self._planned)
             if self._finished:
@@ -250,10 +250,10 @@ class Observer:
         return plain if measured is None else self._watch
 
     def _take_turn(self, window: Window) -> None:
-        if self._turns is None:
+        if self._lease is None:
             return
         try:
-            self._turns.take(window)
+            self._lease.take(window)
         finally:
             if self._planned:  # decided meanwhile: the agent may have refused it for that
                 until_planned.end_if_decided(self._planned)
@@ -269,7 +269,7 @@ class Observer:
 
     @contextmanager
     def without_lease(self) -> Iterator[None]:
-        """What others would not have waited for."""
+        """A block for which others would not have waited."""
         self.survey.finish()
         self._note_section(time.perf_counter_ns())
         try:
@@ -289,8 +289,8 @@ class Observer:
         if self._paused_ns is not None:
             self._note_section(time.perf_counter_ns())
             self._paused_ns = None
-        if self._turns is not None:
-            self._turns.give_back()
+        if self._lease is not None:
+            self._lease.give_back()
         self._release.ends()
         if self._counting:
             self._jobs_s.append(self._watch.total_s)
@@ -384,7 +384,7 @@ class Observer:
         self._arenas.append(measured)
 
     def _beyond_a_profile(self, entries: Sequence[Entry]) -> tuple[str, str] | None:
-        """What one more arena would be too much of, and advice; None if it is not."""
+        """The limit that one more arena would exceed, and advice; None if it exceeds none."""
         if len(self._arenas) == MAX_ARENAS - 1:
             advice = "; put modules that run together into one `with tierline.job():` block"
             return f"a task has at most {MAX_ARENAS - 1} job roots", advice
@@ -446,12 +446,12 @@ class Observer:
         )
 
     def _firsts(self) -> dict[str, float]:
-        """What first jobs take."""
+        """Times of first jobs."""
         extra_s = max((one.first_extra_s for one in self._arenas), default=0.0)
         return {"first_section_s": self._first_section_s, "first_extra_s": extra_s}
 
     def _parts(self) -> list[tuple[int, _Measured]]:
-        """What was measured, by arena; what is outside of arenas as one more of them."""
+        """Measurements by arena; those outside of arenas as one more of them."""
         outside = [(len(self._arenas), one) for one in self._outside]
         return [*enumerate(self._arenas), *outside]
 

@@ -1,4 +1,4 @@
-"""What a backend knows of the process whose jobs it runs."""
+"""The process whose jobs a backend runs, as the backend knows it."""
 
 from __future__ import annotations
 

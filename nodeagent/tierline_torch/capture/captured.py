@@ -149,7 +149,7 @@ class _Live:
 
 
 class _Held:
-    """What graphs hold of a module: where its tensors are, which modules it has, and their modes.
+    """The state of a module that graphs hold: where its tensors are, its modules, and their modes.
 
     It is compared at every call, and must take less than the launches that a graph saves. So it
     does not walk the modules: views of their registries are live. A weight costs some 0.1 us.
@@ -246,7 +246,7 @@ class _Graphs:
         self.warm: dict[object, _Warm] = {}
         """Libraries are ready for these, wherever the weights lie."""
         self.held: _Held | None = None
-        """What all of them were captured with; None before the first."""
+        """The state with which all of them were captured; None before the first."""
         self.moves = 0
         self.refused = False
         self.said = False
@@ -276,7 +276,7 @@ class Captured(torch.nn.Module):
         return any(one.looks for one in self._graphs.warm.values())
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """The module's result."""
         leaves: Sequence[Any] = args
         structure = None
         if kwargs or not all(isinstance(one, torch.Tensor) for one in args):
@@ -414,7 +414,7 @@ class _Structure:
 
 
 def _key(leaves: Sequence[Any], structure: Any) -> object:
-    """What a graph is captured for. Raises TypeError for what may change without a trace."""
+    """The key of a graph. Raises TypeError for arguments that may change without a trace."""
     return (
         None if structure is None else _Structure(structure),
         tuple(

@@ -1,1 +1,1 @@
-"""What the jobs of a site show, and the lesson that follows."""
+"""Learning from the jobs of a site, and the lesson that follows."""

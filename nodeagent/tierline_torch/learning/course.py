@@ -1,4 +1,4 @@
-"""What the jobs of one site have shown, and the lesson that follows.
+"""The course of one site: what its jobs have shown, and the lesson that follows.
 
 A record of a job is put in terms of the weights that the modules have when the job is over. Records
 of jobs before the modules got other weights (a lazy layer's first job, `half()`, a new state) count
@@ -113,7 +113,7 @@ class Course:
         return not kept or self._judge(kept)[1]
 
     def lesson(self, models: Sequence[torch.nn.Module]) -> Lesson:
-        """What follows from the jobs so far; `models` are those of all sites of the process."""
+        """The lesson from the jobs so far; `models` are those of all sites of the process."""
         apart = dict.fromkeys(seen_by_others(self._weights), SEEN)
         apart |= self._apart
         if self._gave_up:
@@ -141,7 +141,7 @@ class Course:
         return {id(module) for part in parts for module in part.modules()}
 
     def _workspace(self, models: Iterable[torch.nn.Module]) -> int:
-        """What the jobs took in addition to weights, whichever site's they are; bytes."""
+        """Memory of the jobs in addition to weights, whichever site's they are; bytes."""
         if self._survey.kind == "cpu":
             return self._workspace_bytes
         modules = (one for root in (*models, *self.roots) for one in root.modules())
@@ -185,7 +185,7 @@ class Course:
 def foreseen(
     root: torch.nn.Module, survey: Survey, learned: LearnedOrders, claimed: Claimed
 ) -> Lesson | None:
-    """What an observed run learned of a module that has run no job here; None if nothing."""
+    """The lesson of an observed run for a module that has run no job here; None without one."""
     names = {id(module): name or type(root).__name__ for name, module in root.named_modules()}
     named = [(names[id(one)], one) for one in root.modules()]
     weights = _unclaimed(named, survey, claimed)

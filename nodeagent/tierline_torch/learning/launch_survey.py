@@ -107,7 +107,7 @@ class LaunchRecorder(OperatorWatch):
         self.prepares = self._prepared != preparations()
 
     def run(self, weights: Sequence[Weight]) -> Run | None:
-        """What was recorded.
+        """The record of the job.
 
         None if some of these weights were not watched, or memory could not be searched for them.
         """

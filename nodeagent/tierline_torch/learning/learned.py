@@ -28,7 +28,7 @@ KEY = "order"
 
 
 def as_record(contents: Contents, names: Mapping[int, str], workspace_bytes: int) -> dict[str, Any]:
-    """What a line of the file holds about an arena; `names` are the modules' (by id)."""
+    """A line of the file about an arena; `names` are the modules' (by id)."""
     selection = contents.selection
     staying = [contents.weights[index] for group in selection.stays for index in group.weights]
     weights = [weight for weight, _ in contents.placed] + staying
@@ -52,7 +52,7 @@ def as_record(contents: Contents, names: Mapping[int, str], workspace_bytes: int
 
 
 class LearnedOrders:
-    """What observed runs chose, by weights."""
+    """Choices of observed runs, by weights."""
 
     def __init__(self, records: Sequence[dict[str, Any]]) -> None:
         self._orders = {
@@ -79,7 +79,7 @@ class LearnedOrders:
     def of(
         self, weights: Sequence[Weight], names: Mapping[int, str]
     ) -> tuple[Selection, int] | None:
-        """What was chosen for exactly these weights, by index, and the workspace, bytes.
+        """The choice for exactly these weights, by index, and the workspace, bytes.
 
         `names` are the modules', by id. None, too, where two of them have one name.
         """

@@ -81,7 +81,7 @@ class ModuleRecorder(OperatorWatch):
                 self._writes.add(where)
 
     def run(self, weights: Sequence[Weight]) -> Run:
-        """What was recorded, in terms of these weights."""
+        """The record, in terms of these weights."""
         by_storage: dict[int, list[tuple[int, int, int]]] = {}
         for index, weight in enumerate(weights):
             entry = (weight.start, weight.end, index)

@@ -37,7 +37,7 @@ class Site:
 
     name: str
     course: Course | None = None
-    """What its jobs have shown, until it is settled."""
+    """The course of its jobs, until it is settled."""
     settled: bool = False
     """Learned, and streamed or resident for good."""
     roots: tuple[weakref.ref[torch.nn.Module], ...] = ()
@@ -62,7 +62,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What was learned about a site."""
+    """The lesson about a site."""
 
     contents: Contents | None
     """Its arena; None if nothing can be moved into one."""
@@ -77,7 +77,7 @@ class Lesson:
     """Whether `workspace_bytes` is all that its jobs take, or only what could be seen of that."""
 
     def sentences(self, site: str) -> list[str]:
-        """What stays resident outside of arenas, and what is not known, for the user."""
+        """Weights that stay resident outside of arenas, and what is not known, for the user."""
         said = [
             f"{site}: {_amount(size_bytes)} stay resident: {reason}"
             for reason, size_bytes in self.stays.items()

@@ -1,4 +1,4 @@
-"""What differs between kinds of device when jobs are watched: modules on `cpu`, launches on `cuda`.
+"""The survey of watched jobs, by the kind of device: modules on `cpu`, launches on `cuda`.
 
 Every forward runs once. A site that is not settled has its jobs recorded, one `Recorder` each, and
 after each job `judge` says what the records allow and whether they are enough. From then on nothing
@@ -34,7 +34,7 @@ class Recorder(Protocol):
 
     @property
     def workspace_bytes(self) -> int | None:
-        """What the job took of the device; None if nothing tells.
+        """The job's use of memory; None if nothing tells.
 
         On `cpu` what it allocated; on `cuda` all that PyTorch holds, weights and inputs among it.
         """
@@ -52,7 +52,7 @@ class Recorder(Protocol):
         """The job's work is done: record no more."""
 
     def run(self, weights: Sequence[Weight]) -> Run | None:
-        """What was recorded, in terms of these weights (by index)."""
+        """The record, in terms of these weights (by index)."""
 
 
 class Stopwatch(Protocol):
@@ -93,12 +93,12 @@ class Survey(Protocol):
     """
 
     def recorder(self) -> Recorder:
-        """What records the next job."""
+        """A recorder for the next job."""
 
     def judge(
         self, weights: Sequence[Weight], runs: Sequence[Run], learned: Selection | None
     ) -> tuple[Selection, bool]:
-        """What the jobs so far (at least one) allow, and whether no more need to be recorded.
+        """The judgement on the jobs so far (at least one), and whether no more need to be recorded.
 
         `learned` is what an observed run chose for exactly these weights.
         """

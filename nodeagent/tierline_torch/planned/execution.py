@@ -178,5 +178,5 @@ def last_instances(plan: Plan, steps: range) -> dict[int, int]:
 
 
 def gathered(outputs: Sequence[Reference | Any], found: Found) -> list[Any]:
-    """What a half gives: what references find, and constants as they are."""
+    """The results of a half: what references find, and constants as they are."""
     return [one(found) if callable(one) else one for one in outputs]

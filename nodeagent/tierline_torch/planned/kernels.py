@@ -21,7 +21,7 @@ from tierline_torch.planned.lowering import Lowered, NotCapturedError, tensors
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one step reads: inputs by their name, results by instance and number."""
+    """The sources of one step: inputs by their name, results by instance and number."""
 
     inputs: Mapping[str, Any]
     results: Mapping[tuple[int, int], torch.Tensor]
@@ -35,7 +35,7 @@ Reference = Callable[[Found], Any]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What an operator calls, and the value of each tensor that it gives."""
+    """The call of an operator, and the value of each tensor that it gives."""
 
     target: Callable[..., Any]
     arguments: tuple[Any, ...]

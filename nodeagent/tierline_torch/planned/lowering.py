@@ -53,7 +53,7 @@ class Lowered:
 
 
 def key(tensor: torch.Tensor) -> int:
-    """What tells storages of one traced graph apart, as long as the graph is there."""
+    """The identity of storages of one traced graph, as long as the graph is there."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -132,7 +132,7 @@ class _Lowering:
         return Value(name, 0 if role is Role.RESULT else size, role)
 
     def _apart(self, nodes: list[fx.Node], kept: dict[int, int]) -> int:
-        """What results take, and what kernels allocate at most."""
+        """Bytes of results, and the most that kernels allocate."""
         results = sum(
             size
             for number, (_, size, role) in enumerate(self.about)
@@ -246,7 +246,7 @@ def is_repeatable(node: fx.Node) -> bool:
 
 
 def _argument(node: fx.Node, name: str, otherwise: Any) -> Any:
-    """What a call gives for one of its operator's arguments."""
+    """The value in a call for one of its operator's arguments."""
     if name in node.kwargs:
         return node.kwargs[name]
     for number, about in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]

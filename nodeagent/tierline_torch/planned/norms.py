@@ -36,7 +36,7 @@ def read_no_running_statistics(joint: fx.GraphModule) -> None:
 
 
 def without_statistics(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """What a second run (`AGAIN`) is called with, given what the first was called with."""
+    """The arguments of a second run (`AGAIN`), by those of the first."""
     given, weight, bias, _mean, _variance, training, momentum, eps = arguments
     return (given, weight, bias, training, momentum, eps)
 

@@ -147,7 +147,7 @@ def whole(module: fx.GraphModule, lowered: Lowered, plan: Plan, arena: Arena) ->
 
 
 def outputs_of(module: fx.GraphModule) -> list[Any]:
-    """What a graph gives: nodes, and constants."""
+    """The results of a graph: nodes, and constants."""
     (output,) = (node for node in module.graph.nodes if node.op == "output")
     return list(pytree.tree_leaves(output.args[0], is_leaf=lambda one: one is None))
 
@@ -219,7 +219,7 @@ class _Cut:
         return found | self._from_before(ends, now)
 
     def _from_before(self, nodes: Sequence[fx.Node], now: dict[int, int]) -> set[fx.Node]:
-        """What of the nodes' sources the forward made, or the program gave to it."""
+        """The nodes' sources that the forward made, or the program gave to it."""
         found = set()
         for node in nodes:
             for source in self.references.sources(node):

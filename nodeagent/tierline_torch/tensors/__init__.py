@@ -1,1 +1,1 @@
-"""What is known of a program's tensors and operators, without the program noticing."""
+"""Knowledge of a program's tensors and operators, without the program noticing."""

@@ -1,4 +1,4 @@
-"""What else sees a weight's memory: such a weight stays where it is.
+"""Aliases of a weight's memory: a weight that has one stays where it is.
 
 A storage is used by its own Python object and by one tensor of each parameter; more uses are other
 tensors, arrays or capsules over the same bytes, through which the program may write later. PyTorch
@@ -85,7 +85,7 @@ def _exported() -> list[tuple[int, int]]:
 
 
 def _locals() -> Iterable[object]:
-    """What the frames of all threads hold, but for the plugin's own.
+    """The objects that the frames of all threads hold, but for the plugin's own.
 
     One of this module would refer to all that is found, one of a job to the output that it returns.
     """
@@ -98,7 +98,7 @@ def _locals() -> Iterable[object]:
 
 
 def _held_by(frame: FrameType) -> list[object]:
-    """What a frame's variables hold.
+    """The objects that a frame's variables hold.
 
     Before Python 3.13 a function's frame keeps the dictionary that it gives out, and with it what
     the variables were. So it is emptied, unless the program has it, too.

@@ -33,7 +33,7 @@ def clear_bytes(target: torch.Tensor) -> None:
 
 
 def apart(compute: Callable[[torch.Tensor], _Result], given: torch.Tensor) -> _Result:
-    """What `compute` makes of a tensor, in a thread of ours if PyTorch might run a parallel loop.
+    """`compute` of a tensor, in a thread of ours if PyTorch might run a parallel loop.
 
     Raises what it raises.
     """

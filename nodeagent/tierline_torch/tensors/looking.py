@@ -1,4 +1,4 @@
-"""What is known of a program's tensors and objects, and the one guard around looking at them.
+"""Looks at a program's tensors and objects, and the one guard around them.
 
 A tensor may be nested, sparse, on no device, wrapped by a transform, quantised, or of a class that
 refuses each question. "Nothing" is an answer. What of ours runs inside the program's calls is under
@@ -91,7 +91,7 @@ _SPARSE = {
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """What a tensor is made of, by name, where it has no bytes of its own, and that is known."""
+    """The parts of a tensor, by name, where it has no bytes of its own, and they are known."""
     try:
         flatten = getattr(type(tensor), "__tensor_flatten__", None)
         if flatten is not None:

@@ -127,7 +127,7 @@ OVER: tuple[GiveBack, ...] = (
     _watches.clear,
     partial(_include, False),
 )
-"""What ends all watches of this thread when the program interrupts a job, for `afterwards`."""
+"""Ends all watches of this thread when the program interrupts a job, for `afterwards`."""
 
 
 def resume() -> None:
@@ -173,7 +173,7 @@ def written_by(
 
 
 class _Kernel:
-    """What one operator does for the key."""
+    """The key's function for one operator."""
 
     def __init__(self, name: str) -> None:
         self._name = name

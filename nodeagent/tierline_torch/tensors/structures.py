@@ -1,4 +1,4 @@
-"""What a forward takes and gives, walked and digested without asking the program's classes.
+"""Arguments and results of a forward, walked and digested without asking the program's classes.
 
 A value is walked into (path, leaf) pairs in a fixed order: tensors and arrays by dtype, shape and
 bytes; numbers, strings and None by value; Python's own containers, those made from them,
@@ -129,7 +129,7 @@ def kind_of(leaf: Any) -> str:
 
 
 Kept = list[tuple[str, torch.Tensor | bytes | None]]
-"""What a digest is made of: lines, and the bytes of the leaf that a line tells of."""
+"""Parts of a digest: lines, and the bytes of the leaf that a line tells of."""
 
 
 def keep(*values: object) -> Kept:

@@ -1,4 +1,4 @@
-"""What a model's weights are: byte ranges of storages, and the parameters that view them.
+"""The weights of a model: byte ranges of storages, and the parameters that view them.
 
 A weight is not a parameter: tied parameters view the same bytes, and a model loaded from a mapped
 file has many parameters in one storage. So a weight here is a maximal run of overlapping parameter

@@ -101,5 +101,5 @@ class Leased:
 
 
 def step_digest(number: int) -> bytes:
-    """What stands for the input of a step: which one it is."""
+    """The stand-in for the input of a step: which one it is."""
     return hashlib.sha256(f"step {number}".encode()).digest()

@@ -1,4 +1,4 @@
-"""What a thread runs now, by its stack: a program may leave a backward or a step by an exception.
+"""The backward or step in which a thread is, by its stack: a program may leave one by an exception.
 
 Then none of the hooks comes that end them, and a note of their begin says nothing.
 """
@@ -14,7 +14,7 @@ import torch
 
 _OPTIMIZER = inspect.getfile(torch.optim.Optimizer)
 _AROUND_STEP = "wrapper"
-"""What PyTorch puts around each optimizer's step, with its hooks."""
+"""The function that PyTorch puts around each optimizer's step, with its hooks."""
 _FILES = {
     _OPTIMIZER,
     inspect.getfile(torch.nn.Module),

@@ -1,4 +1,4 @@
-"""What a program that trains keeps from step to step: its bytes, and a digest of its weights.
+"""The state that a program keeps from step to step: its bytes, and a digest of its weights.
 
 Parameters are those that its optimizers have and those of the modules that it calls, frozen ones
 and buffers included; gradients and the optimizers' tensors are looked for at the end of a step,

@@ -1,4 +1,4 @@
-"""What is a step, and which task has the device while one is in progress.
+"""Steps: where one begins and ends, and which task has the device while one is in progress.
 
 A step begins with the first forward with gradients, and ends with the step of a PyTorch optimizer
 after a backward: so gradient accumulation is one step, and so is what several models do for one
@@ -300,7 +300,7 @@ class Steps:
 
 
 def no_step(forwards: int) -> str:
-    """What is told of a program that only runs forwards."""
+    """The sentence about a program that only runs forwards."""
     return (
         f"the program ran {forwards} forwards with gradients and made no step: a step ends with "
         "the step of an optimizer of PyTorch's after a backward"

@@ -32,7 +32,7 @@ class Dummy:
     """The DaemonSet of the pool: the task has its image, which is there, and its tolerations."""
 
     def manifests(self) -> tuple[tuple[Any, Json], ...]:
-        """What is to be made, in this order."""
+        """Objects to be made, in this order."""
         kind = self.device["kind"]
         layer = {"name": "layer0", "bytes": _BYTES, "computeTime": "1ms"}
         profile = {

@@ -1,4 +1,4 @@
-"""What a check looks at, step by step; each answers what works, or what does not and the fix."""
+"""Steps of a check; each answers what works, or what does not and the fix."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Finding:
 
     what: str
     wrong: str = ""
-    """What is wrong with it, and the fix; empty if nothing is."""
+    """The fault that was found, and the fix; empty if there is none."""
 
 
 async def check(kube: Kube, namespace: str, *, tasks: bool) -> AsyncIterator[Finding]:
@@ -106,7 +106,7 @@ async def _policies(kube: Kube, namespace: str) -> Finding:
 
 
 async def _absent(kube: Kube) -> str:
-    """What the chart installs for admission, and is not there or not as it was installed."""
+    """Objects of the chart for admission that are not there, or not as they were installed."""
     there: dict[tuple[str, str], Json] = {}
     for resource in _ADMISSION:
         for found in (await kube.list_all(resource)).items:
@@ -152,7 +152,7 @@ def _asking(namespace: str, more: dict[str, str]) -> Json:
 
 
 async def _agents(kube: Kube, agents: Json) -> tuple[str, Json | None]:
-    """What is wrong with the agents of a pool, and a MemNode of it that takes tasks."""
+    """The faults of a pool's agents, and a MemNode of it that takes tasks."""
     namespace, name = agents["metadata"]["namespace"], agents["metadata"]["name"]
     pool = agents["metadata"]["labels"][POOL]
     all_ = (await kube.list_all(AGENT_POD, namespace)).items
@@ -177,7 +177,7 @@ async def _agents(kube: Kube, agents: Json) -> tuple[str, Json | None]:
 
 
 async def _memnode(kube: Kube, node: str) -> Json:
-    """What the agent of a node says of it; nothing if there is none."""
+    """The MemNode of a node; empty if there is none."""
     try:
         return await kube.get(MEMNODE, "", node)
     except NotFound:

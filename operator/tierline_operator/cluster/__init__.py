@@ -1,1 +1,1 @@
-"""What the operator has seen of the cluster, typed and never trusted to be whole."""
+"""The cluster as the operator has seen it, typed and never trusted to be whole."""

@@ -1,4 +1,4 @@
-"""What the API server sends, as the operator keeps it: small, typed, and never trusted to be whole.
+"""Objects of the API server as the operator keeps them: small, typed, never trusted to be whole.
 
 Tasks, nodes, profiles and quotas become the API's models; of claims and pods only what matters is
 kept. Objects of the API server carry names that people chose; nothing here raises for what a user
@@ -76,7 +76,7 @@ class KnownClaim:
     meta: Meta
     claim: Claim
     observed: Observed | None
-    """What the node's agent measured of the pod."""
+    """Measurements of the pod by the node's agent."""
 
     def is_of(self, pod: KnownPod) -> bool:
         """Whether it was made for that pod, and not for one that had its name before."""
@@ -96,11 +96,11 @@ class KnownPod:
     node: str = ""
     """The node to which it is bound."""
     needs: Needs = ANYWHERE
-    """What it asks of a node."""
+    """Its needs of a node."""
     unscheduled: str = ""
-    """What kube-scheduler says, where it found no node for it."""
+    """The words of kube-scheduler, where it found no node for it."""
     unseen: str = ""
-    """What may be wrong, where it is free to be scheduled and no scheduler has spoken of it."""
+    """The likely fault, where it is free to be scheduled and no scheduler has spoken of it."""
     waits: str = ""
     """Why a container of it does not start, as the kubelet says in a word."""
     inline: dict[str, str] = field(default_factory=dict)
@@ -205,7 +205,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
 
 
 def _held(meta: Meta, before: KnownClaim | None) -> Held | None:
-    """What is held by the plan noted in a claim; a plan is long and seldom changes."""
+    """The holding by the plan noted in a claim; a plan is long and seldom changes."""
     noted = meta.annotations.get(PLAN)
     if noted is None:
         return None
@@ -218,7 +218,7 @@ def _held(meta: Meta, before: KnownClaim | None) -> Held | None:
 
 
 def _observed(devices: Any) -> Observed | None:
-    """What the agent wrote; anything that is no Observed is as good as nothing."""
+    """The agent's record; anything that is no Observed is as good as nothing."""
     for device in devices:
         data = device.get("data") if device.get("driver") == DRIVER else None
         if isinstance(data, Mapping) and "observed" in data:
@@ -252,7 +252,7 @@ def pod_of(body: Json) -> KnownPod:
 
 
 def _unseen(spec: Json, status: Json, scheduled: Json) -> str:
-    """What to look at where no scheduler has spoken of a pod since it left its gate."""
+    """Places to look at where no scheduler has spoken of a pod since it left its gate."""
     spoken = bool(scheduled) and scheduled.get("reason") != "SchedulingGated"
     if spoken or spec.get("nodeName") or status.get("phase") != "Pending":
         return ""

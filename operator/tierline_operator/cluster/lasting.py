@@ -1,4 +1,4 @@
-"""What has been so for a while: a state that things come into and leave, with a limit. Pure."""
+"""Lasting states: things come into one and leave it, and it has a limit. Pure."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Pulses:
     def __init__(self) -> None:
         self._of: dict[str, _Pulse] = {}
         self._ready: dict[str, Condition | None] = {}
-        """What each MemNode says of whether pods can start there."""
+        """The word of each MemNode on whether pods can start there."""
 
     def take(self, node: MemNode) -> None:
         """Note what a MemNode says now."""

@@ -27,7 +27,7 @@ TRIAL_S: Final = 60
 
 @dataclass
 class _Given:
-    """What is remembered of one claim."""
+    """The memory of one claim."""
 
     nodes: dict[str, bool] = field(default_factory=dict)
     """Whether each is barred; the one from which it was given back longest ago first."""
@@ -50,7 +50,7 @@ class _Given:
 
 
 class Returned:
-    """What is remembered of each claim, until its pod is bound or it is gone."""
+    """The memory of each claim, until its pod is bound or it is gone."""
 
     def __init__(self) -> None:
         self._of: dict[ClaimKey, _Given] = {}

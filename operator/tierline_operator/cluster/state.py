@@ -1,4 +1,4 @@
-"""What the operator has seen of the cluster, and the fleet that is placed from it.
+"""The cluster as the operator has seen it, and the fleet that is placed from it.
 
 Objects come from watches, listings and the answers to the operator's own writes, in any order; of
 two states of an object the one with the higher resourceVersion counts, so an old state that arrives
@@ -54,7 +54,7 @@ from tierline_operator.placement.needs.fitting import Worker
 
 log = logging.getLogger(__name__)
 _SIGNS: Final = {"lastSeen", "conditions"}
-"""What an agent writes every few seconds; nothing is planned by it."""
+"""Fields that an agent writes every few seconds; nothing is planned by them."""
 Name = tuple[str, str]
 """Namespace and name."""
 
@@ -80,7 +80,7 @@ class View:
         self.silent: set[str] = set()
         """Nodes of whose agents' silence their MemNodes are still to tell."""
         self.unshown: dict[Name, MemProfileStatus] = {}
-        """What MemProfiles are still to show of themselves."""
+        """Parts of MemProfiles that are still to be shown."""
         self._pods_of: dict[TaskKey, set[Name]] = {}
         self._measured: set[ClaimKey] = set()
         self._kept = Lasting(fleet.rules.keep_free_s)

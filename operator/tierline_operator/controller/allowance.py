@@ -34,7 +34,7 @@ class _Bucket:
 
 
 class Allowance:
-    """What is left to each task."""
+    """The rest of each task's allowance."""
 
     def __init__(self) -> None:
         self._buckets: dict[TaskKey, _Bucket] = {}

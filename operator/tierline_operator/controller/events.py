@@ -49,7 +49,7 @@ class Series:
 
 
 class Told:
-    """What was told already: topics, of objects by uid, of tasks."""
+    """Events that were told already: topics, of objects by uid, of tasks."""
 
     def __init__(self) -> None:
         self._topics: dict[TaskKey, dict[str, set[str]]] = {}
@@ -73,7 +73,7 @@ class Told:
             self._topics[key] = kept
 
     def series(self, key: TaskKey, uid: str, topic: str) -> Series:
-        """What was told so far of something that happens again and again; see `keep`."""
+        """The events so far of something that happens again and again; see `keep`."""
         self._topics.setdefault(key, {}).setdefault(uid, set())
         of = self._series.setdefault(uid, {})
         one = of[topic] = of.pop(topic, Series())

@@ -1,4 +1,4 @@
-"""What keeps a task's own objects from being as they should: refusals, for as long as they last.
+"""Hindrances of a task's own objects: refusals, for as long as they last.
 
 An event tells of a refusal once, and is gone after an hour. Here is what still holds, for the
 task's status. Nothing of it outlives the leader: the next one tries, and is refused, too.

@@ -1,4 +1,4 @@
-"""What the operator writes for a task and its pods: pure builders of manifests and patches."""
+"""Manifests and patches that the operator writes for a task and its pods: pure builders."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
 
 
 def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None:
-    """What is to be changed in a claim's metadata, if anything; fenced by its resourceVersion."""
+    """The change of a claim's metadata, if any is due; fenced by its resourceVersion."""
     notes: dict[str, str | None] = {**claim_notes(seat, spec)}
     labels = {NODE_LABEL: seat.place.node}
     finalizers = known.meta.finalizers | {PROTECTION}
@@ -152,7 +152,7 @@ def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None
 
 
 def notes_withdrawal(known: KnownClaim) -> Json:
-    """What takes all notes out of an unallocated claim; fenced by its resourceVersion.
+    """A patch that takes all notes out of an unallocated claim; fenced by its resourceVersion.
 
     Only a claim with notes is allocated: this changes every claim of which an allocation may be
     under way, so that it is refused.

@@ -1,4 +1,4 @@
-"""What a MemQuota says of how much of it is taken: whole Mi and percent, rounded up. Pure."""
+"""The use of a MemQuota, as its status says it: whole Mi and percent, rounded up. Pure."""
 
 from __future__ import annotations
 

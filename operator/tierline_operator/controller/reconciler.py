@@ -186,7 +186,7 @@ class Reconciler:
         return True
 
     async def _owners(self, pods: Iterable[KnownPod]) -> dict[str, Json]:
-        """What makes these pods, by uid: of the newest pods, if they are of many."""
+        """The makers of these pods, by uid: of the newest pods, if they are of many."""
         owners: dict[str, Json] = {}
         newest = sorted(pods, key=lambda pod: (pod.meta.created, pod.meta.name), reverse=True)
         for pod in newest:
@@ -197,7 +197,7 @@ class Reconciler:
         return owners
 
     async def _owner(self, pod: KnownPod) -> Json:
-        """What makes the pods: the Deployment of a ReplicaSet, else the controller, else it."""
+        """The maker of the pods: the Deployment of a ReplicaSet, else the controller, else it."""
         owner = pod.meta.owner
         if owner is None:
             [reference] = owned_by("Pod", pod.meta, "v1")
@@ -442,7 +442,7 @@ class Reconciler:
     # Status
 
     async def status(self, key: TaskKey) -> None:
-        """What is said of the task."""
+        """The verdict on the task."""
         known = self._view.tasks.get(key)
         verdict = self._view.fleet.verdict(key)
         if known is None or verdict is None:

@@ -45,7 +45,7 @@ def status_of(
     silent: str = "",
     stalled_s: float | None = None,
 ) -> MemTaskStatus:
-    """What the task's status is to be.
+    """The task's status, as it is to be.
 
     `failure` says why its pods cannot be made, `hindered` what of its own objects is refused,
     `silent` why no pod can start where it is placed. After `stalled_s` without being ready it is
@@ -117,7 +117,7 @@ def _alive(pods: Sequence[KnownPod]) -> list[KnownPod]:
 
 
 def _admitted(pods: Sequence[KnownPod], verdict: Verdict, hindered: str) -> Said:
-    """What placement says, and where it waits for claims in vain, why none come."""
+    """Placement's answer, and where it waits for claims in vain, why none come."""
     said = verdict.admitted
     if said.reason is not Reason.NO_PODS:
         return said
@@ -186,7 +186,7 @@ def _deadlines(observed: Observed | None, verdict: Verdict) -> Said:
 
 
 def _together(observed: Sequence[Observed]) -> Observed | None:
-    """What was measured of all pods; times are those of the slowest pod."""
+    """Measurements of all pods together; times are those of the slowest pod."""
     if len(observed) <= 1:
         return observed[0] if observed else None
 

@@ -51,9 +51,9 @@ class Entry:
     longer: dict[str, Longer] = field(default_factory=dict)
     """By node, what its jobs compute there at worst since they over-ran."""
     needs: Needs = UNKNOWN
-    """What its template asks of a node, for the places that are kept free."""
+    """The needs of its template on a node, for the places that are kept free."""
     asked: AbstractSet[tuple[Needs, tuple[str, ...]]] = frozenset()
-    """What the pods asked of a node that wait: devices refused those, and no others."""
+    """The needs of the pods that wait: devices refused those, and no others."""
     idle: bool = False
     """Places are kept free no longer, because no pod came for them."""
     orphaned: bool = False
@@ -138,7 +138,7 @@ class Entry:
 
 
 def needs_of_template(task: MemTask) -> Needs:
-    """What the pods of a task's template ask of a node; UNKNOWN without a template."""
+    """The needs of the pods of a task's template on a node; UNKNOWN without a template."""
     template = task.spec.template
     return UNKNOWN if template is None else needs_of(template.to_api().get("spec"))
 

@@ -51,7 +51,7 @@ from tierline_operator.planning.request import TaskDemand
 
 @dataclass(frozen=True)
 class Settled:
-    """What a settle did."""
+    """The result of a settle."""
 
     changed: frozenset[TaskKey]
     """Tasks of which something new may have to be said."""
@@ -270,7 +270,7 @@ class Fleet:
         return self._rules
 
     def give_up(self, claim: ClaimKey) -> None:
-        """What was decided for a claim is not written, and cannot be any more: decide again."""
+        """A decision for a claim is not written, and cannot be any more: decide again."""
         seat = self.seat_of(claim)
         if seat is not None:
             seat.unbind()
@@ -294,7 +294,7 @@ class Fleet:
         return [self._claims[name] for name in sorted(self._of_task.get(key, ()))]
 
     def verdict(self, key: TaskKey) -> Verdict | None:
-        """What is to be said of a task; None if there is none of that name."""
+        """The verdict on a task; None if there is none of that name."""
         entry = self._entries.get(key)
         if entry is None or entry.orphaned:
             return None

@@ -35,7 +35,7 @@ _TRUE, _FALSE = ConditionStatus.TRUE, ConditionStatus.FALSE
 def verdict_of(
     entry: Entry, profile: MemProfile | None, matching: Matching, devices: int, kept_s: float
 ) -> Verdict:
-    """What is to be said of a task now.
+    """The verdict on a task as it is now.
 
     `devices` is how many there are of any kind, `kept_s` for how long places are kept free.
     """

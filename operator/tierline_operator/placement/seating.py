@@ -56,7 +56,7 @@ class Seating:
     def demand(
         self, entry: Entry, ledger: Ledger, held: Held | None = None, *, as_stated: bool = False
     ) -> TaskDemand | Unasked:
-        """What the task asks of a device by its granted spec, or a pod of it by what it holds.
+        """The task's demand on a device by its granted spec, or a pod's by what it holds.
 
         With the times that over-runs showed, or with those that profile and spec state.
         """
@@ -290,7 +290,7 @@ class Seating:
         entry.refusal = replace(nearest, relief=found)
 
     def _asked_again(self, seat: Seat, ledger: Ledger) -> TaskDemand | Unasked | Standing:
-        """What the next pod of a seat would ask."""
+        """The demand of the next pod of a seat."""
         return self._ask(replace(seat, held=None), ledger)
 
     @staticmethod
@@ -460,7 +460,7 @@ class Seating:
     def until_measured(
         self, entry: Entry, spec: MemTaskSpec, ledger: Ledger
     ) -> TaskDemand | Unasked:
-        """What it asks of a device to be measured there while others run; why that cannot be."""
+        """Its demand on a device to be measured there while others run; why that cannot be."""
         limit_s = spec.realtime.measuring_limit_s
         if ledger.device is None:
             return Unasked(Reason.NODE_GONE, f"device {ledger.key} is gone")

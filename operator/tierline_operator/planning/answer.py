@@ -1,4 +1,4 @@
-"""What the planner answers: plans with their proof, or what stands in the way.
+"""The planner's answer: plans with their proof, or what stands in the way.
 
 Sizes are bytes, times seconds. Invariant: an Admitted holds a plan for every task asked about, in
 the order asked, and its sums respect every limit of the device.
@@ -13,10 +13,20 @@ from typing import Literal
 from tierline_operator.admission.preemption import Scheduling
 
 Limit = Literal["deadline", "memory", "ring", "tier"]
+RefusalWord = Literal[
+    "DeadlineMissed",
+    "Overload",
+    "UtilisationUnproven",
+    "FastMemoryExceeded",
+    "LayerTooLarge",
+    "TierFull",
+    "TierUnknown",
+]
+"""Stable words for scripts: docs/reference/reasons.md has their meanings."""
 
 
 class HomesBy(StrEnum):
-    """What decided where the weights of a task lie, as far as it does not wish it."""
+    """The rule by which the weights of a task have their homes, as far as it does not wish them."""
 
     HELD = "held"
     """A running pod has them there."""
@@ -36,7 +46,7 @@ class HomeRun:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What one task is granted."""
+    """The grant of one task."""
 
     name: str
     extent_bytes: int
@@ -52,7 +62,7 @@ class TaskPlan:
     """Worst time of a release that has the device, margins included. Of a Soft task that yields and
     is admitted by its mean: what its jobs are held to."""
     compute_s: float
-    """What it would take with all weights resident, margins included."""
+    """Its time with all weights resident, margins included."""
     streamed_bytes: int
     """Bytes copied in each job."""
     calls: int
@@ -60,7 +70,7 @@ class TaskPlan:
     call_s: float
     """Worst time of one of them."""
     between_s: float
-    """What passes between them, in all, at most."""
+    """Time that passes between them, in all, at most."""
     jitter_s: float
     """How long after its release the first one asks for the device, at most."""
     response_s: float | None
@@ -71,7 +81,7 @@ class TaskPlan:
     parked_bytes: int = 0
     """Fast memory for what a preempted job has computed so far."""
     penalty_s: float = 0.0
-    """What one preemption makes a job do again, at worst."""
+    """Time that one preemption makes a job do again, at worst."""
     first_s: float = 0.0
     """How long a first job of its program may keep others waiting; 0 if that was not measured."""
     layer_s: float = 0.0
@@ -100,11 +110,11 @@ class Admitted:
     """The task that may block that window."""
     fast_bytes_used: int
     workspace_bytes: int = 0
-    """What of that is for the workspaces of all tasks together."""
+    """The part of that for the workspaces of all tasks together."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
-    """What the device must do for the proof to hold."""
+    """The scheduling that the proof needs to hold."""
     remarks: tuple[str, ...] = ()
-    """What may surprise a person about the plans, a sentence each."""
+    """Surprises for a person about the plans, a sentence each."""
 
     @property
     def ok(self) -> bool:
@@ -117,9 +127,7 @@ class Infeasible:
     """No plan was found; `sentence` is for a person, the rest for programs."""
 
     kind: Limit
-    reason: str
-    """DeadlineMissed, Overload, UtilisationUnproven, FastMemoryExceeded, LayerTooLarge,
-    TierFull or TierUnknown."""
+    reason: RefusalWord
     sentence: str
     """Which constraint fails, by how much, and one change that would help."""
     task: str | None = None
@@ -135,7 +143,7 @@ class Infeasible:
     """Memory that would be enough; None if no memory helps. Where not even the smallest plans fit,
     it may be no more than what these lack: the sentence says "at least" then."""
     instead: str = ""
-    """What may be done instead of giving the device more memory, for the sentence."""
+    """An alternative to more memory for the device, for the sentence."""
     nearest: tuple[TaskPlan, ...] = ()
     """The plans that came nearest, with the memory that there is; empty if none fits."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE

@@ -50,7 +50,7 @@ class QuestionError(ValueError):
 
 
 def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDemand:
-    """What `task` asks of a device with extents of `extent_bytes`, measured as in `profile`.
+    """The demand of `task` on a device with extents of `extent_bytes`, measured as in `profile`.
 
     An execution time that the task states replaces the measured one: layers keep their shares.
 
@@ -131,7 +131,7 @@ def demand_of(task: MemTask, profile: MemProfile, extent_bytes: int) -> TaskDema
 def _wishes(
     task: MemTask, profile: MemProfile, layout: ArenaLayout, workspace_bytes: int
 ) -> tuple[Wish, ...]:
-    """What its objects ask of layers, if it is all of its own budget that they ask."""
+    """The wishes of its objects for layers, if all that they ask for is of its own budget."""
     where, objects = f"MemTask/{task.name}: spec.swap.objects", task.spec.swap.objects
     if task.spec.swap.policy is SwapPolicy.SWAP and objects:
         raise QuestionError(
@@ -193,7 +193,7 @@ def measured_elsewhere(spec: MemTaskSpec, profile: MemProfile, device: Device) -
 
 
 def stated_below_mean(spec: MemTaskSpec, profile: MemProfile, device: Device) -> str | None:
-    """What is wrong with a worst time that a task states, where its mean was measured; or None."""
+    """The fault of a worst time that a task states, where its mean was measured; or None."""
     if (profile.spec.device.kind, profile.spec.device.product) != (device.kind, device.product):
         return None
     stated_s = spec.realtime.execution_time_s
@@ -227,7 +227,7 @@ def _laid_out(profile: MemProfile, shapes: Sequence[LayerShape], extent_bytes: i
 def _mean_compute_s(
     criticality: Criticality, layers: Sequence[Layer], shapes: Sequence[LayerShape], scale: float
 ) -> Sequence[float] | None:
-    """What a Soft task is admitted by; a layer without a mean, or a larger one, has its worst."""
+    """The mean by which a Soft task is admitted; the worst of a layer without one, or below it."""
     means = [layer.mean_compute_time_s for layer in layers]
     if criticality is not Criticality.SOFT or all(mean is None for mean in means):
         return None
@@ -256,7 +256,7 @@ def capacity_of(
     gate_s: float,
     supports: Collection[Scheduling] = (Scheduling.NON_PREEMPTIVE,),
 ) -> DeviceCapacity:
-    """What `device` of `node` offers: its fast memory, and each tier that has a measured link.
+    """The capacity of `device` of `node`: its fast memory, and each tier that has a measured link.
 
     A tier that has failed is none.
 
@@ -346,7 +346,7 @@ def yielding_of(plan: Plan) -> Yielding | None:
 
 
 def supports_of(device: Device) -> frozenset[Scheduling]:
-    """What a device does by what its agent says of it."""
+    """The abilities of a device, by what its agent says of it."""
     more = {way for way, name in _NAMES.items() if name in device.preemption}
     return frozenset({Scheduling.NON_PREEMPTIVE, *more})
 
@@ -361,12 +361,12 @@ def _preemption(plan: TaskPlan, scheduling: Scheduling) -> Preemption:
 
 
 def _as_written(duration_s: float) -> float:
-    """What is left of a duration in the API: whole nanoseconds."""
+    """A duration as the API writes it: in whole nanoseconds."""
     return round(duration_s * NS) / NS
 
 
 def preemption_of(plan: TaskPlan, scheduling: Scheduling) -> dict[str, Any] | None:
-    """What an agent is told, as a registration's `preemption`, of a task planned for `scheduling`.
+    """The `preemption` of a registration with the agent, of a task planned for `scheduling`.
 
     None for a task whose jobs keep the device to their end. Times in nanoseconds, rounded up.
     """

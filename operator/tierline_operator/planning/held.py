@@ -1,4 +1,4 @@
-"""What a running pod holds: a plan in force, to which the plans of others are added.
+"""The plan that a running pod holds, in force, to which the plans of others are added.
 
 Memory that a program has mapped cannot be taken back while it runs, nor can it be given more: a new
 plan takes effect at the pod's next start. So what is held is a constant of every proof: the same
@@ -25,7 +25,7 @@ class Yielding:
     layer_s: float = field(compare=False)
     """How soon a job stood at a gate when the plan was made."""
     penalty_s: float = field(compare=False)
-    """What one preemption cost then."""
+    """The cost of one preemption then."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Held:
     workspace_bytes: int
     homes: tuple[HomeRun, ...]
     job_time_s: float = field(compare=False)
-    """What a job took at worst when the plan was made, margins included."""
+    """The worst time of a job when the plan was made, margins included."""
     calls: int = field(default=1, compare=False)
     """How many jobs a release had."""
     yielding: Yielding | None = None
@@ -79,7 +79,7 @@ class Held:
 
 
 def held_by(plan: TaskPlan, scheduling: Scheduling = Scheduling.NON_PREEMPTIVE) -> Held:
-    """What a pod holds that starts with this plan, which was made for `scheduling`."""
+    """The holding of a pod that starts with this plan, which was made for `scheduling`."""
     yielding = Yielding(scheduling, plan.parked_bytes, plan.layer_s, plan.penalty_s)
     return Held(
         extent_bytes=plan.extent_bytes,

@@ -202,12 +202,12 @@ def refused(
 
 
 def supported(device: DeviceCapacity) -> list[Scheduling]:
-    """What the device does, in the order of PREFERENCE."""
+    """The ways of scheduling of the device's agent, in the order of PREFERENCE."""
     return [way for way in PREFERENCE if way in device.supports]
 
 
 def prepare(tasks: Sequence[TaskDemand], device: DeviceCapacity) -> list[Prepared] | Infeasible:
-    """What does not depend on the size of fast memory, for each placement that is worth trying.
+    """The part that does not depend on the size of fast memory, for each placement worth trying.
 
     Raises ValueError like `plan`.
     """
@@ -346,7 +346,7 @@ class Lean:
     costs: tuple[int, ...]
     sections: tuple[int, ...]
     penalties: dict[int, int]
-    """What a preemption of each preemptible task costs, by index."""
+    """The cost of a preemption of each preemptible task, by index."""
     rings: dict[str, int]
     first_ns: int
     """How long a program that starts may keep the others waiting."""
@@ -416,7 +416,7 @@ class _Planner:
 
     @cached_property
     def found(self) -> _Found:
-        """What the search came to."""
+        """The search's result."""
         hopeless = not self._holds_with_unlimited_memory()
         if self.effort.bounded and self._bound.refuses(self.room):
             near = self._near()
@@ -469,7 +469,7 @@ class _Planner:
 
     @property
     def _bound(self) -> Bound:
-        """What no plan can do, whatever the rings."""
+        """A bound on every plan, whatever the rings."""
         yields = self.scheduling is not Scheduling.NON_PREEMPTIVE
         if yields not in self._bounds:
             choices = [task.least_ever(may_yield=yields) for task in self.tasks]
@@ -698,7 +698,7 @@ def _slots(task: Task, option: Option, ring: int) -> int:
 
 
 def task_plan(task: Task, option: Option, ring: int, response_s: float | None) -> TaskPlan:
-    """What `task` is granted with that choice and a ring of `ring` extents in its domain."""
+    """The grant of `task` with that choice and a ring of `ring` extents in its domain."""
     demand, held = task.demand, option.point.resident
     sizes = demand.layout.extent_sizes
     return TaskPlan(

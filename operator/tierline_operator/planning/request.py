@@ -1,4 +1,4 @@
-"""What the planner is asked: tasks with their measured times, and a device with its tiers.
+"""A question to the planner: tasks with their measured times, and a device with its tiers.
 
 Plain values; where they come from (profiles, nodes, a command line) is not this package's business.
 Sizes are bytes, times seconds. Invariant: what these constructors accept, the planner can plan.
@@ -62,7 +62,7 @@ class TaskDemand:
     """How many jobs of each arena a release has; those that are not named have one. A task without
     layers has their sum, and `compute_s` is of all of them."""
     between_s: float = 0.0
-    """What a release takes between them, in all."""
+    """Time of a release between them, in all."""
     jitter_s: float = 0.0
     """How long after its release the first one asks for the device, at most."""
     first_section_s: float | None = None
@@ -74,14 +74,14 @@ class TaskDemand:
     """Its jobs are steps that give the device away where they stand at a gate and anybody waits: so
     they keep others waiting for `first_section_s` at most, and only that. It has no deadline."""
     state_bytes: int = 0
-    """What stays in fast memory from step to step, in addition to what one allocates."""
+    """Bytes that stay in fast memory from step to step, in addition to what one allocates."""
     longest_s: Sequence[float] = ()
     """The longest time of each layer in any job. It may be more than in `compute_s`, which are
     parts of the longest job; without it no layer takes longer than there."""
     wishes: Sequence[Wish] = ()
-    """What it asks of some of its layers, which every plan fulfils."""
+    """Its wishes for some of its layers, which every plan fulfils."""
     held: Held | None = None
-    """What a running pod of it holds; then that is its plan, whatever policy and wishes say."""
+    """The holding of a running pod of it; then that is its plan, whatever policy and wishes say."""
 
     @property
     def simple(self) -> bool:
@@ -185,8 +185,8 @@ class DeviceCapacity:
     gate_s: float = 0.0
     """Time a gate adds to each layer."""
     supports: frozenset[Scheduling] = frozenset({Scheduling.NON_PREEMPTIVE})
-    """What the device's agent does. A plan that needs more is not admitted: a proof about jobs that
-    yield says nothing of a device on which they do not."""
+    """The ways of scheduling of the device's agent. A plan that needs more is not admitted: a proof
+    about jobs that yield says nothing of a device on which they do not."""
     yields_while_waiting: bool = True
     """Whether a job that waits for data is preempted there and then; else it gets them first."""
     in_turn: bool = False
@@ -198,7 +198,7 @@ class DeviceCapacity:
     """Whether its programs give the memory of their workspaces back between jobs; else the sum of
     all workspaces counts, not the largest."""
     contexts: Contexts | None = None
-    """What its processes take in addition to fast memory; None: nothing."""
+    """Memory that its processes take in addition to fast memory; None: nothing."""
     headroom: float = 0.5
     """Share of the fast memory that no pod holds which plans leave to those to come, where that is
     enough: what a pod gets is its own until it ends."""

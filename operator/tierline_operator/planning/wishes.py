@@ -1,4 +1,4 @@
-"""What a task wishes of some of its layers (`swap.objects`), in extents.
+"""Wishes of a task for some of its layers (`swap.objects`), in extents.
 
 Layers lie in extents without gaps, so an object has every extent in which one of its bytes lies.
 Where two objects meet in an extent, that is one thing only: resident if one of them is Resident or
@@ -60,7 +60,7 @@ class Wish:
 
     @property
     def words(self) -> str:
-        """What it asks, such as: to stream from pmem (12Mi)."""
+        """Its wish in words, such as: to stream from pmem (12Mi)."""
         what = {ObjectPolicy.RESIDENT: "to stay resident", ObjectPolicy.STREAM: "to stream"}
         where = "" if self.tier is None else f" from {self.tier}"
         if self.policy is not ObjectPolicy.STREAM and self.tier is not None:

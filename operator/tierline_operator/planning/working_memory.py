@@ -1,4 +1,4 @@
-"""What a set of tasks takes of a device besides weights: workspaces and contexts.
+"""Working memory of a set of tasks, in addition to weights: workspaces and contexts.
 
 Theorem (memory). Let every program hold no more than its workspace in addition to what the agent
 gives it. Where programs give theirs back between jobs, at most one job's is in use: the largest is

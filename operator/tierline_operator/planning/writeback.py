@@ -1,4 +1,4 @@
-"""What it costs a dispatch that workspaces are preserved: dirty bytes out (d2h), one's own back in.
+"""The cost of preserved workspaces to a dispatch: dirty bytes out (d2h), one's own back in.
 
 Theorem (P11). Tasks of one domain have their workspaces in the same extents. Before a job of task i
 is granted, the content that another task j preserves is saved to its backup, then i's own content

@@ -71,7 +71,7 @@ def in_full() -> float:
 
 @dataclass(frozen=True)
 class Noise:
-    """What differs from the plan, each drawn when it happens."""
+    """Differences from the plan, each drawn when it happens."""
 
     layer: Callable[[], float] = in_full
     """Share of a layer's planned time that it takes."""
@@ -127,7 +127,7 @@ class Span:
 
 @dataclass
 class Seen:
-    """What happened."""
+    """The events of a simulation, and its figures."""
 
     responses_s: list[list[float]]
     """By task."""

@@ -20,7 +20,7 @@ from tierline_api.layout import ArenaLayout
 
 @dataclass(frozen=True)
 class TaskModel:
-    """What the simulator knows of a task: times, plan, and how its extents reach the device."""
+    """A task as the simulator knows it: times, plan, and how its extents reach the device."""
 
     name: str
     period_s: float
@@ -45,7 +45,7 @@ class TaskModel:
     calls: Sequence[int] = ()
     """How many jobs of each arena a release has; one of those that are not named."""
     between_s: float = 0.0
-    """What passes between them, in all."""
+    """Time that passes between them, in all."""
     starts: bool = False
     """Whether these are the first jobs of a program: they have no rank."""
     sections_s: Sequence[float] = ()
@@ -205,7 +205,7 @@ class Job:
         self.preemptions = self.restarts = 0
 
     def lose_ring(self) -> None:
-        """What is in the ring is gone; the stream goes on from what the next layer reads."""
+        """The content of the ring is gone; the stream goes on from what the next layer reads."""
         self.epoch += 1
         self.published = self.consumed
         self._arrived[self.consumed :] = [False] * (len(self._arrived) - self.consumed)

@@ -1,4 +1,4 @@
-"""The examples of a set that is refused and of a loop that trains, run as their pages say."""
+"""The examples of a set that is refused, of a loop that trains and of Swap, as their pages say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,20 @@ import pytest
 from tierline_cli.errors import EXIT_INFEASIBLE, EXIT_OK
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+NODE = """
+apiVersion: tierline.io/v1alpha1
+kind: MemNode
+metadata: {name: node-1}
+status:
+  devices:
+    - {name: gpu-0, kind: cuda, product: GPU, fastBytes: 134217728, extentBytes: 2097152}
+  tiers:
+    - {name: dram, capacityBytes: 4294967296, durability: Agent}
+  links:
+    - {name: h2d, device: gpu-0, bandwidth: 20000000000, overhead: 20us}
+    - {name: d2h, device: gpu-0, bandwidth: 20000000000, overhead: 20us}
+  agentVersion: 0.1.0
+"""
 
 
 def run(example: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -37,3 +51,18 @@ def test_an_ordinary_loop_trains_and_keeps_its_bits() -> None:
     [trained] = report["trainings"]
     assert trained["steps"] > 0
     assert trained["weights"]["verdict"] == "identical", trained
+
+
+def test_two_programs_without_layers_have_one_memory_in_turns(tmp_path: Path) -> None:
+    (tmp_path / "node.yaml").write_text(NODE)
+    set_ = str(EXAMPLES / "7-swap" / "tasks.yaml")
+    command = [sys.executable, "-m", "tierline_cli", "admit", set_]
+    done = subprocess.run(
+        [*command, "--node", str(tmp_path / "node.yaml"), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == EXIT_OK, done.stdout + done.stderr
+    tasks = json.loads(done.stdout)["tasks"]
+    assert [task["plan"]["workspaceBytes"] for task in tasks] == [100 << 20] * 2

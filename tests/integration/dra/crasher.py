@@ -17,7 +17,7 @@ from typing import Any, Final
 from tierline_agent.admin.client import Agent
 from tierline_agent.kubernetes.folders import Descriptions, Library, PodFolders
 from tierline_agent.kubernetes.grants import grant_of
-from tierline_agent.kubernetes.placing import Placing
+from tierline_agent.kubernetes.prepared_claims import PreparedClaims
 from tierline_agent.processes.state import boot_id
 
 CHANGES: Final = frozenset(
@@ -54,22 +54,22 @@ class CountedAgent(Agent):
         return await super().ask(method, **arguments)
 
 
-def placing_in(folder: Path, agent: Agent) -> Placing:
+def prepared_in(folder: Path, agent: Agent) -> PreparedClaims:
     """What an agent in `folder` makes at its start."""
     library = Library(folder / "opt", folder / "lib")
     pods = PodFolders(folder / "run" / "tasks")
     descriptions = Descriptions(folder / "cdi")
     version = library.install("1")
-    return Placing(agent, library, version, pods, descriptions, boot_id(), reconnect_s=900)
+    return PreparedClaims(agent, library, version, pods, descriptions, boot_id(), reconnect_s=900)
 
 
 async def act(folder: Path, order: dict[str, Any], steps: Steps) -> None:
     agent = CountedAgent(folder / "run" / "admin.sock", steps)
-    placing = placing_in(folder, agent)
+    prepared = prepared_in(folder, agent)
     if order["act"] == "prepare":
-        await placing.prepare(grant_of(order["claim"], order["node"]))
+        await prepared.prepare(grant_of(order["claim"], order["node"]))
     else:
-        await placing.unprepare(order["claim"]["metadata"]["uid"])
+        await prepared.unprepare(order["claim"]["metadata"]["uid"])
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.integration.agent.agent_process import AgentProcess
 from tests.integration.dra.claims import NODE, claim
-from tests.integration.dra.crasher import placing_in
+from tests.integration.dra.crasher import prepared_in
 
 from tierline_agent.admin.client import Agent
 from tierline_agent.kubernetes.grants import Grant, grant_of
@@ -71,9 +71,9 @@ class Machine:
     def _place(self, method: str, argument: Any) -> None:
         async def act() -> None:
             agent = Agent(self.agent.run_dir / "admin.sock", 1 << 20)
-            placing = placing_in(self.folder, agent)
-            await getattr(placing, method)(argument)
-            placing.remove_unused_versions()
+            prepared = prepared_in(self.folder, agent)
+            await getattr(prepared, method)(argument)
+            prepared.remove_unused_versions()
             await agent.close()
 
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:

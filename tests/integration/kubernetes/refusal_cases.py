@@ -1,6 +1,6 @@
 """What users write wrong: the mistakes of all levels, and those that only a cluster can see.
 
-CASES has those of tests/unit/api and tests/unit/pods that the API server refuses, and more. Wrong
+CASES has those of tests/unit/api and its folder pods that the API server refuses, and more. Wrong
 statuses are not here: no user writes them.
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 from tests.unit.api.api_objects import CLUSTER, profile, task
 from tests.unit.api.api_objects import WRONG as WRONG_OBJECTS
 from tests.unit.api.editing import REMOVED, edited
-from tests.unit.pods.pod_cases import TASK, Manifest, container, inline, pod, preload, templated
-from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
+from tests.unit.api.pods.pod_cases import TASK, Manifest, container, inline, pod, preload, templated
+from tests.unit.api.pods.pod_cases import WRONG as WRONG_PODS
 
 
 class Case(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.integration.policies import policies
-from tests.unit.pods.pod_cases import GOOD, LIBRARY, Manifest, container, copied, pod, templated
+from tests.unit.api.pods.pod_cases import GOOD, LIBRARY, Manifest, container, copied, pod, templated
 
 from tierline_api.pods.inject import injected
 from tierline_cluster.api import ApiError

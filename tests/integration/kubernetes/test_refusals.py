@@ -16,8 +16,8 @@ from tests.integration.policies import policies
 from tests.unit.api.api_objects import CLUSTER, node, plan, profile, task
 from tests.unit.api.api_objects import WRONG as WRONG_OBJECTS
 from tests.unit.api.contradictions import Pair, pairs
-from tests.unit.pods.pod_cases import WRONG as WRONG_PODS
-from tests.unit.pods.pod_cases import copied, pod
+from tests.unit.api.pods.pod_cases import WRONG as WRONG_PODS
+from tests.unit.api.pods.pod_cases import copied, pod
 
 from tierline_api.objects.memprofile import MAX_LAYERS
 from tierline_api.pods.inject import RefusedError, injected

@@ -15,7 +15,7 @@ import yaml
 from tests.integration.conftest import install_crds, running
 from tests.unit.api.api_objects import node, profile, task
 from tests.unit.api.contradictions import Pair, pairs
-from tests.unit.pods.pod_cases import copied
+from tests.unit.api.pods.pod_cases import copied
 
 from tierline_api.objects.kinds import KINDS
 from tierline_cluster.api import ApiError, Manifest

@@ -6,14 +6,8 @@ from typing import Any
 import pytest
 
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
-from tierline_agent.registry import (
-    Capacity,
-    DeviceCapacity,
-    Registration,
-    Start,
-    TaskRegistry,
-    parse_registration,
-)
+from tierline_agent.registration import Registration, parse_registration
+from tierline_agent.registry import Capacity, DeviceCapacity, Start, TaskRegistry
 
 E = 1 << 16
 CAPACITY = Capacity({"cpu": DeviceCapacity(10 * E, E)}, {"dram": 20, "nvme": 8})

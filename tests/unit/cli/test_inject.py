@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from tests.unit.pods.pod_cases import WRONG, pod, templated
+from tests.unit.api.pods.pod_cases import WRONG, pod, templated
 
 from tierline_api.pods.inject import injected
 from tierline_cli.commands.inject import command

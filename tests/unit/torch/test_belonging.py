@@ -1,4 +1,4 @@
-"""A call that the job in progress waits for joins it; others wait for their turn."""
+"""A call that the job in progress waits for joins it; others wait for the lock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tierline_torch.belonging import Turns
+from tierline_torch.belonging import JobLock
 
 _LONG_S = 20.0
 
@@ -20,12 +20,12 @@ def never() -> bool:
     return False
 
 
-def within(turns: Turns, patient: bool, waits: Callable[[], bool] = never) -> tuple[bool, float]:
+def within(lock: JobLock, patient: bool, waits: Callable[[], bool] = never) -> tuple[bool, float]:
     """What another thread is told, and after how long."""
     begin_s = time.monotonic()
-    taken = turns.take(waits, patient=patient)
+    taken = lock.take(waits, patient=patient)
     if taken:
-        turns.give_back()
+        lock.give_back()
     return taken, time.monotonic() - begin_s
 
 
@@ -58,10 +58,10 @@ def _polling(call: Callable[[], object]) -> object:
 def test_a_job_does_not_wait_for_itself(
     run: Callable[[Callable[[], object]], object], patient: bool
 ) -> None:
-    turns = Turns()
-    assert turns.take(never, patient=False)
-    answer = run(lambda: within(turns, patient))
-    turns.give_back()
+    lock = JobLock()
+    assert lock.take(never, patient=False)
+    answer = run(lambda: within(lock, patient))
+    lock.give_back()
     assert isinstance(answer, tuple)
     taken, waited_s = answer
     assert not taken
@@ -85,23 +85,23 @@ def _waits_for_the_agent(until: threading.Event) -> None:
 def test_another_job_waits_for_its_turn(
     work: Callable[[threading.Event], None], waits: bool
 ) -> None:
-    turns, over = Turns(), threading.Event()
-    assert turns.take(never, patient=False)
+    lock, over = JobLock(), threading.Event()
+    assert lock.take(never, patient=False)
     answers: list[tuple[bool, float]] = []
     other = threading.Thread(
-        target=lambda: answers.append(within(turns, patient=False, waits=lambda: waits))
+        target=lambda: answers.append(within(lock, patient=False, waits=lambda: waits))
     )
     other.start()
     threading.Timer(0.5, over.set).start()
     work(over)
-    turns.give_back()
+    lock.give_back()
     other.join(_LONG_S)
     assert [taken for taken, _ in answers] == [True]
 
 
 def test_a_thread_that_ended_within_its_job_holds_nobody_up() -> None:
-    turns = Turns()
-    holder = threading.Thread(target=lambda: turns.take(never, patient=False))
+    lock = JobLock()
+    holder = threading.Thread(target=lambda: lock.take(never, patient=False))
     holder.start()
     holder.join()
-    assert within(turns, patient=True)[0] is False
+    assert within(lock, patient=True)[0] is False

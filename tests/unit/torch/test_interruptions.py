@@ -170,7 +170,7 @@ def is_left(lease: Lease) -> list[str]:
     """What is still taken."""
     here = process.process()
     left = {
-        "turn": not elsewhere(lambda: is_free(here.turns._lock)),
+        "lock": not elsewhere(lambda: is_free(here.job_lock._lock)),
         "lease": not elsewhere(lambda: is_free(lease.lease)),
         "invoke": current.invoke is not None,
         "site": here.site is not None or bool(here.running),

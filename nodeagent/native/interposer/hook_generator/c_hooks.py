@@ -36,7 +36,7 @@ def is_narrow(table: Table, symbol: Symbol) -> bool:
 
 
 def call_of(table: Table, symbol: Symbol) -> Call:
-    """What hooks.toml says of a symbol, or of its plain name."""
+    """The entry of hooks.toml for a symbol, or for its plain name."""
     bare = symbol.name.removesuffix("_ptsz").removesuffix("_ptds")
     return table.calls.get(bare) or table.calls.get(symbol.plain) or Call()
 

@@ -1,4 +1,4 @@
-"""What the CUDA headers declare: each symbol, its parameters, and since when it exists.
+"""Declarations of the CUDA headers: each symbol, its parameters, and since when it exists.
 
 Reads `cuda.h` through the C preprocessor and `cudaTypedefs.h` as text. Knows nothing of hooks.
 Types become those of the binary interface (an address is a uint64_t, an enum an int, a handle a

@@ -33,7 +33,7 @@ class TableError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """What one hook does beyond its family's treatment; see the head of hooks.toml."""
+    """The treatment by one hook beyond that of its family; see the head of hooks.toml."""
 
     kind: str = ""
     key: str = ""

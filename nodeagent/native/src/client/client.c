@@ -7,6 +7,7 @@
 
 #include "arena/addresses.h"
 #include "cuda/upload.h"
+#include "driver/at_fork.h"
 #include "gates/backend.h"
 #include "jobs/host.h"
 #include "lease/workspace.h"
@@ -26,11 +27,6 @@
 #define MOST_CLIENTS 32U
 #define DEFAULT_RECONNECT_S 30.0
 #define SECOND_NS 1e9
-
-/* What glibc's pthread_atfork calls. musl lacks it, and must still load this library. */
-extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
-                             void *library) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static tierline_client *clients[MOST_CLIENTS];
 static struct tl_lock clients_lock;
@@ -116,9 +112,7 @@ static int register_client(tierline_client *client) {
     int code = tl_fail(TIERLINE_E_NO_MEMORY, "more than %u clients in one process", MOST_CLIENTS);
     tl_lock_acquire(&clients_lock);
     if (!watching_forks) {
-        watching_forks = __register_atfork != NULL &&
-                         __register_atfork(before_fork, after_fork_in_parent, after_fork_in_child,
-                                           &__dso_handle) == 0 &&
+        watching_forks = at_fork(before_fork, after_fork_in_parent, after_fork_in_child) &&
                          atexit(tell_at_exit) == 0;
     }
     for (size_t i = 0; i < MOST_CLIENTS && code != 0 && watching_forks; i++) {

@@ -103,7 +103,7 @@ class CopyLane:
         return self._kept.is_idle(self.stream) and self._kept.is_idle(self._publisher)
 
     def take(self, copy: Copy) -> int | None:
-        """What an ended copy took, nanoseconds, if it was timed; its events are free.
+        """The time of an ended copy, nanoseconds, if it was taken; its events are free.
 
         Raises CudaFailed.
         """

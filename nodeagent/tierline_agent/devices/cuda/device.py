@@ -46,7 +46,7 @@ _STREAM_BUFFERS = 2 * IN_FLIGHT
 
 @dataclass(frozen=True)
 class _Parts:
-    """What lives in one context."""
+    """The objects that live in one context."""
 
     memory: DeviceMemory
     loader: Loader
@@ -285,7 +285,7 @@ class CudaDevice:
 
 
 def _grown(before: int | None, after: int | None) -> int:
-    """What this process's own context took; others may come and go in between."""
+    """The memory of this process's own context; others may come and go in between."""
     return max(0, after - before) if before is not None and after is not None else 0
 
 

@@ -64,7 +64,7 @@ def failure_of(attempt: str, result: Any) -> CudaFailed:
 
 
 def call(attempt: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What `function` answers in addition to its result: None, a value, or a tuple of them.
+    """The answer of `function` in addition to its result: None, a value, or a tuple of them.
 
     Raises CudaFailed.
     """

@@ -90,7 +90,7 @@ _HOLD_S = 0.0005
 
 @dataclass(frozen=True)
 class Supplies:
-    """What the streams of a device work with, one after another."""
+    """The supplies of a device's streams, which use them one after another."""
 
     context: Context
     lane: CopyLane

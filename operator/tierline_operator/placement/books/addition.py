@@ -32,7 +32,7 @@ _BY_WHAT_IS_FREE = {SwapPolicy.AUTO, SwapPolicy.RESIDENT}
 
 
 class ProvenSets:
-    """What was proven of devices lately."""
+    """Proofs about devices that were made lately."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[DeviceKey, ProvenSet] = OrderedDict()

@@ -36,7 +36,7 @@ from tierline_operator.planning.incremental import ProvenSet
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
 Ask = Callable[[Seat, Ledger], TaskDemand | Unasked | Standing]
-"""What the task of a seat asks of a device; how it stands while it is to be measured first."""
+"""The demand of a seat's task on a device; its standing while it is to be measured first."""
 
 
 class Book:
@@ -149,7 +149,7 @@ class Book:
         return self._rules.by_kind[ledger.device.kind]
 
     def capacity(self, ledger: Ledger) -> DeviceCapacity:
-        """What the seats of a device share."""
+        """The capacity that the seats of a device share."""
         taken: dict[str, int] = defaultdict(int)
         for key in self._by_node[ledger.key.node]:
             if key != ledger.key:
@@ -341,7 +341,7 @@ class Book:
         return None
 
     def used_by(self, namespaces: AbstractSet[str]) -> dict[str, Usage]:
-        """What each of these namespaces takes of all devices."""
+        """The use of all devices by each of these namespaces."""
         parts: dict[str, list[Usage]] = {space: [] for space in namespaces}
         for ledger in self.ledgers.values():
             if ledger.usable and not ledger.namespaces.isdisjoint(namespaces):
@@ -361,7 +361,7 @@ class Book:
 
 
 def _in_force(ledger: Ledger) -> Scheduling:
-    """What the device must do for the plans of others that are there; one more adds nothing."""
+    """The scheduling that the plans of others there need; one more adds nothing."""
     ways = {seat.scheduling for seat in ledger.seats if seat.plan is not None}
     return next(
         (way for way in ways if way != Scheduling.NON_PREEMPTIVE), Scheduling.NON_PREEMPTIVE

@@ -1,4 +1,4 @@
-"""What the pod of a seat holds, and what its task asks of a device by that. Pure.
+"""The plan that the pod of a seat holds, and the demand of its task by that. Pure.
 
 A pod holds its plan from the decision that it gets this one (the write of it may be under way) to
 its end. The plan is read from its claim, so every operator knows it. A demand with what is held is
@@ -26,7 +26,7 @@ from tierline_operator.planning.wishes import misfit as wish_missed
 
 
 def held_of(plan: Plan) -> Held:
-    """What a pod holds whose claim has this plan."""
+    """The holding of a pod whose claim has this plan."""
     return Held(
         extent_bytes=plan.extent_bytes,
         extent_count=plan.extent_count,

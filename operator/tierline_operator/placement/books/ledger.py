@@ -51,7 +51,7 @@ class Ledger:
     namespaces: set[str] = field(default_factory=set)
     """Of the seats that are there, or were when it was last proven."""
     _refused: dict[int, tuple[TaskDemand, Refusal]] = field(default_factory=dict)
-    """What was refused since it last became roomier, one of each that is alike."""
+    """Refusals since it last became roomier, one of each that is alike."""
 
     @property
     def usable(self) -> bool:
@@ -94,7 +94,7 @@ class Ledger:
         return any(seat.standing is Standing.PROFILING for seat in self.seats)
 
     def capacity(self, rules: KindRules, taken_by_others: Mapping[str, int]) -> DeviceCapacity:
-        """What its seats may share; `taken_by_others` bytes of each tier are not theirs."""
+        """The capacity that its seats may share: `taken_by_others` bytes of each tier less."""
         if self.device is None or self.node is None:
             raise LookupError(f"device {self.key} is gone: nothing can be planned on it")
         status = self.node.status
@@ -120,7 +120,7 @@ class Ledger:
         self._refused[id(demand.layout)] = demand, refusal
 
     def refusal_of(self, demand: TaskDemand) -> Refusal | None:
-        """What one like it was told, in its own name; None if none was refused."""
+        """The refusal of one like it, in its own name; None if none was refused."""
         # Demands that are alike but for their names, and only they, have one layout (demands.py).
         known = self._refused.get(id(demand.layout))
         if known is None:
@@ -155,7 +155,7 @@ class Ledger:
         return dict(taken)
 
     def usage(self, capacity: DeviceCapacity) -> dict[str, Usage]:
-        """What each namespace takes of it."""
+        """The use of it by each namespace."""
         return usage_of(self.planned, capacity)
 
 

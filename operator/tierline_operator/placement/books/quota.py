@@ -21,7 +21,7 @@ from tierline_operator.planning.working_memory import workspace_bytes
 
 @dataclass(frozen=True)
 class Usage:
-    """What the tasks of one namespace take of one device."""
+    """The use of one device by the tasks of one namespace."""
 
     fast_bytes: int = 0
     tier_bytes: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Usage:
 
 
 def total(parts: Iterable[Usage]) -> Usage:
-    """What is taken of several devices; of their links the share of the one used most."""
+    """The use of several devices together; of their links the share of the one used most."""
     fast_bytes = 0
     tiers: dict[str, int] = defaultdict(int)
     share: dict[str, float] = {}
@@ -54,7 +54,7 @@ def total(parts: Iterable[Usage]) -> Usage:
 def usage_of(
     planned: Sequence[tuple[TaskDemand, TaskPlan]], device: DeviceCapacity
 ) -> dict[str, Usage]:
-    """What each namespace takes of one device, by namespace."""
+    """The use of one device by each namespace, by its name."""
     by_domain: dict[str, list[tuple[TaskDemand, TaskPlan]]] = defaultdict(list)
     for demand, plan in planned:
         by_domain[demand.domain].append((demand, plan))

@@ -1,4 +1,4 @@
-"""What an administrator sets: safety margins, besides the run time's own costs, by kind of device.
+"""Settings of an administrator: safety margins, and the run time's own costs, by kind of device.
 
 Pure values. Margins nobody has set are those of tierline_api/devices/margins.py.
 """
@@ -20,9 +20,9 @@ class KindRules:
 
     margins: Margins
     dispatch_s: float
-    """What a job costs in addition to its layers and copies (tierline_api/devices/overheads.py)."""
+    """Costs of a job in addition to its layers and copies (tierline_api/devices/overheads.py)."""
     gate_s: float
-    """What a gate adds to a layer."""
+    """Time that a gate adds to a layer."""
 
 
 def _by_kind() -> dict[DeviceKind, KindRules]:

@@ -74,22 +74,22 @@ class Claim:
     leaving: bool = False
     """It is being deleted: not to be allocated any more."""
     held: Held | None = None
-    """What its pod holds: the plan that is noted in it, once it is allocated."""
+    """The holding of its pod: the plan that is noted in it, once it is allocated."""
     terms: str = ""
     """The terms that are noted in it, as they are."""
     lost: bool = False
     """It is noted as lost: its pod holds nothing any more."""
     needs: Needs = ANYWHERE
-    """What its pod asks of a node."""
+    """The needs of its pod on a node."""
     barred: tuple[str, ...] = ()
     """Nodes that are not tried for it, because kube-scheduler gave it back from there."""
     returned: tuple[str, ...] = ()
     """All nodes from which it was given back, as long as no place is known to be its last."""
     times_returned: int = 0
     unscheduled: str = ""
-    """What kube-scheduler says of its pod, where it found no node for it."""
+    """The words of kube-scheduler on its pod, where it found no node for it."""
     overran_s: float | None = None
-    """What two of its pod's last jobs took of the device, beyond their plan, as its agent says."""
+    """The over-run of two of its pod's last jobs beyond their plan, as its agent says."""
 
     @property
     def task_key(self) -> TaskKey:
@@ -124,9 +124,9 @@ class Seat:
     plan: TaskPlan | None = None
     """Both None while it is being measured alone, or lost."""
     scheduling: Scheduling = Scheduling.NON_PREEMPTIVE
-    """What the device must do for the plan to hold."""
+    """The scheduling that the plan needs to hold."""
     held: Held | None = None
-    """What its pod holds, from the decision on: it is planned by nothing else."""
+    """The holding of its pod, from the decision on: it is planned by nothing else."""
     bound: bool = False
     """Whether its claim is allocated here, or may be: that was decided."""
     measured: bool = False
@@ -160,7 +160,7 @@ class Seat:
             self.plan = before
 
     def bind(self) -> None:
-        """What was decided for its pod is now held: the claim may be allocated with this plan."""
+        """The decision for its pod is now held: the claim may be allocated with this plan."""
         if self.claim is None or self.plan is None or self.held is not None:
             return
         if self.standing is Standing.PROFILING:

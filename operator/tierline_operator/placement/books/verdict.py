@@ -1,4 +1,4 @@
-"""What placement says of one task: where its pods are, with which plans, and why others wait.
+"""The verdict on one task: where its pods are, with which plans, and why others wait.
 
 Values for the writer of status; the sentences are made here, because here the causes are known.
 """
@@ -84,7 +84,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is to be said of a task."""
+    """The verdict on a task, for its status."""
 
     profiled: Said
     admitted: Said

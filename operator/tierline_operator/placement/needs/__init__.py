@@ -1,1 +1,1 @@
-"""What a task asks: of a device by its spec and profile, of a node by its pods."""
+"""The needs of a task: of a device by its spec and profile, of a node by its pods."""

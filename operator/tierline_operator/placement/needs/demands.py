@@ -1,4 +1,4 @@
-"""What a task asks of a device, or why it cannot ask: its spec and its profile put together.
+"""The demand of a task on a device, or why it has none: its spec and its profile put together.
 
 Building a demand lays out every layer, so demands are kept for as long as spec and profile stay the
 same. Pure; raises nothing: a question without sense is an `Unasked` with its reason.
@@ -70,7 +70,7 @@ class Demands:
         alike: Alike,
         factor: float = 1.0,
     ) -> TaskDemand | Unasked:
-        """What the task asks of `device` with that spec; its name is still the task's.
+        """The task's demand on `device` with that spec; its name is still the task's.
 
         Its layers are taken to be longer by `factor` (remeasuring.py).
         """
@@ -101,7 +101,7 @@ class Demands:
 def until_measured(
     task: MemTask, spec: MemTaskSpec, extent_bytes: int, limit_s: float
 ) -> TaskDemand:
-    """What a task asks of a `cpu` device where it is measured while others run (measuring.py).
+    """The demand of a task on a `cpu` device where it is measured while others run (measuring.py).
 
     Nothing of its memory: what it allocates meanwhile is its pod's own, not of the fast memory.
     """

@@ -43,7 +43,7 @@ class Worker:
     name: str
     ready: bool = True
     unready: str = ""
-    """What its condition Ready says, where it does not hold."""
+    """The words of its condition Ready, where it does not hold."""
     agentless: str = ""
     """Why no pod of a task can start there, whatever Kubernetes says, as a clause about it."""
     cordoned: bool = False
@@ -125,7 +125,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a pod asks of its node."""
+    """The needs of a pod on its node."""
 
     selector: tuple[tuple[str, str], ...] = ()
     affinity: tuple[Term, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a pod's spec asks of a node, read from what the API server sends. Pure.
+"""The needs of a pod on its node, read from the spec that the API server sends. Pure.
 
 Never raises: a template may hold anything, and what is no pod spec asks for nothing.
 """

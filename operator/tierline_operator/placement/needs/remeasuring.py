@@ -28,14 +28,14 @@ from tierline_operator.planning.request import TaskDemand
 
 _STEP: Final = 1.05
 _SAME: Final = 1.000_001
-"""What is learned is kept in whole nanoseconds."""
+"""Times that were learned are kept in whole nanoseconds."""
 _LONGEST_S: Final = 24 * 3600.0
-"""What a duration in the API may be."""
+"""The longest duration of the API."""
 
 
 @dataclass(frozen=True)
 class Longer:
-    """What a job of a task computes at worst on a node."""
+    """The worst computing time of a task's job on a node."""
 
     profile: str
     """The profile that this corrects."""
@@ -59,7 +59,7 @@ def factor_on(
 
 
 def raised(factor: float, needed: float, spec: MemTaskSpec, profile: MemProfile) -> Longer | None:
-    """What is known when a job needs layers longer by `needed`; None: `factor` is enough."""
+    """The new figures when a job needs layers longer by `needed`; None: `factor` is enough."""
     stated_s = _stated_s(spec, profile)
     if needed <= _SAME * factor or stated_s <= 0:
         return None
@@ -71,7 +71,7 @@ def raised(factor: float, needed: float, spec: MemTaskSpec, profile: MemProfile)
 
 
 def stretched(demand: TaskDemand, factor: float) -> TaskDemand:
-    """What is asked with layers that are longer by `factor`, not alike to any other task's."""
+    """The demand with layers that are longer by `factor`, not alike to any other task's."""
     if factor == 1.0:
         return demand
     return longer(replace(demand, layout=replace(demand.layout)), factor)
@@ -83,12 +83,12 @@ def differ(one: TaskDemand, other: TaskDemand) -> bool:
 
 
 def restored(status: tuple[Remeasured, ...]) -> dict[str, Longer]:
-    """What a status says was learned, by node."""
+    """The figures that a status says were learned, by node."""
     return {one.node: Longer(one.profile, one.compute_time_s) for one in status}
 
 
 def as_status(known: Mapping[str, Longer], profile: MemProfile | None) -> tuple[Remeasured, ...]:
-    """What a status is to say; nothing of a profile that is another one by now."""
+    """The figures for a status; nothing of a profile that is another one by now."""
     if profile is None:
         return ()
     rows = [

@@ -49,7 +49,7 @@ class Placement:
     homes: tuple[Homes, ...]
     """By task, in the order given, the tier of each extent."""
     by: HomesBy
-    """What decided about those that neither a pod holds nor a wish names."""
+    """The rule for those that neither a pod holds nor a wish names."""
 
 
 def placements(
@@ -84,7 +84,7 @@ def placements(
 
 @dataclass
 class _Room:
-    """What is left of the tiers, what is stored there or will be, and which tasks do not move."""
+    """The rest of the tiers, what is stored there or will be, and which tasks do not move."""
 
     free: dict[str, int]
     """Bytes, without what wishes take."""

@@ -10,7 +10,7 @@ from tierline_operator.planning.wishes import Wish
 
 
 def gone(task: TaskDemand, tiers: Sequence[str]) -> Infeasible:
-    """What a running pod holds lies where there is nothing any more."""
+    """Bytes that a running pod holds lie where there is nothing any more."""
     where = " and ".join(tiers)
     return Infeasible(
         kind="tier",

@@ -47,7 +47,7 @@ class Lot:
     tiers: tuple[int, ...]
     """Those that may hold it, by number, the preferred one first."""
     copy_s: tuple[float, ...]
-    """What one extent adds to a job from each tier; 0 where it never streams."""
+    """Time that one extent adds to a job from each tier; 0 where it never streams."""
     compute_s: float = 0.0
     limit_s: float = math.inf
     """By when its jobs are to be done."""
@@ -56,11 +56,11 @@ class Lot:
 
     @property
     def floor_s(self) -> float:
-        """What a job takes with all of it in the fastest of its tiers."""
+        """Time of a job with all of it in the fastest of its tiers."""
         return max(self.compute_s, self.extents * min(self.copy_s[tier] for tier in self.tiers))
 
     def job_s(self, shares: Sequence[int], *, in_turn: bool) -> float:
-        """What a job takes with so much in each tier."""
+        """Time of a job with so much in each tier."""
         times = [count * one_s for count, one_s in zip(shares, self.copy_s, strict=True)]
         return max(self.floor_s, sum(times) if in_turn else max(times))
 
@@ -91,7 +91,7 @@ def share(lots: Sequence[Lot], room: Sequence[int], *, in_turn: bool) -> list[li
 
 @dataclass(frozen=True)
 class _State:
-    """What some E takes of a lot."""
+    """A state of the sharing: the extents that some E has of a lot."""
 
     slow: int
     quick: int

@@ -1,1 +1,1 @@
-"""What one job takes of the device, streamed: times, and what a preemption adds."""
+"""The cost of one streamed job on the device: times, and what a preemption adds."""

@@ -1,4 +1,4 @@
-"""What fast memory buys one task: job time against resident extents.
+"""The gain of fast memory for one task: job time against resident extents.
 
 For a ring of g extents, two families of resident sets are tried, and the undominated ones kept:
 

@@ -90,7 +90,7 @@ class RingTooSmall(ValueError):  # noqa: N818 - the contract's name: an answer, 
 
 @dataclass(frozen=True)
 class LinkRate:
-    """What a link guarantees: measured worst bandwidth (bytes/s) and overhead per extent (s).
+    """The guarantee of a link: measured worst bandwidth (bytes/s) and overhead per extent (s).
 
     `in_flight` > 1: the link serves so many extents at a time at the same total rate. An extent
     may then share it with the in_flight - 1 after it, so it is ready up to so many copies later.
@@ -104,7 +104,7 @@ class LinkRate:
     turn_bytes: int = 0
     """The full extent, which each of the other devices may have before each one of this device."""
     staged: bool = False
-    """What it brings is copied once more, by the engine that copies from all tiers in turn."""
+    """Its bytes are copied once more, by the engine that copies from all tiers in turn."""
 
     def slowed(self, margin: float) -> LinkRate:
         """The same with everything taking so many times as long, overheads included."""
@@ -173,7 +173,7 @@ class Pipeline:
             self._again[arena] * seconds
             for arena, seconds in zip(layout.layer_arena, self.compute_s, strict=False)
         )
-        """What its layers take in a release."""
+        """Time of its layers in a release."""
         self.longest_s = self.compute_s
         if layout.layer_count and longest_s:
             pairs = zip(longest_s, self.compute_s, strict=True)

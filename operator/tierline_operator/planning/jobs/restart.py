@@ -1,4 +1,4 @@
-"""What it costs a streamed job to be preempted once and lose its ring: the exact restart penalty.
+"""The exact restart penalty: the cost to a streamed job of one preemption that takes its ring.
 
 Theorem (P5, in a form that needs no argument about stalls). A job is preempted before it starts a
 layer l, at the gate or while it waits for data; it then goes on from l with an empty ring. Let

@@ -1,4 +1,4 @@
-"""What would help a refused set, found by planning again.
+"""Changes that would help a refused set, found by planning again.
 
 Which wish is to blame is one without which that reason for the refusal is gone.
 
@@ -30,7 +30,7 @@ from tierline_operator.planning.request import TaskDemand
 MOST_TRIED: Final = 8
 """How many wishes may be put back, one at a time."""
 _FINELY: Final = 50
-"""What memory is enough is found to a fiftieth of it."""
+"""The least memory that is enough is found to a fiftieth of it."""
 _STEP: Final = 0.01
 """A deadline is found to a hundredth of the period."""
 _Named = tuple[int, int]

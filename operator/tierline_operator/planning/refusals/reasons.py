@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tierline_operator.admission.demand import NS, SporadicTask
-from tierline_operator.planning.answer import Infeasible, TaskPlan
+from tierline_operator.planning.answer import Infeasible, RefusalWord, TaskPlan
 from tierline_operator.planning.refusals.remedies import LONGEST_FACTOR, Remedy, find_remedy
 from tierline_operator.planning.request import TaskDemand
 from tierline_operator.planning.search.options import Task
@@ -23,6 +23,7 @@ UNSURE: Final = "take a task away, or ask for fewer of them at a time"
 NOTHINGS: Final = (NOTHING_HELPS, UNSURE)
 """How a sentence ends that has no remedy."""
 _AT_LEAST: Final = "; give the device at least "
+_OUTCOMES: Final[Mapping[str, RefusalWord]] = {"late": "DeadlineMissed", "overload": "Overload"}
 
 
 def mebibytes(size: int) -> str:
@@ -250,9 +251,7 @@ def deadline_missed(
     help_ = _help(sporadic, remedy, missing_bytes, unsure=unsure)
     return Infeasible(
         kind="deadline",
-        reason={"late": "DeadlineMissed", "overload": "Overload"}.get(
-            outcome.kind, "UtilisationUnproven"
-        ),
+        reason=_OUTCOMES.get(outcome.kind, "UtilisationUnproven"),
         sentence=f"{what}; {help_}",
         task=tasks[victims[0]].demand.name if victims else None,
         critical_time_s=outcome.critical_ns / NS if late else None,
@@ -359,7 +358,7 @@ def _help(
 
 
 def workspace_unknown(demand: TaskDemand) -> str:
-    """What of a task's workspace is planned, where nobody has seen its peak."""
+    """The planned part of a task's workspace, where nobody has seen its peak."""
     return (
         f"what jobs of {demand.name} allocate could not be measured, and the plan has "
         f"{demand.workspace_bytes / 2**20:.1f} MiB for it, inputs and buffers alone; state "

@@ -48,7 +48,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Advice:
-    """What was found."""
+    """The remedy that was found."""
 
     remedy: Remedy | None
     """A change after which the test accepts; None if there was none among those tried."""

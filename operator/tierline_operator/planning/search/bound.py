@@ -1,4 +1,4 @@
-"""What no choice of resident sets can do: a necessary condition, asked before any search.
+"""A bound on every choice of resident sets: a necessary condition, asked before any search.
 
 Theorem. Let every task i choose an option o with memory m_io, cost c_io and section s_io; where
 jobs may yield there are two of each, one with what is parked then. Gamma is left out. A set that
@@ -204,7 +204,7 @@ class _Segments:
     owner: npt.NDArray[np.int64]
     taken: Floats
     cost: Floats
-    """What it changes, negative where it saves."""
+    """Its change, negative where it saves."""
     section: Floats
     first_cost: Floats
     first_section: Floats

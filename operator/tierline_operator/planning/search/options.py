@@ -44,7 +44,7 @@ class Option:
     cost_ns: int
     """Demand of a release; 0 for BestEffort, which has none."""
     work_ns: int
-    """What it takes, guaranteed or not."""
+    """Its time, guaranteed or not."""
     section_ns: int
     """How long a job may keep others waiting."""
     ring_extents: int
@@ -116,8 +116,8 @@ class Task:
         self.least_extents = min(-(-reserved // size), self.most_extents)
         in_own = not device.workspaces_overlay and self.held is None
         self.parked_extents = 0 if in_own else -(-self._activation_bytes() // size)
-        """What the task holds besides its plan while it is preempted; nothing where its workspace
-        is its own all the time."""
+        """Extents that the task holds in addition to its plan while it is preempted; none where its
+        workspace is its own all the time."""
         longest_s = max(self.worst.longest_s, default=device.gate_s)
         self.layer_ns = cost_ns(longest_s + self.dispatch_s)
         """The longest time from a gate, or a dispatch, to the next gate, without waits for data."""
@@ -138,7 +138,7 @@ class Task:
 
     @cached_property
     def _means_s(self) -> dict[tuple[frozenset[int], int], float]:
-        """What jobs take by their mean, by resident set and ring."""
+        """Mean times of jobs, by resident set and ring."""
         return {}
 
     @property
@@ -178,7 +178,7 @@ class Task:
 
     @property
     def between_s(self) -> float:
-        """What passes between them, in all, at most: nothing where a release is one job."""
+        """Time that passes between them, in all, at most: nothing where a release is one job."""
         return self._margin * self.demand.between_s if self.calls > 1 else 0.0
 
     @property
@@ -305,7 +305,7 @@ class Task:
         return self._options[0, False][0]
 
     def penalty_ns(self, option: Option) -> int:
-        """What one preemption makes a job with that plan do again."""
+        """Time that one preemption makes a job with that plan do again."""
         if self._unseen is not None:
             return cost_ns(self._unseen.penalty_s)
         key = (option.point.resident, option.ring_extents)
@@ -372,7 +372,7 @@ class Task:
         )
 
     def least_ever(self, *, may_yield: bool) -> list[Choice]:
-        """What no plan of the task does with less, whatever the ring; without a curve.
+        """Choices that no plan of the task beats with less, whatever the ring; without a curve.
 
         A release computes, and copies what is not resident; of the extents the full ones count.
         """
@@ -509,7 +509,7 @@ def leanest_rings(tasks: Sequence[Task]) -> dict[str, int]:
 
 
 def _rings_held(tasks: Sequence[Task]) -> dict[str, int]:
-    """What running pods use of the ring of each domain, and what is to stream cannot do without."""
+    """Slots of each domain's ring that running pods use, or that streaming tasks need at least."""
     held = {task.demand.domain: 0 for task in tasks}
     for task in tasks:
         least = task.least_ring if task.held is None else task.held.ring_extents

@@ -62,7 +62,7 @@ FEW: Final = 24
 before any is from others, as long as there is effort left."""
 GRID: Final = 8
 _EACH = 60
-"""What judging a choice takes besides its tasks, in as many of these."""
+"""The cost of judging a choice in addition to its tasks, in as many of these."""
 
 Floats = npt.NDArray[np.float64]
 Starts = Literal["all", "first", "more"]
@@ -226,7 +226,7 @@ class Search:
 
     @property
     def bound(self) -> Bound:
-        """What no choice of these options can do, whichever tasks yield."""
+        """A bound on every choice of these options, whichever tasks yield."""
         if self._choices not in self._bounds:
             self._bounds[self._choices] = self._bound()
         return self._bounds[self._choices]
@@ -248,7 +248,7 @@ class Search:
         return Bound(self.test, choices, self.due)
 
     def judge(self, chosen: list[int], preemptible: frozenset[int] | None = None) -> Outcome:
-        """What the test says of these choices; without `preemptible` only running pods yield."""
+        """The test's answer on these choices; without `preemptible` only running pods yield."""
         if preemptible is None:
             preemptible = self.yield_already
         costs, sections = self._charged(chosen, preemptible)
@@ -321,7 +321,7 @@ class Search:
     def going_on_ns(
         self, chosen: Sequence[int], preemptible: Collection[int] = NOBODY
     ) -> dict[int, int]:
-        """What one preemption costs each preemptible task, nanoseconds."""
+        """The cost of one preemption of each preemptible task, nanoseconds."""
         mask = self._mask(preemptible)
         lost = going_on_ns(self._jobs_of(chosen, mask), mask)
         return {index: int(lost[index]) for index in preemptible}
@@ -517,7 +517,7 @@ class Search:
     def _moves(
         self, chosen: Sequence[int], room: int, weights: Floats
     ) -> Iterator[tuple[int, int]]:
-        """What `_best_move` would say again and again, each move being made."""
+        """The moves that `_best_move` would name one after another, each being made."""
         at = list(chosen)
         open_: list[tuple[float, int, int, int, int]] = []
 
@@ -633,7 +633,7 @@ class Search:
         return index, targets[index, column], taken[index, column], others
 
     def _load(self, outcome: Outcome, weights: Floats, costs: Ints, sections: Ints) -> float:
-        """What is due in the failing window, and what blocks it."""
+        """The work that is due in the failing window, and what blocks it."""
         demand = float(np.cumsum(weights * costs)[-1])
         if outcome.kind != "late":
             return demand

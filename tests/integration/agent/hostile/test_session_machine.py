@@ -37,7 +37,7 @@ from tierline_agent.config import AgentConfig
 from tierline_agent.devices.preparation import Prepared
 from tierline_agent.errors import StreamFailed
 from tierline_agent.processes.identity import Peer, Process, ProcessWatch
-from tierline_agent.registry import parse_registration
+from tierline_agent.registration import parse_registration
 from tierline_agent.sessions import loading
 from tierline_agent.sessions.server import TaskServer
 from tierline_agent.sessions.session import Session

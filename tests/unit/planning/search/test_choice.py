@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.mixedsets import mixed_device, mixed_set
 from tests.unit.planning.shapes import device, task
 
-from tierline_agent.registry import Preemption
+from tierline_agent.registration import Preemption
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted, Infeasible
 from tierline_operator.planning.from_api import preemption_of

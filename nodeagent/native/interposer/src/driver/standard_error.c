@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "driver/at_fork.h"
 #include "tierline/interposer.h"
 
 #define LINE_BYTES 1024
@@ -20,20 +21,13 @@ static ino_t inode;
  * its own standard error in the memory of its parent. */
 static pid_t owner;
 
-/* What glibc's pthread_atfork calls; see entry/lifecycle.c. */
-extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
-                             void *library) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
-
 static void own(void) {
     owner = getpid();
 }
 
 __attribute__((constructor)) static void begin(void) {
     own();
-    if (__register_atfork != NULL) {
-        __register_atfork(NULL, NULL, own, &__dso_handle);
-    }
+    at_fork(NULL, NULL, own);
     standard_error_is_new();
 }
 

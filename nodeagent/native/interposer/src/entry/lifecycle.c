@@ -5,6 +5,7 @@
 
 #include "budget/budget.h"
 #include "budget/ledger.h"
+#include "driver/at_fork.h"
 #include "driver/driver.h"
 #include "entry/presence.h"
 #include "graphs/graphs.h"
@@ -14,12 +15,6 @@
 #include "memory/spill.h"
 #include "memory/swap.h"
 #include "tierline/interposer.h"
-
-/* What glibc's pthread_atfork calls. musl lacks it, and must still load this library into programs
- * that have no driver. */
-extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void),
-                             void *library) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
 
 enum { MAX_DEVICES = 64 };
 
@@ -116,8 +111,8 @@ int handle_init(enum hook hook, unsigned int flags) {
     depth++;
     int result = next(flags);
     if (result == ABI_SUCCESS && !atomic_load(&active)) {
-        if (__register_atfork != NULL && !atomic_exchange(&fork_handled, true)) {
-            __register_atfork(fork_before, fork_in_parent, fork_in_child, &__dso_handle);
+        if (!atomic_exchange(&fork_handled, true)) {
+            at_fork(fork_before, fork_in_parent, fork_in_child);
         }
         if (!budget_read_environment() || !spill_read_environment() || !swap_read_environment()) {
             result = ABI_INVALID_VALUE;

@@ -7,7 +7,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.protocol.describe import Golden, describe, golden_vectors
+from tests.unit.agent.transport.describe import Golden, describe, golden_vectors
 
 from tierline_agent.transport import protocol
 from tierline_agent.transport.protocol import Decoder, ErrorCode, ProtocolError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.unit.tiers.media_models import content
+from tests.unit.agent.tiers.media_models import content
 
 from tierline_agent.tiers import (
     Digest,
@@ -29,7 +29,7 @@ EXTENT_BYTES = 64 << 10
 SMALL, LARGE = 1 << 20, 4 << 20
 KEY = domain_key("perception")
 MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs
-DISK = Path(__file__).parents[3] / "build"
+DISK = Path(__file__).parents[4] / "build"
 LENGTHS = (EXTENT_BYTES, 5, EXTENT_BYTES - 1, 4096)
 
 

@@ -1,4 +1,4 @@
-"""The turns of an observed program that is measured next to tasks with plans (TIERLINE_SOCKET).
+"""The lease of an observed program that is measured next to tasks with plans (TIERLINE_SOCKET).
 
 It takes the lease for each of its jobs as any task does, and has no arena. Its jobs are warm-up
 jobs: they come after everybody else's, and nobody counts their deadlines. How long one may take the
@@ -19,8 +19,8 @@ NESTED = 0
 """The number of no job: a call that a job of another process of the task waits for."""
 
 
-class Turns:
-    """Takes the lease and gives it back."""
+class ObservedLease:
+    """The lease of an observed program: taken for each job, and given back."""
 
     def __init__(self, socket_path: str) -> None:
         """Connect to the agent. Raises TierlineError."""

@@ -42,8 +42,8 @@ Opener = Callable[[Grant], Access]
 """Says what opens its device to a pod; raises OSError."""
 
 
-class Placing:
-    """What is prepared on this node. Not safe for threads; calls wait for each other."""
+class PreparedClaims:
+    """Claims that are prepared on this node. Not safe for threads; calls wait for each other."""
 
     def __init__(
         self,

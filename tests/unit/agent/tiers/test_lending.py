@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.tiers.media_models import MemoryMedium, content
+from tests.unit.agent.tiers.media_models import MemoryMedium, content
 
 from tierline_agent.tiers import CorruptExtent, NoSpace, Store, domain_key, open_medium
 

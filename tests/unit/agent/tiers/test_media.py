@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.tiers.media_models import content
+from tests.unit.agent.tiers.media_models import content
 
 from tierline_agent.tiers import (
     Durability,
@@ -27,7 +27,7 @@ from tierline_agent.tiers.medium import BLOCK_BYTES
 
 SIZE_BYTES = 16 << 20
 MEMORY, DISK = "memory", "disk"
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[4]
 
 
 @pytest.fixture

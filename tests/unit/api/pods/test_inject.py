@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from tests.unit.pods.pod_cases import (
+from tests.unit.api.pods.pod_cases import (
     GATE,
     GOOD,
     LIBRARY,
@@ -33,7 +33,7 @@ from tierline_api.pods.inject import TEMPLATES, RefusedError, injected, warned
 from tierline_api.pods.inline_rules import inline_rules, spec_of
 from tierline_api.pods.refusals import KNOWN, REFUSALS, first
 
-FILES = Path(__file__).parents[3] / "charts" / "tierline" / "files"
+FILES = Path(__file__).parents[4] / "charts" / "tierline" / "files"
 
 
 def environment(manifest: Manifest, index: int = 0) -> list[Manifest]:

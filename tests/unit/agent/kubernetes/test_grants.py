@@ -9,7 +9,7 @@ import pytest
 from tests.integration.dra.claims import NODE, claim, notes, results
 
 from tierline_agent.kubernetes.grants import NotGranted, grant_of, is_of
-from tierline_agent.registry import Preemption, parse_registration
+from tierline_agent.registration import Preemption, parse_registration
 from tierline_api.objects.optin import Standing
 
 

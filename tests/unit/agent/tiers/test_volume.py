@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.unit.tiers.media_models import MemoryMedium
+from tests.unit.agent.tiers.media_models import MemoryMedium
 
 import tierline_agent.tiers.volume as volume_module
 from tierline_agent.tiers import ForeignContent, MediumUnusable, OtherGeometry

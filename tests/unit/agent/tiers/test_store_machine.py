@@ -7,7 +7,7 @@ import random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from tests.unit.tiers.media_models import MemoryMedium, content
+from tests.unit.agent.tiers.media_models import MemoryMedium, content
 
 from tierline_agent.tiers import CorruptExtent, NoSpace, Store, UnknownExtent, domain_key
 from tierline_agent.tiers.format import smallest_medium

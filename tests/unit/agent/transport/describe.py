@@ -10,7 +10,7 @@ from typing import Any
 
 from tierline_agent.transport.protocol import LayerProfile, LayerSpan, Message
 
-GOLDEN = Path(__file__).parents[2] / "native" / "golden" / "messages.txt"
+GOLDEN = Path(__file__).parents[3] / "native" / "golden" / "messages.txt"
 
 
 def describe(message: Message | LayerSpan | LayerProfile) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.unit.tiers.media_models import FailingMedium, MemoryMedium, WatchedMedium, content
+from tests.unit.agent.tiers.media_models import FailingMedium, MemoryMedium, WatchedMedium, content
 
 from tierline_agent.tiers import (
     CorruptExtent,
