@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tierline_agent.errors import ConfigError, NotAdmitted, QuotaExceeded
-from tierline_agent.policy.excess import Excess
+from tierline_agent.policy.excess import share_of
 from tierline_agent.policy.releases import Releases
 from tierline_agent.processes import state
 from tierline_agent.registration import Registration, parse_registration
@@ -48,8 +48,6 @@ class Task:
     """Why jobs of it were revoked."""
     releases: Releases = field(default_factory=Releases)
     """In which order its jobs are served."""
-    _excess: dict[bool, Excess] = field(default_factory=lambda: {True: Excess(), False: Excess()})
-    """By whether they are warm-up jobs."""
     gateless_ns: int = 0
     """How long its last job without gates had the device, if it is planned to yield."""
     arena_owner: object = None
@@ -73,13 +71,9 @@ class Task:
         return self.registration.plan
 
     @property
-    def share(self) -> float:
+    def charged(self) -> float:
         """The part of its device's time that admission charged it."""
         return min(1.0, self.plan.predicted_job_time_s * 1e9 / self.registration.period_ns)
-
-    def excess_of(self, *, warmup: bool) -> Excess:
-        """Time that its jobs, or its warm-up jobs, cost others beyond its plan."""
-        return self._excess[warmup]
 
     def add_notice(self, kind: str, size_bytes: int, text: str) -> None:
         """Keep what a client reported, the newest few, as it may be printed anywhere."""
@@ -295,6 +289,10 @@ class TaskRegistry:
     def on_device(self, device: str) -> list[Task]:
         """The tasks of a device."""
         return [task for task in self._tasks.values() if task.device == device]
+
+    def share_of(self, task: Task) -> float:
+        """The part of its device's time that pays for what it costs others beyond its plan."""
+        return share_of(task.charged, [one.charged for one in self.on_device(task.device)])
 
     def ring_slots(self, device: str, domain: str) -> int:
         """The largest ring of the domain's tasks on a device."""

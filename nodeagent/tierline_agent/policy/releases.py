@@ -10,7 +10,9 @@ at most. So e_k is no later than that after the release, and what is due is due 
 
 "What it names" is the release, or the named deadline less the task's, if that is later. A release
 that waited for the task's own job before it counts from when it was due to begin: only what passes
-between that job's end and its own request is added.
+between that job's end and its own request is added. A job that is throttled (`excess`) asks when it
+is let go, and its release comes no earlier: what it is due by from when it began to wait may be
+long over by then, and would come before all others.
 
 Theorem (P12, bandwidth preservation; Abeni, Buttazzo, RTSS 1998). Others' deadlines hold as
 admitted, however often a program releases and whatever it names. For in a window from a moment at
@@ -67,7 +69,7 @@ class Releases:
     _asked_ns: int = 0
     """When its last job asked for the device."""
     _ended_ns: int = 0
-    """When a job of it ended last."""
+    """When a job of it that had the device ended last."""
     _parts: set[Hashable] = field(default_factory=set)
     """The parts that its jobs ran."""
     _calls: int = 0
@@ -87,6 +89,7 @@ class Releases:
         idle_ns: int,
         jitter_ns: int = 0,
         calls: int | None = None,
+        throttled: bool = False,
     ) -> Due:
         """A job asks for the device, or goes on with it.
 
@@ -117,6 +120,9 @@ class Releases:
             self._calls = self._between_ns = 0
         else:
             self._between_ns += max(0, now_ns - self._ended_ns)
+        if throttled:
+            self._served_ns = max(self._served_ns, now_ns)
+            self._eligible_ns = max(self._eligible_ns, now_ns)
         self._parts.add(part)
         self._calls += 1
         self._asked_ns = now_ns
@@ -153,5 +159,5 @@ class Releases:
         self._asked_ns, self._parts, self._calls = now_ns, {part}, 1
 
     def ends(self, now_ns: int) -> None:
-        """A job has ended."""
+        """A job that had the device has ended."""
         self._ended_ns = now_ns

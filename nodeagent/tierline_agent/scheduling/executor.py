@@ -394,10 +394,8 @@ class Executor:
             execution.halted = True
             self._cancel(stream)
 
-    def cost_ns(self, execution: Execution) -> int:
-        """How long a job kept those of other tasks waiting by now, beyond what was charged."""
-        if execution.parked or not self.has_device(execution):
-            return execution.cost_ns
+    def _cost_ns(self, execution: Execution) -> int:
+        """How long it kept other tasks waiting beyond its charge, since it has the device."""
         now_ns, job, ticket = self._clock_ns(), execution.job, execution.ticket
         others_ns = self._leases.kept_waiting_ns(execution.since_ns, besides=job.task)
         if job.within_ns is not None:
@@ -406,11 +404,11 @@ class Executor:
             beyond_ns = execution.held_for_ns(now_ns) - job.charged_ns
         else:  # it may have the device for as long as nobody comes: what they wait was charged
             beyond_ns = others_ns - job.charged_ns
-        return execution.cost_ns + max(0, min(others_ns, beyond_ns))
+        return max(0, min(others_ns, beyond_ns))
 
     def _judge(self, execution: Execution) -> None:
         """Count how long a job kept others waiting, and whether it stands at its gate in time."""
-        execution.cost_ns = self.cost_ns(execution)
+        execution.cost_ns += self._cost_ns(execution)
         if execution.ticket.claim.rank is not Rank.GUARANTEED:
             blocked_ns = self._leases.kept_waiting_ns(execution.since_ns)
             execution.blocked_ns = max(execution.blocked_ns, blocked_ns)
@@ -439,9 +437,10 @@ class Executor:
 
     # -- the end
 
-    def end(self, execution: Execution) -> None:
+    def end(self, execution: Execution, costs: Callable[[int], None] | None = None) -> None:
         """The job is over, or gives up waiting; does nothing the second time.
 
+        `costs` is told what it cost others, before the next one may be granted the device.
         `is_over` is called after it, when nobody waits for the interpreter.
         """
         if execution.ended:
@@ -473,6 +472,8 @@ class Executor:
                 self._draining.add(stream)
                 self._cancel(stream)
             self._prefetch.job_ends(execution)
+        if costs is not None:
+            costs(execution.cost_ns)
         self._leases.release(ticket)
         self._begin_prefetch()
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tierline_agent.devices.base import Device
 from tierline_agent.memory.extents import ExtentPool
 from tierline_agent.memory.workspaces import Workspaces
+from tierline_agent.policy.excess import Debts
 from tierline_agent.processes.state import BootFile, LeaseMark
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
@@ -34,6 +35,8 @@ class Unit:
     workspaces: Workspaces
     lent: BootFile
     """Which extents there are, for the next agent."""
+    debts: Debts = field(default_factory=Debts)
+    """What its tasks cost each other beyond their plans."""
     reserving: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the extents of a large arena are made, in several turns, and taken."""
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.scheduling.execution import Execution
+
+LATEST_NS: Final = 1 << 62
+"""No moment that a client names is later."""
 
 
 @dataclass
@@ -23,10 +27,16 @@ class Job:
     """Its time among them."""
     execution: Execution | None = None
     granted_ns: int | None = None
-    revoked: bool = False
+    revoked_ns: int | None = None
+    """When it was revoked."""
     fences: bool = False
     """It could not be resumed, and its ring is its own until its client knows."""
     yielded: int | None = None
     """The sequence of its YIELD that was not answered yet."""
     throttled: bool = False
     """It was, for what others waited beyond its task's plan."""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it was."""
+        return self.revoked_ns is not None

@@ -3,7 +3,7 @@
 A client has at most one job. It waits for the lease, runs, and ends by JOB_END; or it is a part of
 another process's job, and none (`nesting`); or it is revoked
 because its weights cannot be streamed or it keeps the device from others beyond its limit
-(`policy.stuck`), and ends by ACK, by JOB_END, or with its connection when neither comes in time.
+(`revocation`), and ends by ACK, by JOB_END, or with its connection when neither comes in time.
 Asked by its flag words, a job gives the lease away by YIELD and waits for RESUMED. One that never
 does so runs to its end and is counted; one that does so unasked is refused. A job that took its
 client's cached lease (`cached_lease_jobs`) is told of when it has begun, by JOB_TAKEN, and ends by
@@ -14,7 +14,8 @@ for then is done after that: the device is given away at once, and granted again
 asked, and the job is counted last (`settle`). Only JOB_BEGIN overtakes it.
 
 Times come from the client and are clamped to what is possible. Its releases and deadlines say what
-is counted as missed; among others a job is served by what admission charged (`policy.releases`).
+is counted as missed; among others a job is served by what admission charged (`standing`), and what
+it costs them beyond that is owed (`charging`).
 
 Invariant: a granted job is counted exactly once: by a record if its client lived to end it, else
 as broken; before the client is told that it ended, if it waits for that, and before anybody else's
@@ -32,18 +33,18 @@ from functools import partial
 
 from tierline_agent.errors import ConnectionViolation, StreamFailed
 from tierline_agent.memory.arenas import Arena
-from tierline_agent.policy import stuck
-from tierline_agent.policy.leases import Claim, Rank
-from tierline_agent.policy.preemption import Allowance, has_rank
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.processes.interventions import KillReason
-from tierline_agent.scheduling.execution import DeviceJob, Execution, Yielding
+from tierline_agent.scheduling.execution import Execution
 from tierline_agent.sessions.bound import Bound
 from tierline_agent.sessions.cached_lease_jobs import CachedLeaseJobs
+from tierline_agent.sessions.charging import Charging
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.demand import Demand
+from tierline_agent.sessions.job import LATEST_NS, Job
 from tierline_agent.sessions.nesting import Nesting
 from tierline_agent.sessions.records import Records
+from tierline_agent.sessions.revocation import Revocation
+from tierline_agent.sessions.standing import Standing
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.transport.protocol import (
     NO_ARENA,
@@ -58,24 +59,14 @@ from tierline_agent.transport.protocol import (
     JobReturned,
     JobTaken,
     Resumed,
-    Revoke,
     Rewind,
     Rewound,
     Yield,
 )
-from tierline_api.devices.device import DeviceKind
-from tierline_api.devices.overheads import OVERHEADS
 
 _log = logging.getLogger(__name__)
-_LATEST_NS = 1 << 62
 _WORD_NS = 100_000_000
 """A job is not believed to have ended longer than this before its JOB_END is read."""
-_NOT_STREAMED = "its weights could not be streamed"
-
-
-def _part(job: Job) -> int | None:
-    """What a job is of its release: a plan has a task's arenas for one process at a time."""
-    return None if job.arena is None else job.arena.index
 
 
 class Jobs:
@@ -87,27 +78,18 @@ class Jobs:
         self._cached_lease_jobs = leased
         self.records = Records(client)
         self._job: Job | None = None
-        self._kept: Claim | None = None
-        """The claim for the release of which the device is kept."""
-        self._revoked: int | None = None
-        self._why_revoked = _NOT_STREAMED
-        self._stuck: Job | None = None
-        """The job that was found to be stuck."""
         self._unsettled: tuple[Job, Callable[[], None]] | None = None
         """The job that is over, and what counts it."""
         self._unanswered: tuple[int, Ended] | None = None
         """The answer to its JOB_END."""
-        self._grace: asyncio.TimerHandle | None = None
         self._throttled: asyncio.TimerHandle | None = None
         """Begins its job, whose task owes others too much until then."""
         self._bound = Bound(client)
         self._nesting = Nesting(client)
-        self._ended_ns = 0
-        """When its last job ended."""
-        self._release_ns = 0
-        """The release that its jobs are for; a program may run several for one."""
-        self._late = False
-        """Whether that was before the end of the jobs for the one before it."""
+        self._revocation = Revocation(client)
+        self._charging = Charging(client)
+        self._standing = Standing(client)
+        self._demand = Demand(client, workspace, self._charging, self._standing, leased.wanted)
         self.returned = False
         """The client came back after a restart: its JOB_END may be for a job that nobody knows."""
 
@@ -127,30 +109,32 @@ class Jobs:
         self._check_none()
         self._owe_for_untold()
         self._cached_lease_jobs.asked()
-        job = self._new(message, self._client.unit.leases.idle_ns)
+        job = self._new(message)
         self._ask(sequence, job)
-        self._let_go()
+        self._standing.let_go()
         if self._job is job and job.granted_ns is None:
             self._nesting.waits(partial(self._nest, sequence, job))
 
     def _ask(self, sequence: int, job: Job) -> None:
-        """Ask for the device, or throttle the job."""
+        """Ask for the device, or throttle the job, which asks when it is let go."""
         client = self._client
-        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
-        execution = self._adopt(job, prepare)
-        throttled_ns = self._throttled_ns(job)
+        self._job, client.job_arena = job, job.arena
+        throttled_ns = self._charging.throttled_ns(job)
         if throttled_ns:
-            if not job.throttled:
-                self._note_throttled(job, throttled_ns)
+            self._charging.note_throttled(job, throttled_ns)
+            client.deadline_ns = BACKGROUND_NS
             self._throttled = client.node.loop.call_later(
                 throttled_ns / 1e9, self._ask, sequence, job
             )
-        else:
-            client.unit.executor.begin(execution, partial(self._granted, sequence, job))
+            return
+        self._standing.serve_in_turn(job, client.unit.leases.idle_ns)
+        prepare = partial(self._bring_in, sequence, job) if self._workspace.lent else None
+        execution = self._adopt(job, prepare)
+        client.unit.executor.begin(execution, partial(self._granted, sequence, job))
 
     def _granted(self, sequence: int, job: Job, now_ns: int) -> None:
         client, execution = self._client, job.execution
-        if execution is not None and self._throttled_ns(job):
+        if execution is not None and self._charging.throttled_ns(job):
             # since it asked, jobs of other processes of its task have ended that took too long
             client.unit.executor.end(execution)
             client.unit.executor.is_over(execution)
@@ -161,25 +145,6 @@ class Jobs:
         self._bound.begin()
         client.reply(sequence, Grant(job.number, now_ns))
         self._cached_lease_jobs.granted(job, alone=not self._workspace.lent)
-
-    def _throttled_ns(self, job: Job) -> int:
-        """How long the job is throttled for what others waited beyond its task's plan."""
-        task = self._client.task
-        return task.excess_of(warmup=job.warmup).throttled_ns(
-            time.monotonic_ns(), self._limit_ns(job), task.share
-        )
-
-    def _note_throttled(self, job: Job, throttled_ns: int) -> None:
-        client, task = self._client, self._client.task
-        job.throttled = True
-        task.counters.throttled += 1
-        client.node.metrics.of(task.key).throttled.inc()
-        task.note_once(
-            "throttled",
-            f"job {job.number} of {client} was throttled for {throttled_ns / 1e9:.1f} s: those "
-            f"before it kept others waiting for over {self._limit_ns(job) / 1e9:g} s beyond the "
-            f"plan, and may do so for {task.share:.1%} of the time; profile the task again",
-        )
 
     def _nest(self, sequence: int, job: Job, pid: int) -> None:
         """A job of another process of the task waits for this one, which is a part of it then."""
@@ -196,19 +161,20 @@ class Jobs:
         """A job has begun without asking; it may be over by now."""
         self._check_none()
         now_ns = time.monotonic_ns()
-        job = self._new(message, now_ns)  # nobody else wanted the device when it was taken
+        job = self._new(message)
+        self._standing.serve_in_turn(job, now_ns)  # nobody else wanted the device when it was taken
         lease = self._cached_lease_jobs.took(message)
         latest_ns = min(now_ns, self._cached_lease_jobs.taken_by_ns or now_ns)
-        job.granted_ns = max(min(message.taken_ns, latest_ns), self._ended_ns)
+        job.granted_ns = max(min(message.taken_ns, latest_ns), self._standing.ended_ns)
         self._client.task.counters.uncontended += not job.warmup
         self._client.unit.executor.took(self._adopt(job), lease, job.granted_ns)
-        self._let_go()
+        self._standing.let_go()
 
     def _check_none(self) -> None:
         if self._job is not None:
             raise ConnectionViolation(f"job {self._job.number} has not ended", out_of_order=True)
 
-    def _new(self, message: JobBegin | JobTaken, idle_ns: int) -> Job:
+    def _new(self, message: JobBegin | JobTaken) -> Job:
         client = self._client
         if message.deadline_ns < message.release_ns:
             raise ConnectionViolation("a deadline lies before its release")
@@ -218,47 +184,11 @@ class Jobs:
             number=message.job,
             arena=arena,
             release_ns=message.release_ns,
-            deadline_ns=min(message.deadline_ns, _LATEST_NS),
+            deadline_ns=min(message.deadline_ns, LATEST_NS),
             warmup=JobFlags.WARMUP in message.flags,
         )
         job.due_ns = job.deadline_ns
-        if not job.warmup and not client.task.registration.training:
-            self._serve_in_turn(job, idle_ns)
         return job
-
-    def _serve_in_turn(self, job: Job, idle_ns: int) -> None:
-        """Say when the job's time among others is, whatever its program says."""
-        client, task = self._client, self._client.task
-        terms = task.registration
-        due = task.releases.begins(
-            now_ns=time.monotonic_ns(),
-            release_ns=job.release_ns,
-            deadline_ns=job.deadline_ns,
-            part=_part(job),
-            period_ns=terms.period_ns,
-            relative_ns=terms.deadline_ns,
-            jitter_ns=round(task.plan.jitter_s * 1e9),
-            calls=task.plan.calls,
-            idle_ns=idle_ns,
-        )
-        if due.too_soon:
-            task.counters.put_off += 1
-            client.node.metrics.of(task.key).put_off.inc()
-            task.note_once(
-                "too-often",
-                f"job {job.number} of {client} is one more than a period of "
-                f"{terms.period_ns / 1e6:g} ms is planned with, and was served after others'; "
-                "give the task the period that it has",
-            )
-        if due.too_urgent:
-            task.note_once(
-                "too-urgent",
-                f"job {job.number} of {client} names a deadline of "
-                f"{(job.deadline_ns - job.release_ns) / 1e6:g} ms and its task has "
-                f"{terms.deadline_ns / 1e6:g} ms, by which it is served; give the task that one",
-            )
-        job.due_ns = min(due.deadline_ns, _LATEST_NS)
-        job.eligible_ns = due.eligible_ns
 
     async def _bring_in(self, sequence: int, job: Job) -> bool:
         try:
@@ -279,16 +209,16 @@ class Jobs:
         """
         client, node = self._client, self._client.node
         self._check_none()
-        due_ns, training = min(deadline_ns, _LATEST_NS), client.task.registration.training
+        due_ns, training = min(deadline_ns, LATEST_NS), client.task.registration.training
         job = Job(number, arena, release_ns, due_ns, warmup=training)  # of a step it ends none
-        self._adopt_release(job)
+        self._standing.adopt(job)
         execution = self._adopt(job)
         job.granted_ns = time.monotonic_ns()
         if not node.recovery.may_resume(client.token) or not client.unit.executor.resume(execution):
             # it computes from its ring until it knows
             job.fences = True
             client.unit.executor.fence(client.domain)
-            self._revoke(
+            self._revocation.stream_failed(
                 job, StreamFailed("others have used its ring or its device", corrupt=False)
             )
         else:
@@ -297,126 +227,23 @@ class Jobs:
     def _adopt(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None = None) -> Execution:
         self._job = job
         execution = job.execution = self._client.unit.executor.prepare(
-            self._of_device(job, prepare), self._stream_failed
+            self._demand.of_device(job, prepare), self._stream_failed
         )
         self._client.job_arena = job.arena
         self._client.deadline_ns = job.due_ns
         return execution
 
-    def _adopt_release(self, job: Job) -> None:
-        """A job that began with the agent before this one is due when its program says."""
-        job.due_ns = job.deadline_ns
-        if not job.warmup:
-            self._client.task.releases.adopts(
-                now_ns=time.monotonic_ns(), release_ns=job.release_ns, part=_part(job)
-            )
-
-    def _part_ends(self, job: Job) -> None:
-        """The device is kept for the next job of the release, if one is to come."""
-        client, task = self._client, self._client.task
-        task.releases.ends(time.monotonic_ns())
-        if job.execution is None or job.granted_ns is None or client.connection.closed:
-            return
-        kept_ns = task.releases.kept_ns(task.plan.calls, round(task.plan.between_s * 1e9))
-        if kept_ns is not None:
-            self._kept = job.execution.ticket.claim
-            heard_ns = round(OVERHEADS[DeviceKind(client.unit.device.kind)].dispatch_s * 1e9)
-            client.unit.leases.keep(self._kept, time.monotonic_ns() + kept_ns + heard_ns)
-
-    def _let_go(self) -> None:
-        """The next job has asked, or none will."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            self._client.unit.leases.let_go(kept.key)
-
     def _stream_failed(self, failure: StreamFailed) -> None:
         if self._job is not None:
-            self._revoke(self._job, failure)
-
-    def _of_device(self, job: Job, prepare: Callable[[], Awaitable[bool]] | None) -> DeviceJob:
-        client, task = self._client, self._client.task
-        arena = job.arena
-        storage, unit = client.node.storage, client.unit.name
-        sources = arena.sources(storage, unit, client.domain, task.name) if arena else []
-        return DeviceJob(
-            token=client.token,
-            process=client.process,
-            domain=client.domain,
-            deadline_ns=job.due_ns,
-            rank=self._rank(job),
-            eligible_ns=job.eligible_ns,
-            # one in extents is counted with them, that of a step as long as its program is there
-            workspace_bytes=0
-            if self._workspace.lent or task.registration.training
-            else max(task.plan.workspace_bytes, task.counters.workspace_peak_bytes),
-            sources=sources,
-            ring=[pooled.extent for pooled in arena.ring] if arena else [],
-            words=arena.words if arena else None,
-            prepare=prepare,
-            yielding=self._yielding(job),
-            gateless_ns=self._gateless_ns(job),
-            planned_ns=0 if job.warmup else int(task.plan.call_time_s * 1e9),
-            charged_ns=self._charged_ns(warmup=job.warmup),
-            wanted=self._cached_lease_jobs.wanted if job.warmup else None,
-            task=task.name,
-        )
-
-    def _charged_ns(self, *, warmup: bool) -> int:
-        """How long others were charged for a job, at most."""
-        client, task = self._client, self._client.task
-        dispatch_s = OVERHEADS[DeviceKind(client.unit.device.kind)].dispatch_s
-        planned_s = task.plan.first_s if warmup else task.plan.call_time_s
-        return max(round(max(planned_s, dispatch_s) * 1e9), task.registration.job_limit_ns or 0)
-
-    def _rank(self, job: Job) -> Rank:
-        """How the job stands among others.
-
-        A Soft task that yields is admitted by its mean, one job a period. After a long job the next
-        ones come late and in a row: until they are on time again, they run in what others leave.
-        """
-        task = self._client.task
-        registration = task.registration
-        layer_ns = self._gateless_ns(job)
-        if registration.training:
-            return registration.rank  # also of what ends no step (`registry`)
-        if job.warmup or (layer_ns is not None and not has_rank(task.gateless_ns, layer_ns)):
-            return Rank.WARMUP
-        if job.release_ns != self._release_ns:
-            self._release_ns, self._late = job.release_ns, job.release_ns < self._ended_ns
-        by_mean = registration.criticality == "Soft" and registration.preemption is not None
-        return Rank.BEST_EFFORT if by_mean and self._late else registration.rank
-
-    def _yielding(self, job: Job) -> Yielding | None:
-        """How the job gives the device away, if its plan says so and it has gates."""
-        client, task = self._client, self._client.task
-        preemption = task.registration.preemption
-        if preemption is None or job.arena is None or self._workspace.lent:
-            return None
-        overheads = OVERHEADS[DeviceKind(client.unit.device.kind)]
-        allowance = Allowance(
-            planned_ns=int(task.plan.call_time_s * 1e9),
-            resume_ns=round(overheads.dispatch_s * 1e9),
-            penalty_ns=preemption.penalty_ns,
-        )
-        return Yielding(job.arena.words, preemption.terms, allowance)
-
-    def _gateless_ns(self, job: Job) -> int | None:
-        """How long it was planned for at most, if it cannot give the device away as it was planned.
-
-        None for the first ones: in them a program's layers are learned, and they have no rank.
-        """
-        preemption = self._client.task.registration.preemption
-        if preemption is None or job.warmup or self._yielding(job) is not None:
-            return None
-        return preemption.layer_ns
+            self._revocation.stream_failed(self._job, failure)
 
     # -- YIELD
 
     def give_away(self, sequence: int, message: Yield) -> None:
         """The job stands at a gate; the answer is sent when it has the device again."""
         job = self._job
-        if message.job == self._revoked:
-            self._refuse_revoked(sequence, message.job)
+        if self._revocation.is_of(message.job):
+            self._revocation.refuse(sequence, message.job)
             return
         if job is None and self.returned:
             self._adopt_parked(sequence, message)
@@ -450,12 +277,12 @@ class Jobs:
             number=message.job,
             arena=client.sealed_arena(message.arena),
             release_ns=message.release_ns,
-            deadline_ns=min(message.deadline_ns, _LATEST_NS),
+            deadline_ns=min(message.deadline_ns, LATEST_NS),
             warmup=bool(message.flags & JobFlags.WARMUP),
             granted_ns=time.monotonic_ns(),
             yielded=sequence,
         )
-        self._adopt_release(job)
+        self._standing.adopt(job)
         execution = self._adopt(job)
         if execution.job.yielding is None or job.arena is None:
             self._leave(job)
@@ -473,8 +300,8 @@ class Jobs:
     def rewind(self, sequence: int, message: Rewind) -> None:
         """Stream an arena for the running job from its start: its own again, or another one."""
         job = self._job
-        if message.job == self._revoked:
-            self._refuse_revoked(sequence, message.job)
+        if self._revocation.is_of(message.job):
+            self._revocation.refuse(sequence, message.job)
             return
         if job is None or job.number != message.job or job.granted_ns is None:
             raise ConnectionViolation(f"job {message.job} is not running", out_of_order=True)
@@ -488,7 +315,7 @@ class Jobs:
             if execution.took is not None:
                 raise ConnectionViolation(f"job {message.job} was taken: it streams nothing")
             job.arena = self._client.job_arena = arena
-            on_device = self._of_device(job, None)
+            on_device = self._demand.of_device(job, None)
         begun = self._client.unit.executor.rewind(execution, on_device)
         self._client.spawn(sequence, self._rewind(sequence, job, begun))
 
@@ -496,11 +323,7 @@ class Jobs:
         if await begun and not job.revoked:
             self._client.reply(sequence, Rewound(job.number))
         else:
-            self._refuse_revoked(sequence, job.number)
-
-    def _refuse_revoked(self, sequence: int, number: int) -> None:
-        reason = f"job {number} was revoked: {self._why_revoked}"
-        self._client.reply(sequence, Error(code=ErrorCode.REVOKED, reason=reason))
+            self._revocation.refuse(sequence, job.number)
 
     # -- the end
 
@@ -543,7 +366,7 @@ class Jobs:
             job,
             end_ns=end_ns,
             stall_ns=min(message.stall_ns, has_had_ns),
-            fetched_bytes=min(message.fetched_bytes, _LATEST_NS),
+            fetched_bytes=min(message.fetched_bytes, LATEST_NS),
             workspace_bytes=self._workspace_bytes(message.workspace_peak_bytes),
         )
 
@@ -556,8 +379,8 @@ class Jobs:
         return min(said_bytes, client.unit.device.memory_bytes)
 
     def _end_unknown(self, sequence: int, message: JobEnd) -> None:
-        if message.job == self._revoked:
-            self._refuse_revoked(sequence, message.job)
+        if self._revocation.is_of(message.job):
+            self._revocation.refuse(sequence, message.job)
         elif self.returned and self._job is None:
             self._client.reply(sequence, Ended(message.job))
         else:
@@ -572,7 +395,7 @@ class Jobs:
     def close(self) -> None:
         """The client is gone: so is its job, and the lease goes on."""
         job = self._job
-        self._let_go()
+        self._standing.let_go()
         with ExitStack() as leaving:  # from the last one to the first
             leaving.callback(self.records.publish)
             if job is None:
@@ -602,7 +425,7 @@ class Jobs:
         self._leave(job)
         if not job.warmup:
             unit.memory.started(self._client.task.name, self._client.token)
-        self._ended_ns = end_ns
+        self._standing.ended_ns = end_ns
         count = partial(
             self.records.count,
             job,
@@ -634,13 +457,10 @@ class Jobs:
         client = self._client
         self._job = None
         self._nesting.stop()
-        if not job.warmup:
-            self._part_ends(job)
+        self._standing.part_ends(job)
         client.job_arena = None
         client.deadline_ns = BACKGROUND_NS
-        if self._grace is not None:
-            self._grace.cancel()
-            self._grace = None
+        self._revocation.over()
         if self._throttled is not None:
             self._throttled.cancel()
             self._throttled = None
@@ -648,79 +468,21 @@ class Jobs:
         if job.fences:
             client.unit.executor.unfence(client.domain)
         if job.execution is not None:
-            # before another process of its task may be granted it
-            self._owe(client.unit.executor.cost_ns(job.execution), job)
-            client.unit.executor.end(job.execution)
-
-    def _owe(self, cost_ns: int, job: Job | None) -> None:
-        """What it takes to end a job that is beyond its limit is not the task's to owe."""
-        task = self._client.task
-        excess = task.excess_of(warmup=job is not None and job.warmup)
-        excess.costs(time.monotonic_ns(), min(cost_ns, self._limit_ns(job)), task.share)
+            # it owes before another process of its task may be granted the device
+            client.unit.executor.end(job.execution, partial(self._charging.owe, job))
 
     def _owe_for_untold(self) -> None:
         """The client gives back a lease that it had taken, and tells of no job."""
-        client, taken_ns = self._client, self._cached_lease_jobs.taken_by_ns
+        taken_ns = self._cached_lease_jobs.taken_by_ns
         if taken_ns is not None:
-            kept_ns = client.unit.leases.kept_waiting_ns(taken_ns, besides=client.task.name)
-            self._owe(max(0, kept_ns - self._charged_ns(warmup=False)), None)
+            self._charging.owe_since(taken_ns)
 
     # -- the limit of every job
 
     def look(self, now_ns: int) -> None:
         """See that no job keeps the device from others for ever."""
-        job, client = self._job, self._client
-        limit_ns = self._limit_ns(job)
+        job = self._job
+        limit_ns = self._charging.limit_ns(job)
         self._cached_lease_jobs.look(now_ns, limit_ns)
-        if job is None or job.revoked or job.granted_ns is None or job.execution is None:
-            return
-        if job.execution.held_for_ns(now_ns) <= limit_ns:
-            return
-        why = f"it had the device for more than {limit_ns / 1e9:g} s"
-        if self._stuck is not job:
-            self._stuck = job
-            _log.error("job %d of %s is stuck: %s", job.number, client, why)
-            client.task.add_notice("stuck", 0, f"job {job.number} of {client}: {why}")
-        if client.unit.leases.waiting and client.unit.executor.has_device(job.execution):
-            self._revoke_for(job, why, ErrorCode.QUOTA, KillReason.JOB_TOO_LONG)
-
-    def _limit_ns(self, job: Job | None) -> int:
-        """How long it may have the device; None is any job."""
-        client = self._client
-        if job is None or job.execution is None:
-            return client.node.job_limit_ns
-        planned_ns = job.execution.job.planned_ns
-        if job.warmup:
-            planned_ns = round(client.task.plan.first_s * 1e9)
-        return stuck.limit_ns(client.node.job_limit_ns, planned_ns, warmup=job.warmup)
-
-    # -- revocation
-
-    def _revoke(self, job: Job, failure: StreamFailed) -> None:
-        self._client.task.add_notice("revoked", 0, str(failure))
-        _log.error("cannot stream for %s: %s", self._client, failure)
-        code = ErrorCode.CORRUPT if failure.corrupt else ErrorCode.IO
-        self._revoke_for(job, _NOT_STREAMED, code, KillReason.REVOCATION_IGNORED)
-
-    def _revoke_for(self, job: Job, why: str, code: ErrorCode, kill: KillReason) -> None:
-        client, node = self._client, self._client.node
-        _log.error("revoking job %d of %s: %s", job.number, client, why)
-        if client.task.is_new_revocation(why):
-            told = f"job {job.number} of process {client.process.pid} was revoked because {why}"
-            node.interventions.revoked(client.task.name, client.process, told)
-        job.revoked = True
-        self._revoked, self._why_revoked = job.number, why
-        client.task.counters.revoked += 1
-        node.metrics.of(client.task.key).revoked.inc()
-        client.reply(0, Revoke(job.number, code))
-        if job.yielded is not None:
-            sequence, job.yielded = job.yielded, None
-            self._refuse_revoked(sequence, job.number)
-        sentence = (
-            f"job {job.number} was revoked because {why}, the program did not acknowledge that "
-            f"within {node.config.revoke_grace_s:g} s, and was killed"
-        )
-        self._grace = node.loop.call_later(
-            node.config.revoke_grace_s,
-            partial(node.interventions.kill, client.task.name, client.process, kill, sentence),
-        )
+        if job is not None:
+            self._revocation.look(job, now_ns, limit_ns)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.integration.agent.hostile.test_session_machine import Agent, Client
 
+from tierline_agent.errors import StreamFailed
 from tierline_agent.sessions.session import Session
 from tierline_agent.transport import protocol as p
 
@@ -33,6 +34,22 @@ def session_of(agent: Agent, client: Client) -> Session:
 
 def begin(client: Client, job: int) -> None:
     client.say(p.JobBegin(job, p.NO_ARENA, p.JobFlags(0), 0, 1 << 60), now=True)
+
+
+def test_a_job_that_was_revoked_and_cannot_be_streamed_is_revoked_once(agent: Agent) -> None:
+    """Else the first of two graces goes on after the client has acknowledged, and kills it."""
+    client = connected(agent, 0)
+    begin(client, 1)
+    session = session_of(agent, client)
+    for _ in range(2):
+        session.jobs._stream_failed(StreamFailed("it is a test", corrupt=False))
+    client.listen()
+    assert [message.job for message in client.read if isinstance(message, p.Revoke)] == [1]
+    assert session.client.task.counters.revoked == 1
+    client.say(p.Ack(1), now=True)
+    client.close()
+    agent.watch.die(client.process)
+    agent.until(lambda: not agent.server._leaving and not [*agent.server.sessions()], "end")
 
 
 def test_a_grant_that_fails_ends_its_own_job(agent: Agent) -> None:

@@ -471,7 +471,7 @@ class Sessions(RuleBasedStateMachine):
                 continue
             if leaves:
                 client.close()
-            if job.granted_ns is not None and not job.revoked:
+            if job.granted_ns is not None:
                 session.jobs._stream_failed(StreamFailed("it is a test", corrupt=False))
         self.agent.turn(1)
 
@@ -621,7 +621,7 @@ class Sessions(RuleBasedStateMachine):
             )
             assert all(task.arena_owner is None for task in agent.node.registry)
             assert not any(task.arena_users for task in agent.node.registry)
-            assert not any(one.jobs._job or one.jobs._grace for one in self.sessions)
+            assert not any(one.jobs._job or one.jobs._revocation._grace for one in self.sessions)
             assert agent.node.storage.tiers["dram"].store.statistics().referenced == 0
             last = Client(agent, 0)
             last.say(p.Hello(p.Device.CPU, 0, "x", p.MINOR), now=True)

@@ -32,7 +32,13 @@ def _both(agent: AgentProcess, **terms: int) -> tuple[RawClient, RawClient]:
     """One whose jobs take longer than planned, and one that waits for them."""
     agent.register("greedy", plan(2) | BRIEF, **terms)
     agent.register("urgent", plan(2))
+    _fill(agent)
     return agent.client("greedy"), agent.client("urgent")
+
+
+def _fill(agent: AgentProcess) -> None:
+    """One that is charged the whole device: what others owe is paid by their own charge alone."""
+    agent.register("long", plan(2) | {"predictedJobTime": "1s"})
 
 
 def _hold() -> None:
@@ -64,11 +70,32 @@ def test_a_task_that_owes_others_time_is_throttled_while_they_go_on(agent: Agent
     assert agent.task("greedy")["jobs"] == 2
     (notice,) = agent.task("greedy")["notices"]
     assert notice["kind"] == "throttled"
+    assert "may do so for 1.0% of the time" in notice["text"]
     greedy.close()
     wait_until(lambda: not agent.task("greedy")["clients"], "it may leave")
     again = agent.client("greedy")
     again.begin(p.NO_ARENA, wait=False)
     wait_until(lambda: agent.task("greedy")["throttled"] == 2, "another process owes it, too")
+
+
+def test_a_new_claim_of_a_task_owes_what_the_one_before_it_did(agent: AgentProcess) -> None:
+    """Else a pod that is started again and again owes nothing."""
+    terms = {"memtask": "greedy", "period_ns": 10**12}
+    agent.register("claim-1", plan(2) | BRIEF, **terms)
+    agent.register("urgent", plan(2))
+    _fill(agent)
+    greedy, urgent = agent.client("claim-1"), agent.client("urgent")
+    for _ in range(2):
+        _costs(agent, greedy, urgent, warmup=False)
+    greedy.close()
+    assert agent.call("remove", name="claim-1")["ok"]
+
+    agent.register("claim-2", plan(2) | BRIEF, **terms)
+    agent.client("claim-2").begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("claim-2")["throttled"] == 1, "it is throttled")
+    agent.register("other", plan(2) | BRIEF, period_ns=10**12)
+    other = agent.client("other")
+    other.end(other.begin(p.NO_ARENA))
 
 
 def test_a_job_that_waits_is_throttled_for_what_its_task_owes_by_its_turn(
@@ -88,6 +115,39 @@ def test_a_job_that_waits_is_throttled_for_what_its_task_owes_by_its_turn(
     urgent.end(urgent.expect(p.Grant).job)  # though the second one is due sooner
     assert agent.task("greedy")["throttled"] == 1
     assert agent.snapshot()["devices"][0]["waiting_jobs"] == 0
+
+
+def test_a_job_that_was_throttled_does_not_come_before_those_that_have_waited(
+    agent: AgentProcess,
+) -> None:
+    """It is due its deadline after it was let go, not after it began."""
+    greedy, urgent = _both(agent, period_ns=2 * 10**7, deadline_ns=2 * 10**7)
+    agent.register("waits", plan(2), deadline_ns=5 * 10**8)
+    waits, long = agent.client("waits"), agent.client("long")
+    for _ in range(2):
+        _costs(agent, greedy, urgent, warmup=False)
+    holds = long.begin(p.NO_ARENA)
+    waits.begin(p.NO_ARENA, deadline_s=0.5, wait=False)
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 1, "it waits")
+    greedy.begin(p.NO_ARENA, deadline_s=0.02, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is throttled")
+    wait_until(lambda: agent.snapshot()["devices"][0]["waiting_jobs"] == 2, "it is let go")
+    long.end(holds)
+    waits.end(waits.expect(p.Grant).job)
+    greedy.end(greedy.expect(p.Grant).job)
+
+
+def test_a_task_owes_for_as_long_as_it_keeps_what_was_revoked(agent: AgentProcess) -> None:
+    """Its limit is what it may cost by mistake; beyond that it was told."""
+    greedy, urgent = _both(agent, period_ns=10**12)
+    job = greedy.begin(p.NO_ARENA)
+    urgent.begin(p.NO_ARENA, wait=False)
+    assert greedy.expect(p.Revoke).job == job
+    _hold()
+    greedy.send(p.Ack(job))
+    urgent.end(urgent.expect(p.Grant).job)
+    greedy.begin(p.NO_ARENA, wait=False)
+    wait_until(lambda: agent.task("greedy")["throttled"] == 1, "it is throttled")
 
 
 def test_a_task_owes_nothing_to_its_own_processes(agent: AgentProcess) -> None:

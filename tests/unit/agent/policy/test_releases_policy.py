@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -38,6 +39,7 @@ def begins(
     idle: int = NEVER,
     jitter: int = 0,
     calls: int | None = None,
+    throttled: bool = False,
 ) -> Due:
     """A job asks; by default it was released now, and names its task's deadline."""
     named = now if release is None else release
@@ -51,6 +53,7 @@ def begins(
         idle_ns=idle,
         jitter_ns=jitter,
         calls=calls,
+        throttled=throttled,
     )
 
 
@@ -141,6 +144,18 @@ def test_a_release_that_waited_for_its_own_job_keeps_its_deadline() -> None:
     assert begins(releases, 133, release=100) == served(163)
 
 
+def test_one_that_was_throttled_is_due_from_when_it_was_let_go() -> None:
+    releases = Releases()
+    assert begins(releases, 0, part=1) == served(60)
+    releases.ends(400)
+    assert begins(releases, 500, release=0, part=2, throttled=True) == served(560)
+    releases.ends(520)
+    # though it was to begin before the end of the one before it
+    assert begins(releases, 900, release=300, part=1, throttled=True) == served(960)
+    # and so are those after it
+    assert begins(releases, 910) == served(1060)
+
+
 def test_what_was_before_a_moment_without_jobs_is_forgotten() -> None:
     releases = Releases()
     begins(releases, 0)
@@ -156,15 +171,16 @@ def test_what_was_before_a_moment_without_jobs_is_forgotten() -> None:
             st.integers(-200, 300),  # which deadline, from the task's
             st.booleans(),  # whether nobody had the device meanwhile
             st.booleans(),  # whether its last job has ended only now
+            st.booleans(),  # whether it was throttled until now
         ),
         max_size=30,
     )
 )
 def test_releases_are_a_period_apart_however_a_program_names_them(
-    asks: list[tuple[int, int, int, bool, bool]],
+    asks: list[tuple[int, int, int, bool, bool, bool]],
 ) -> None:
     releases, now, idle, times = Releases(), 1000, NEVER, list[list[Due]]()
-    for later, release, deadline, quiet, busy in asks:
+    for later, release, deadline, quiet, busy, throttled in asks:
         now += later
         if busy:
             releases.ends(now)
@@ -173,9 +189,11 @@ def test_releases_are_a_period_apart_however_a_program_names_them(
             times.append([])
         named = now + release
         due_ns = max(named, named + DEADLINE + deadline)
-        times[-1].append(begins(releases, now, release=named, due=due_ns, idle=idle))
-        if len(times[-1]) == 1:  # the first one of a busy time does not reach before it
-            assert times[-1][0].eligible_ns >= now
+        due = begins(releases, now, release=named, due=due_ns, idle=idle, throttled=throttled)
+        times[-1].append(due)
+        # the first one of a busy time does not reach before it, nor one that was throttled
+        if len(times[-1]) == 1 or throttled:
+            assert due.eligible_ns >= now
     for busy_time in times:
         for one in busy_time:
             assert one.eligible_ns + DEADLINE <= one.deadline_ns
@@ -247,7 +265,7 @@ def test_others_keep_their_bounds(
     assert late_others(tmp_path, tasks, answer, lies=lies) == []
     as_named = Releases.begins
 
-    def believed(self: Releases, *, deadline_ns: int, **more: int) -> Due:
+    def believed(self: Releases, *, deadline_ns: int, **more: Any) -> Due:
         due = as_named(self, deadline_ns=deadline_ns, **more)
         return Due(deadline_ns, 0, due.too_soon)
 
@@ -262,7 +280,7 @@ def test_what_comes_before_its_time_waits_for_all_whose_time_has_come(
     assert isinstance(answer, Admitted), answer.sentence
     as_served = Releases.begins
 
-    def at_once(self: Releases, **more: int) -> Due:
+    def at_once(self: Releases, **more: Any) -> Due:
         return replace(as_served(self, **more), eligible_ns=0)
 
     monkeypatch.setattr(Releases, "begins", at_once)
