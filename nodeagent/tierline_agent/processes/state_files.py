@@ -1,9 +1,11 @@
-"""Opening a state file: what lies at its path is a file of ours, or it is put aside.
+"""Opening a state file or folder: what lies at its path is ours, or it is put aside.
 
 Somebody with the folder, a full disk or a restored backup may leave anything there: a pipe, in
 which opening waits, a device that never ends, a link, a folder, a file of a terabyte. What is no
 regular file of the agent's own user, or is too large, is renamed to `NAME.odd`, with one warning,
-and counts as absent: the agent starts, and an administrator finds what it was.
+and counts as absent: the agent starts, and an administrator finds what it was. So is what stands in
+the place of a folder, a link to another one above all: what lies there is somebody else's. Nothing
+but what stands at the path itself is ever renamed.
 
 Invariant: no call here waits, and none reads more than `MOST_BYTES`.
 """
@@ -41,16 +43,18 @@ def open_state(path: Path, flags: int) -> int:
             not say to make one.
         OSError: it cannot be opened, or not be put aside.
     """
+    safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     if (kind := _kind_of(path)) is not None:
         put_aside(path, kind)
-    safe = flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, safe, 0o600)
+        return os.open(path, safe, 0o600)
+    except BlockingIOError:
+        put_aside(path, "a file on which a process has a lease of the kernel's")
+        return os.open(path, safe, 0o600)
     except OSError as failure:
         if failure.errno in _NOT_A_FILE:  # put there after it was looked at
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from failure
         raise
-    return descriptor
 
 
 def read_state(path: Path) -> bytes:
@@ -62,10 +66,15 @@ def read_state(path: Path) -> bytes:
 def make_folder(path: Path, mode: int) -> None:
     """Make a folder and those above it, if there is none. Raises OSError."""
     try:
-        path.mkdir(mode, parents=True, exist_ok=True)
-    except FileExistsError:
-        put_aside(path, _kind_of(path) or "a file")
+        status = path.lstat()
+    except FileNotFoundError:
         path.mkdir(mode, parents=True)
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        put_aside(path, _kind_of(path) or "a file")
+    elif status.st_uid != os.geteuid():
+        put_aside(path, f"a folder of user {status.st_uid}")
+    path.mkdir(mode, exist_ok=True)
 
 
 def put_aside(path: Path, kind: str) -> None:

@@ -56,7 +56,7 @@ from pathlib import Path
 from tierline_agent.devices.memfd import reopen
 from tierline_agent.processes.identity import Process, is_alive
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.processes.state_files import make_folder, put_aside
+from tierline_agent.processes.state_files import make_folder
 
 DEVICE_KIND = "cuda"
 """Where clients take cached leases: on `cpu` the end of a job is waited for anyway."""
@@ -151,10 +151,7 @@ def close_all(folder: Path, mark: LeaseMark) -> None:
     for path in folder.iterdir():
         client = _client_of(path)
         if client is None:
-            # out of the folder, or the next agent finds it again
-            stray = folder.with_name(f"{folder.name}.stray")
-            path.rename(stray)
-            put_aside(stray, f"{path.name!r} in {folder}, and no lease")
+            _log.warning("%s is no lease, and stays as it is", path)
             continue
         taker = _close_of_before(path, *client)
         held = mark.read()

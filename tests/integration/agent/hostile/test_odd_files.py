@@ -36,6 +36,14 @@ def folder(path: Path) -> None:
     (path / "inside").touch()
 
 
+def to_a_folder(path: Path) -> None:
+    """Somebody else's, in which nothing is the agent's to move."""
+    theirs = path.with_name(f"{path.name}.theirs")
+    theirs.mkdir(exist_ok=True)
+    (theirs / "1.1.1.1").touch()
+    path.symlink_to(theirs)
+
+
 def deep(path: Path) -> None:
     path.write_text("[" * 100_000)
 
@@ -74,17 +82,18 @@ def test_it_starts_whatever_its_state_files_are(agent: AgentProcess, kind: str) 
     assert program.do("job") == program.expected
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link"])
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a link", "a link to a folder"])
 def test_it_starts_whatever_its_folders_and_sockets_are(agent: AgentProcess, kind: str) -> None:
+    make = KINDS.get(kind, KINDS["a link"])
     agent.register("vision", plan(4))
     agent.kill()
     leases, tasks = agent.run_dir / "leases-cpu", agent.run_dir / "tasks"
     for name in ("x", "1.2", f"{1 << 64}.1.1.1", "1.1.1.1"):
-        KINDS[kind](leases / name)
+        make(leases / name)
     socket = tasks / "vision" / "tierline.sock"
     for path in (agent.run_dir / "admin.sock", socket):
         path.unlink(missing_ok=True)
-        KINDS[kind](path)
+        make(path)
     agent.start()
     program = agent.program("vision", 1, 4)
     agent.kill()
@@ -95,9 +104,12 @@ def test_it_starts_whatever_its_folders_and_sockets_are(agent: AgentProcess, kin
     leases.rename(agent.folder / "before")
     for path in (tasks, leases):
         if kind != "a folder":
-            KINDS[kind](path)
+            {**KINDS, "a link to a folder": to_a_folder}[kind](path)
     agent.start()
     assert program.do("job") == program.expected
+    theirs = [*agent.run_dir.glob("*.theirs")]
+    assert len(theirs) == (2 if kind == "a link to a folder" else 0)
+    assert all([path.name for path in one.iterdir()] == ["1.1.1.1"] for one in theirs)
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 4000, None], ids=["empty", "zeroes", "a half"])

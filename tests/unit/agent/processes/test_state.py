@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 
 from tierline_agent.processes.identity import Process
 from tierline_agent.processes.state import BootFile, LeaseMark, read_json, write_json
+from tierline_agent.processes.state_files import make_folder
+from tierline_agent.scheduling.cached_lease import close_all
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -68,6 +72,67 @@ def test_what_is_no_file_of_ours_is_put_aside_with_one_warning(
     write_json(path, [1], durable=True)
     assert read_json(path) == [1]
     LeaseMark(path).close()
+
+
+def lent(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, 65534, 65534)
+
+
+def to_a_folder(path: Path) -> None:
+    (path.parent / "elsewhere").mkdir(exist_ok=True)
+    (path.parent / "elsewhere" / "1.1.1.1").touch()
+    path.symlink_to("elsewhere")
+
+
+NO_FOLDERS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "pipe": ("a pipe", os.mkfifo),
+    "file": ("a file", Path.touch),
+    "link to a folder": ("a link", to_a_folder),
+    "link to nothing": ("a link", lambda path: path.symlink_to("nothing")),
+    "of another user": ("a folder of user 65534", lent),
+}
+
+
+@pytest.mark.parametrize("name", NO_FOLDERS)
+def test_what_is_no_folder_of_ours_is_put_aside_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    path = tmp_path / "folder"
+    kind, make = NO_FOLDERS[name]
+    make(path)
+    for _ in range(2):
+        make_folder(path, 0o700)
+    assert [record.message for record in caplog.records] == [
+        f"{path} is {kind}, which no agent made; put aside as folder.odd"
+    ]
+    assert path.lstat().st_mode == stat.S_IFDIR | 0o700
+    assert [*path.iterdir()] == []
+
+
+def test_leases_are_closed_in_no_folder_of_somebody_else(tmp_path: Path) -> None:
+    to_a_folder(tmp_path / "leases")
+    mark = LeaseMark(tmp_path / "mark")
+    close_all(tmp_path / "leases", mark)
+    mark.close()
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["1.1.1.1"]
+    assert (tmp_path / "leases.odd").is_symlink()
+
+
+def test_a_file_on_which_a_process_has_a_lease_is_put_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("[1]")
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # which its holder is sent
+    with path.open("r+") as held:
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        assert read_json(path) is None
+        fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    signal.signal(signal.SIGIO, before)
+    (said,) = (record.message for record in caplog.records)
+    assert "a file on which a process has a lease" in said
+    assert (tmp_path / "file.odd").read_text() == "[1]"
 
 
 def test_what_was_put_aside_before_stays_if_it_has_to(tmp_path: Path) -> None:
