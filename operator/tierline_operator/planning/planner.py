@@ -629,7 +629,7 @@ class _Planner:
                 *(
                     resident_all_the_same(search, outcome, index)
                     for index, task in enumerate(self.tasks)
-                    if task.must_stream and not picked[index].point.streamed_extents
+                    if task.must_stream and task.homes and not picked[index].point.streamed_extents
                 ),
                 *(
                     workspace_unknown(task.demand)

@@ -154,6 +154,16 @@ def test_a_streaming_task_that_must_stay_resident_is_explained() -> None:
     assert answer.remarks[0].endswith("none of them may be streamed (pinned or reserved)")
 
 
+def test_nothing_is_said_of_the_weights_of_a_program_without_any() -> None:
+    for policy in (SwapPolicy.STREAM, SwapPolicy.SWAP):
+        none = replace(
+            task("t", 200, 12, 10, policy=policy),
+            layout=lay_out([LayerShape(0)], MB),
+            compute_s=(0.01,),
+        )
+        assert admitted([none], device(20)).remarks == ()
+
+
 def test_reserved_memory_is_kept() -> None:
     keen = task("keen", 1000, 1000, 10, reserved_bytes=5 * MB, policy=SwapPolicy.STREAM)
     (got,) = admitted([keen], device(9)).plans
