@@ -49,8 +49,8 @@ def periodic(
     """Yield the task's releases, each when it is due.
 
     `period` and `deadline` (seconds; the deadline is by default the period) are for running without
-    Tierline: a task has its own, which then hold. `jobs` ends the loop after so many releases;
-    else it ends when the task ends, without Tierline never.
+    Tierline, and under `policy: Swap`: other tasks have their own, which then hold. `jobs` ends the
+    loop after so many releases; else it ends when the task ends, without those never.
 
     Raises TierlineError if neither Tierline nor a `period` is there, ValueError for times that are
     not positive.
@@ -65,9 +65,14 @@ def periodic(
         if here.backend is not None:
             return _managed(jobs)
     if period is None:
+        why = (
+            "a program under policy Swap keeps its own time; give"
+            if surroundings.swapped()
+            else "this program runs without Tierline, which knows the period; start it by "
+            "`tierline run`, or give"
+        )
         raise TierlineError(
-            "could not begin a periodic loop: this program runs without Tierline, which knows the "
-            "period; start it by `tierline run`, or give tierline.periodic(period=seconds)"
+            f"could not begin a periodic loop: {why} tierline.periodic(period=seconds)"
         )
     relative_ns = round((period if deadline is None else deadline) * 1e9)
     now = time.monotonic_ns()

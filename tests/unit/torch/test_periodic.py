@@ -44,6 +44,16 @@ def test_without_tierline_a_period_is_needed() -> None:
         tierline.periodic()
 
 
+def test_a_program_under_swap_is_told_that_it_keeps_its_own_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIERLINE_SOCKET", "/nowhere")
+    monkeypatch.setenv("TIERLINE_SWAP", "1")
+    with pytest.raises(tierline.TierlineError, match=r"under policy Swap .*\(period=seconds\)"):
+        tierline.periodic()
+    assert [release.index for release in tierline.periodic(1e-6, jobs=2)] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("period", "deadline", "jobs"), [(0, None, None), (-1, None, None), (1, 0, None), (1, None, 0)]
 )
