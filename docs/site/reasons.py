@@ -43,6 +43,7 @@ _CONDITIONS: Final[Mapping[tuple[ConditionType, str], Mapping[Reason, str]]] = {
         Reason.NO_LONGER_HOLDS: "It was admitted, and what changed since breaks the proof.",
         Reason.CHANGE_REFUSED: "Its changed spec does not hold; it runs on as admitted.",
         Reason.NO_PODS: "Its place was given up, for no pod of it was there.",
+        Reason.NO_CLAIM: "A pod of it runs without a claim: its device is kept for it alone.",
         Reason.QUOTA_EXCEEDED: "Its namespace would have more than its MemQuota grants.",
         Reason.NODE_GONE: "The device on which it has its place is gone.",
         Reason.BEING_DELETED: "It is being deleted, and its pods end.",
@@ -53,6 +54,7 @@ _CONDITIONS: Final[Mapping[tuple[ConditionType, str], Mapping[Reason, str]]] = {
         Reason.STARTING: "It has a place, and not all of its pods are ready.",
         Reason.NOT_RUNNING: "No pod is there, or none has a place.",
         Reason.REPLICA_FAILURE: "Its pods cannot be made.",
+        Reason.NO_CLAIM: "A pod of it runs without a claim, and has to be deleted.",
         Reason.STALLED: "It was admitted long ago, and is still not ready.",
     },
     (ConditionType.DEADLINES_MET, _TASK): {

@@ -53,6 +53,8 @@ ADVICE: Final = {
     Reason.NOT_SCHEDULABLE: "let its pods go to a node with such a device (nodeSelector, affinity, "
     "tolerations), or mend the node as the message says",
     Reason.NO_PODS: "start a pod of it, or see why none is made (kubectl get events)",
+    Reason.NO_CLAIM: "delete the pods that the message names: the next ones get a claim, and a "
+    "place by it",
     Reason.NO_LONGER_HOLDS: "mend what became slower, or delete the pod to have it placed "
     "elsewhere",
     Reason.CHANGE_REFUSED: "it runs on as before; undo the change or make room for it",

@@ -53,6 +53,7 @@ class Reason(StrEnum):
     NO_LONGER_HOLDS = "NoLongerHolds"
     CHANGE_REFUSED = "ChangeRefused"
     NO_PODS = "NoPods"
+    NO_CLAIM = "NoClaim"
     QUOTA_EXCEEDED = "QuotaExceeded"
     NODE_GONE = "NodeGone"
     BEING_DELETED = "BeingDeleted"

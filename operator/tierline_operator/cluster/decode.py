@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
@@ -42,6 +43,7 @@ _HOLDING = {Standing.PLANNED, Standing.DEMOTED}
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 """An order as the operator writes it; int() refuses thousands of digits."""
 _USUAL: Final = {"PodInitializing"}
+_CLOCKS: Final = timedelta(seconds=5)
 M = TypeVar("M", bound=ApiModel)
 
 
@@ -77,10 +79,22 @@ class KnownClaim:
     claim: Claim
     observed: Observed | None
     """Measurements of the pod by the node's agent."""
+    reserved: bool = False
+    """Whether Kubernetes has noted for which pod it is."""
 
     def is_of(self, pod: KnownPod) -> bool:
         """Whether it was made for that pod, and not for one that had its name before."""
         return self.meta.owner is not None and self.meta.owner["uid"] == pod.meta.uid
+
+    def places(self, pod: KnownPod) -> bool:
+        """Whether it has its place where that pod runs, also if its owner was cut out of it."""
+        place = self.claim.place
+        its_own = self.is_of(pod) or (self.meta.owner is None and pod.claim == self.meta.name)
+        return its_own and place is not None and place.node == pod.node
+
+    def serves(self, pod: KnownPod) -> bool:
+        """Whether that pod may have started by it: one that came later is nothing to its node."""
+        return self.places(pod) and not _is_after(self.meta.created, pod.scheduled)
 
 
 @dataclass(frozen=True)
@@ -105,11 +119,25 @@ class KnownPod:
     """Why a container of it does not start, as the kubelet says in a word."""
     inline: dict[str, str] = field(default_factory=dict)
     """Its inline annotations."""
+    opted_in: bool = True
+    """Whether it has the annotation: a label alone is no more than a label."""
+    asks: bool = True
+    """Whether it asks for a claim of its task, as the admission policies see to."""
+    claim: str = ""
+    """The name of its claim, as Kubernetes has noted it in its status."""
+    scheduled: str = ""
+    """When it was bound, by the clock of the API server."""
 
     @property
     def over(self) -> bool:
         """Whether it has ended for good."""
         return self.phase in {"Succeeded", "Failed"}
+
+    @property
+    def outside(self) -> bool:
+        """Whether it opted in while no admission policy was in force, and is to stay."""
+        given = self.asks or self.gate is not None
+        return self.opted_in and not (given or self.over or self.meta.leaving)
 
 
 @dataclass(frozen=True)
@@ -179,13 +207,15 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
     order = meta.annotations.get(ORDER, "")
     standing, plan = meta.annotations.get(STANDING), PLAN in meta.annotations
     observed = _observed(status.get("devices") or ())
+    pods = (one for one in status.get("reservedFor") or () if one.get("resource") == "pods")
+    reserved = next(pods, None)
     return KnownClaim(
         meta=meta,
         claim=Claim(
             key=ClaimKey(meta.namespace, meta.name),
             task=meta.labels.get(TASK, ""),
             created=meta.created,
-            pod=meta.owner["name"] if meta.owner else "",
+            pod=(meta.owner or reserved or {"name": ""})["name"],
             place=DeviceKey(ours["pool"], ours["device"]) if ours else None,
             allocated=allocation.get("allocationTimestamp") or "",
             order=int(order) if _NUMBER.fullmatch(order) else None,
@@ -201,6 +231,7 @@ def claim_of(body: Json, before: KnownClaim | None = None) -> KnownClaim:
             overran_s=observed.overrun_job_time_s if ours and observed else None,
         ),
         observed=observed,
+        reserved=bool(status.get("reservedFor")),
     )
 
 
@@ -236,9 +267,13 @@ def pod_of(body: Json) -> KnownPod:
     status = body.get("status") or {}
     scheduled = _condition(status, "PodScheduled")
     waits = scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+    task = meta.annotations.get(TASK) or meta.labels.get(TASK, "")
+    claims = status.get("resourceClaimStatuses") or ()
+    asked = body["spec"].get("resourceClaims") or ()
+    templates = {one.get("name"): one.get("resourceClaimTemplateName") for one in asked}
     return KnownPod(
         meta=meta,
-        task=meta.annotations.get(TASK) or meta.labels.get(TASK, ""),
+        task=task,
         gate=gates.index(GATE) if GATE in gates else None,
         phase=status.get("phase") or "",
         ready=_condition(status, "Ready").get("status") == "True",
@@ -248,7 +283,21 @@ def pod_of(body: Json) -> KnownPod:
         waits=_waits(status),
         unscheduled=(scheduled.get("message") or "") if waits else "",
         inline={name: meta.annotations[name] for name in INLINE if name in meta.annotations},
+        opted_in=TASK in meta.annotations,
+        asks=templates.get(POD_CLAIM) == task,
+        scheduled=scheduled.get("lastTransitionTime") or ""
+        if scheduled.get("status") == "True"
+        else "",
+        claim=next((c.get("resourceClaimName", "") for c in claims if c["name"] == POD_CLAIM), ""),
     )
+
+
+def _is_after(one: str, other: str) -> bool:
+    """Whether a time is after another, by more than clocks of API servers differ."""
+    try:
+        return datetime.fromisoformat(one) - datetime.fromisoformat(other) > _CLOCKS
+    except (ValueError, TypeError):  # one is not known
+        return False
 
 
 def _unseen(spec: Json, status: Json, scheduled: Json) -> str:

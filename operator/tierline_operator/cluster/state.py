@@ -48,7 +48,8 @@ from tierline_operator.cluster.lasting import Lasting
 from tierline_operator.cluster.pulses import Pulses
 from tierline_operator.cluster.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.cluster.returned import Returned
-from tierline_operator.placement.books.seats import ClaimKey, TaskKey
+from tierline_operator.cluster.unclaimed import Unclaimed
+from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, TaskKey
 from tierline_operator.placement.fleet import Fleet
 from tierline_operator.placement.needs.fitting import Worker
 
@@ -83,12 +84,13 @@ class View:
         """Parts of MemProfiles that are still to be shown."""
         self._pods_of: dict[TaskKey, set[Name]] = {}
         self._measured: set[ClaimKey] = set()
-        self._kept = Lasting(fleet.rules.keep_free_s)
+        self._kept: Lasting[TaskKey] = Lasting(fleet.rules.keep_free_s)
         self._unready: set[TaskKey] = set()
         """Tasks that are admitted and not ready, as their status says."""
-        self.stalled = Lasting(stalled_after_s)
+        self.stalled: Lasting[TaskKey] = Lasting(stalled_after_s)
         self._claim_of: dict[Name, ClaimKey] = {}
         """By namespace and uid of its pod."""
+        self.unclaimed = Unclaimed(fleet)
         self._returned = Returned()
         self.pulses = Pulses()
         self._workers: dict[str, Worker] = {}
@@ -159,9 +161,8 @@ class View:
             self._measured.discard(ClaimKey(*name))
             self._returned.forget(ClaimKey(*name))
             self.fleet.drop_claim(ClaimKey(*name))
-            if known and known.meta.owner:
-                self._claim_of.pop((name[0], known.meta.owner["uid"]), None)
-            return {known.claim.task_key} if known else set()
+            self.unclaimed.drop_claim(ClaimKey(*name))
+            return self._drop_claim_of(known) if known else set()
         elif resource == POD:
             return self._drop_pod(name)
         elif resource == TEMPLATE:
@@ -188,7 +189,9 @@ class View:
         for task in self._kept.turn(self.fleet.kept, now):
             self.fleet.keep_no_longer(task)
         self.late = self.stalled.turn(self._unready, now)
+        self.late |= self.unclaimed.turn(self.pods, now)
         times = [at for at in (again, next_, self._kept.next, self.stalled.next) if at is not None]
+        times += self.unclaimed.next
         for key in list(self._measured):
             known = self.claims[key]
             due = _time_of(known.claim.allocated, now) + timedelta(seconds=limit_s)
@@ -214,6 +217,15 @@ class View:
     def claims_of(self, task: TaskKey) -> list[KnownClaim]:
         """The claims of a task, in the order of their names."""
         return [self.claims[claim.key] for claim in self.fleet.claims_of(task)]
+
+    def unclaimed_of(self, task: TaskKey) -> list[KnownPod]:
+        """The pods of a task that have run without a claim for some time, and are to stay."""
+        return list(filter(self.unclaimed.is_told, self.pods_of(task)))
+
+    def nobodys_of(self, task: TaskKey) -> list[KnownClaim]:
+        """The claims of a task that have had a place for long, and no pod."""
+        known = self.claims_of(task)
+        return [one for one in known if self.unclaimed.is_nobodys(one.claim.key)]
 
     def _task(self, body: Json, name: Name) -> set[TaskKey]:
         key, meta = TaskKey(*name), meta_of(body)
@@ -284,8 +296,34 @@ class View:
             self._measured.add(known.claim.key)
         else:
             self._measured.discard(known.claim.key)
+        self.unclaimed.see_claim(known)
+        tasks = {known.claim.task_key} | ({before.claim.task_key} if before else set())
         self._show(known)
-        return {known.claim.task_key}
+        last = before.claim if before is not None and before.claim.place else known.claim
+        return tasks | {self.claims[key].claim.task_key} | self._account_for(last)
+
+    def _account_for(self, claim: Claim) -> set[TaskKey]:
+        """See how the pod of a claim, as it was last, stands by now; returns its task."""
+        pod = self.pods.get((claim.key.namespace, claim.pod))
+        if pod is None:
+            return set()
+        self._account(pod, claim.place)
+        return {TaskKey(claim.key.namespace, pod.task)}
+
+    def _account(self, pod: KnownPod, last: DeviceKey | None) -> None:
+        """See whether a pod has a claim where it runs; `last` is where it had one, if known."""
+        owned = self._claim_of.get((pod.meta.namespace, pod.meta.uid))
+        keys = filter(None, (owned, ClaimKey(pod.meta.namespace, pod.claim)))
+        self.unclaimed.see(pod, (self.claims[key] for key in keys if key in self.claims), last)
+
+    def _drop_claim_of(self, known: KnownClaim) -> set[TaskKey]:
+        """A claim is gone: its pod may have another by now, or run without one."""
+        key = known.claim.key
+        if known.meta.owner is not None:
+            pod = (key.namespace, known.meta.owner["uid"])
+            if self._claim_of.get(pod) == key:
+                del self._claim_of[pod]
+        return {known.claim.task_key} | self._account_for(known.claim)
 
     def _compare(self, before: KnownClaim, known: KnownClaim) -> None:
         """Note whether kube-scheduler gave a claim back, or it has a place again."""
@@ -298,29 +336,33 @@ class View:
             place is not None
             and known.claim.place is None
             and not known.meta.leaving
-            and not self._is_over(known)  # its controller takes the claim of a pod that has ended
+            and known.meta.owner is not None
+            and not self._has_been_bound(known)
         ):
             self._returned.note(known.claim.key, place.node)
             metrics.RETURNED.inc()
 
     def _show(self, known: KnownClaim) -> None:
-        """Show the fleet a claim with what its pod asks: one that waits, only with its pod."""
+        """Show the fleet a claim with what its pod asks: one that waits, only with its pod.
+
+        It is of the task that its pod names, whatever became of its labels.
+        """
         claim = known.claim
         pod = self.pods.get((claim.key.namespace, claim.pod))
-        if claim.place is None and self._is_over(known):
+        if pod is not None and not known.is_of(pod):
+            pod = None
+        if claim.place is None and (pod is None or pod.over):
             self.fleet.drop_claim(claim.key)
             return
-        if pod is None or not known.is_of(pod):
-            if known.meta.owner is not None and claim.place is None:
-                self.fleet.drop_claim(claim.key)
-                return
-        else:
+        if pod is not None:
             if pod.node:
                 self._returned.forget(claim.key)
             returned = self._returned.nodes(claim.key)
             claim = replace(
                 claim,
-                needs=pod.needs,
+                task=pod.task or claim.task,
+                # Of an allocated claim its place is the truth, and no news.
+                needs=pod.needs if claim.place else replace(pod.needs, node=pod.node),
                 barred=self._returned.barred(claim.key),
                 returned=returned,
                 times_returned=self._returned.times(claim.key),
@@ -329,26 +371,31 @@ class View:
         self.claims[claim.key] = replace(known, claim=claim)
         self.fleet.put_claim(claim)
 
-    def _is_over(self, known: KnownClaim) -> bool:
-        """Whether the pod of a claim has ended."""
+    def _has_been_bound(self, known: KnownClaim) -> bool:
+        """Whether the pod of a claim is on its node, or was: it is not kube-scheduler's."""
         pod = self.pods.get((known.claim.key.namespace, known.claim.pod))
-        return pod is not None and known.is_of(pod) and pod.over
+        return pod is not None and known.is_of(pod) and (pod.over or bool(pod.node))
 
     def _pod(self, body: Json, name: Name) -> set[TaskKey]:
         pod = pod_of(body)
         of = TaskKey(name[0], pod.task)
-        before = self._drop_pod(name)  # one of the same name may have been another task's
+        before = self._drop_pod(name, unless=pod)  # one of the same name may be another task's
         self.pods[name] = pod
         self._pods_of.setdefault(of, set()).add(name)
         claim = self._claim_of.get((name[0], pod.meta.uid))
         if claim is not None:
+            before |= {self.claims[claim].claim.task_key}
             self._show(self.claims[claim])
+        self._account(pod, None)
         return before | {of}
 
-    def _drop_pod(self, name: Name) -> set[TaskKey]:
+    def _drop_pod(self, name: Name, unless: KnownPod | None = None) -> set[TaskKey]:
+        """Forget what is known of a pod, which is gone `unless` it is this one."""
         pod = self.pods.pop(name, None)
         if pod is None:
             return set()
+        if unless is None or unless.meta.uid != pod.meta.uid:
+            self.unclaimed.drop(pod)
         of = TaskKey(name[0], pod.task)
         pods = self._pods_of[of]
         pods.discard(name)

@@ -131,7 +131,7 @@ def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
 def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None:
     """The change of a claim's metadata, if any is due; fenced by its resourceVersion."""
     notes: dict[str, str | None] = {**claim_notes(seat, spec)}
-    labels = {NODE_LABEL: seat.place.node}
+    labels = {TASK: known.claim.task, NODE_LABEL: seat.place.node}
     finalizers = known.meta.finalizers | {PROTECTION}
     if seat.standing == Standing.LOST:
         del notes[ORDER]  # what it was granted last stays readable
@@ -191,6 +191,14 @@ def allocation_patch(known: KnownClaim, seat: Seat, now: str) -> Json:
                 "devices": {"results": [result]},
             }
         },
+    }
+
+
+def deallocation(known: KnownClaim) -> Json:
+    """The end of a claim's allocation; fenced by its resourceVersion."""
+    return {
+        "metadata": {"resourceVersion": known.meta.version, "uid": known.meta.uid},
+        "status": {"allocation": None},
     }
 
 

@@ -40,6 +40,7 @@ from tierline_operator.controller.manifests import (
     MANAGED_BY,
     allocation_patch,
     claim_template,
+    deallocation,
     deployment,
     gate_removal,
     notes_patch,
@@ -47,7 +48,7 @@ from tierline_operator.controller.manifests import (
     owned_by,
     says,
 )
-from tierline_operator.controller.status import status_of
+from tierline_operator.controller.status import status_of, without_claim
 from tierline_operator.controller.writer import Stale, Writes
 from tierline_operator.leadership.lease import Leadership
 from tierline_operator.placement.books.seats import ClaimKey, TaskKey
@@ -403,6 +404,9 @@ class Reconciler:
     async def open_gates(self, key: TaskKey) -> None:
         """Let the scheduler have the pods whose claims are allocated; tell the others why not."""
         claims = self._view.claims_of(key)
+        for pod in self._view.unclaimed_of(key):
+            why = without_claim([pod])
+            await self.telling.once(key, POD, pod.meta, Reason.NO_CLAIM, why)
         for pod in self._view.pods_of(key):
             if pod.gate is not None and is_placed(pod, claims) and not pod.meta.leaving:
                 name = (pod.meta.namespace, pod.meta.name)
@@ -458,6 +462,7 @@ class Reconciler:
             failure=made.failure if made else "",
             hindered=self.hindrances.told(key),
             silent=self._silent(seat.place.node for seat in verdict.seats),
+            unclaimed=self._view.unclaimed_of(key),
             stalled_s=self._view.stalled.limit_s if key in self._view.stalled.over else None,
         )
         if status == task.status:
@@ -478,13 +483,31 @@ class Reconciler:
             metrics.VERDICT_SECONDS.observe(max(0.0, age.total_seconds()))
         await self.telling.changes(meta, task.status, status)
 
+    async def _take_back(self, known: KnownClaim) -> None:
+        """End the allocation of a claim that no pod has, as Kubernetes does of those with an owner.
+
+        It is not placed again: nothing says whose it is.
+        """
+        place, key = known.claim.place, known.claim.task_key
+        await self._writes.patch(CLAIM, known.claim.key, deallocation(known), subresource="status")
+        if key in self._view.tasks:
+            said = (
+                f"ResourceClaim/{known.claim.key.name} had a place on {place}, and no pod and no "
+                f"owner, for {self._view.fleet.rules.keep_free_s / 60:g} min: its place was given "
+                "up; delete the claim"
+            )
+            meta = self._view.tasks[key][1]
+            await self.telling.once(key, MEMTASK, meta, "ClaimWithoutPod", said, normal=True)
+
     def _silent(self, nodes: Iterable[str]) -> str:
         """Where no pod can start, of these nodes."""
         unfit = {node: self._view.pulses.unfit(node) for node in nodes}
         return listed({node: why for node, why in unfit.items() if why})
 
     async def release(self, key: TaskKey) -> None:
-        """Let a task go that holds nothing any more, and forget what was told of what is gone."""
+        """Let go what nobody holds any more, and forget what was told of what is gone."""
+        for claim in self._view.nobodys_of(key):
+            await self._take_back(claim)
         known = self._view.tasks.get(key)
         there = {pod.meta.uid for pod in self._view.pods_of(key)}
         self.telling.told.keep(key, there | {known[1].uid} if known else there)

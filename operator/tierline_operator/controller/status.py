@@ -43,16 +43,21 @@ def status_of(
     failure: str = "",
     hindered: str = "",
     silent: str = "",
+    unclaimed: Sequence[KnownPod] = (),
     stalled_s: float | None = None,
 ) -> MemTaskStatus:
     """The task's status, as it is to be.
 
     `failure` says why its pods cannot be made, `hindered` what of its own objects is refused,
-    `silent` why no pod can start where it is placed. After `stalled_s` without being ready it is
+    `silent` why no pod can start where it is placed; `unclaimed` are pods that run without a claim,
+    of which that is the one thing to be said. After `stalled_s` without being ready it is
     stalled.
     """
     admitted = _admitted(pods, verdict, hindered)
     ready = _ready(pods, verdict, failure, hindered, stalled=stalled_s is not None)
+    if unclaimed and admitted.reason is not Reason.BEING_DELETED:
+        admitted = ready = Said(_FALSE, Reason.NO_CLAIM, without_claim(unclaimed))
+        verdict = replace(verdict, admitted=admitted, phase=Phase.REFUSED)
     if silent and ready.status == _FALSE:
         ready = replace(ready, message=f"{ready.message}; {silent}")
     if stalled_s is not None and ready.status == _FALSE and verdict.admitted.status == _TRUE:
@@ -103,6 +108,30 @@ def status_of(
         remeasured=verdict.remeasured,
         tiers=_tiers(plan),
     )
+
+
+def without_claim(pods: Sequence[KnownPod]) -> str:
+    """What is to be said of pods that run without a claim, by how they came to that."""
+    lost = [pod for pod in pods if pod.asks]
+    never = [pod for pod in pods if not pod.asks]
+    told = []
+    if lost:
+        told.append(
+            f"{_running(lost)} without the claim that it started with, which was deleted or "
+            "changed under it; its place is kept from others until it has ended"
+        )
+    if never:
+        told.append(
+            f"{_running(never)} outside of Tierline: made while its admission policies were not "
+            "in force, it has neither claim nor gate"
+        )
+    return f"{'; '.join(told)}; delete it: the next one gets both"
+
+
+def _running(pods: Sequence[KnownPod]) -> str:
+    more = f" (and {len(pods) - 1} more)" if len(pods) > 1 else ""
+    on = f" on {pods[0].node}" if pods[0].node else ""
+    return f"pod {pods[0].meta.name} runs{on}{more}"
 
 
 def _deciding(verdict: Verdict) -> Said:

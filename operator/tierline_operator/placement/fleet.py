@@ -3,6 +3,8 @@
 What it holds true after every `settle`:
 
 * an allocated claim sits where it is allocated, whatever else was thought: claims are the truth;
+* a pod that runs without a claim keeps others from its device, or from all of its node if it is
+  not known which that is;
 * what stands Planned on a device was proven together (book.py), so no deadline is promised twice;
 * what a running pod holds is what it was given: nobody's coming changes its plan (holding.py);
 * where a task is measured nothing has a plan; a measured task waits for another (measuring.py);
@@ -37,7 +39,14 @@ from tierline_operator.placement.books.book import Book
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.quota import Usage
 from tierline_operator.placement.books.rules import WHOLE_DEVICE, Rules
-from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey, Seat, TaskKey
+from tierline_operator.placement.books.seats import (
+    Claim,
+    ClaimKey,
+    DeviceKey,
+    PodKey,
+    Seat,
+    TaskKey,
+)
 from tierline_operator.placement.books.verdict import Verdict
 from tierline_operator.placement.entry import NOWHERE, Entry, needs_of_template, restored
 from tierline_operator.placement.measuring import Measuring, to_be_measured
@@ -195,7 +204,8 @@ class Fleet:
             self.give_up(claim.key)  # kube-scheduler gave it back: no write of it is under way
         seat = self.seat_of(claim.key)
         asks = claim.needs, claim.barred
-        if before is not None and seat is not None and asks != (before.needs, before.barred):
+        anew = before is not None and asks != (before.needs, before.barred) and not claim.place
+        if anew and seat is not None:
             self._unproven.add(seat.place)  # its pod may not fit there any more
         self._claims[claim.key] = claim
         self._of_task.setdefault(claim.task_key, set()).add(claim.key)
@@ -253,6 +263,16 @@ class Fleet:
             return
         entry.claims.pop(key, None)
         self._unsynced.add(entry.key)
+
+    def put_unclaimed(self, pod: PodKey, node: str, place: DeviceKey | None) -> None:
+        """A pod runs on a node without a claim: on that device, None if it is not known."""
+        self._book.unclaimed[node][pod] = place
+        self._touch(set(self._book.of_node(node)))
+
+    def drop_unclaimed(self, pod: PodKey, node: str) -> None:
+        """A pod has a claim again, or runs no more."""
+        self._book.unclaimed[node].pop(pod, None)
+        self._touch(set(self._book.of_node(node)))
 
     def keep_no_longer(self, key: TaskKey) -> None:
         """No pod came for the places that are kept free for a task: others may have them."""

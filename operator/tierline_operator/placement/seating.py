@@ -187,7 +187,7 @@ class Seating:
         touched |= self._take_hint(entry)
         free = [seat for seat in entry.seats if seat.claim is None and not entry.leaving]
         for claim in entry.unseated():
-            fits = (s for s in free if not self._misfit(entry, claim, s.place.node))
+            fits = (s for s in free if self._may_have(entry, claim, s))
             for fit in islice(fits, 1):
                 fit.claim = claim.key
                 free.remove(fit)
@@ -198,6 +198,11 @@ class Seating:
                 touched.add(self._remove(entry, seat))
                 surplus -= 1
         return touched
+
+    def _may_have(self, entry: Entry, claim: Claim, seat: Seat) -> bool:
+        """Whether a claim may have a place that was kept free, and that nobody holds unseen."""
+        taken = self._book.ledger(seat.place).runs_unclaimed(claim.pod_key)
+        return not taken and not self._misfit(entry, claim, seat.place.node)
 
     def _suits(self, entry: Entry, seat: Seat) -> bool:
         suits = entry.runs_on(self._book.ledger(seat.place).device)
@@ -319,10 +324,10 @@ class Seating:
 
     def _seat(self, entry: Entry, ledger: Ledger) -> tuple[Refusal | None, int]:
         """Seat it on that device, or say why not; and how much work that took."""
-        unfit = self.unfit(entry, ledger)
+        claim, unfit = self._next_for(entry, ledger)
         if unfit:
             return self._not_schedulable(ledger, unfit), 0
-        closed = ledger.why_closed(entry.key.namespace)
+        closed = ledger.why_closed(entry.key.namespace, claim.pod_key if claim else None)
         if closed:
             return Refusal(Reason.PENDING, closed, ledger.key), 0
         demand = self.demand(entry, ledger)

@@ -310,7 +310,8 @@ class User:
     def claim_of(self, pod: str) -> Manifest | None:
         """The claim of a pod, once the controller has made it."""
         for claim in self.claims():
-            if any(owner["name"] == pod for owner in claim["metadata"]["ownerReferences"]):
+            owners = claim["metadata"].get("ownerReferences", ())
+            if any(owner["name"] == pod for owner in owners):
                 return claim
         return None
 

@@ -19,7 +19,7 @@ def after(seconds: float) -> datetime:
 
 
 def test_who_stays_for_long_is_told_once() -> None:
-    lasting = Lasting(10)
+    lasting: Lasting[TaskKey] = Lasting(10)
     assert lasting.turn({A}, START) == set()
     assert lasting.next == after(10)
     assert lasting.turn({A, B}, after(5)) == set()
@@ -32,7 +32,7 @@ def test_who_stays_for_long_is_told_once() -> None:
 
 
 def test_who_leaves_or_begins_again_has_all_its_time_again() -> None:
-    lasting = Lasting(10)
+    lasting: Lasting[TaskKey] = Lasting(10)
     lasting.turn({A, B}, START)
     lasting.turn({B}, after(8))
     lasting.again(B)
@@ -41,7 +41,7 @@ def test_who_leaves_or_begins_again_has_all_its_time_again() -> None:
 
 
 def test_what_was_written_before_holds_at_once() -> None:
-    lasting = Lasting(10)
+    lasting: Lasting[TaskKey] = Lasting(10)
     lasting.resume(A)
     assert lasting.turn({A, B}, START) == set()
     assert lasting.over == {A}
@@ -50,7 +50,8 @@ def test_what_was_written_before_holds_at_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.booleans()), max_size=30))
 def test_it_agrees_with_a_count_of_seconds(steps: list[tuple[int, bool, bool]]) -> None:
-    lasting, now = Lasting(10), 0
+    lasting: Lasting[TaskKey] = Lasting(10)
+    now = 0
     since: dict[TaskKey, int] = {}
     for pause, a, b in steps:
         now += pause

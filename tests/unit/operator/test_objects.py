@@ -228,7 +228,8 @@ def test_what_is_written_into_a_claim_is_written_once() -> None:
     patch = notes_patch(claim_of(open_claim), seat, task("m").spec)
 
     assert patch is not None
-    assert patch["metadata"]["labels"] == {"tierline.io/node": "a"}
+    labels = {"tierline.io/task": "m", "tierline.io/node": "a"}
+    assert patch["metadata"]["labels"] == labels
     plan = Plan.from_api(json.loads(patch["metadata"]["annotations"]["tierline.io/plan"]))
     assert plan.extent_bytes == MIB
     terms = Terms.from_api(json.loads(patch["metadata"]["annotations"]["tierline.io/terms"]))
@@ -290,6 +291,23 @@ def test_a_status_that_says_nothing_new_equals_the_one_before() -> None:
     assert first.phase == Phase.ADMITTED
     assert first.fast_memory_bytes is not None
     assert sum(tier.bytes for tier in first.tiers) == 64 * MIB
+
+
+def test_of_a_pod_without_a_claim_both_conditions_say_the_same_one_thing() -> None:
+    made, _ = seated()
+    verdict = made.verdict(TaskKey("default", "m"))
+    assert verdict is not None
+    alone = replace(pod_of(pod()), phase="Running", ready=True, node="a")
+
+    status = status_of(task("m"), verdict, [alone], [], NOW, unclaimed=[alone])
+
+    told = {one.type: one for one in status.conditions}
+    admitted, ready = told[ConditionType.ADMITTED], told[ConditionType.READY]
+    assert (
+        (admitted.status, admitted.reason) == (ready.status, ready.reason) == ("False", "NoClaim")
+    )
+    assert admitted.message == ready.message
+    assert (status.phase, status.reason) == (Phase.REFUSED, "NoClaim")
 
 
 def test_a_status_with_times_of_any_length_equals_how_it_reads_back() -> None:

@@ -203,3 +203,11 @@ def test_all_that_keeps_a_task_away_is_told() -> None:
     assert (status, reason) != ("True", "Admitted")
     assert reason != "NotSchedulable", "what is missing on the node that would do says more"
     assert message.endswith("nor can its pod run elsewhere: node a: it is not Ready")
+
+
+def test_a_pod_that_runs_is_on_its_node_however_that_is_and_on_no_other() -> None:
+    bound = Needs(node="a", selector=(("disk", "hdd"),), gates=("other",))
+    ill = replace(WELL, ready=False, cordoned=True, agentless="its agent is silent")
+    assert misfit(ill, bound) == ""
+    elsewhere = misfit(replace(WELL, name="b"), bound)
+    assert elsewhere == "the pod's node is a, where it runs already"

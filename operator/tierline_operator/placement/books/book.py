@@ -26,7 +26,7 @@ from tierline_operator.placement.books.order import Order
 from tierline_operator.placement.books.proof import prove, together
 from tierline_operator.placement.books.quota import Usage, excess, total, usage_of
 from tierline_operator.placement.books.rules import KindRules, Rules
-from tierline_operator.placement.books.seats import DeviceKey, Seat, TaskKey
+from tierline_operator.placement.books.seats import DeviceKey, PodKey, Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal, refusal_of
 from tierline_operator.placement.needs.demands import Unasked, demoted
 from tierline_operator.placement.needs.fitting import Worker
@@ -50,6 +50,8 @@ class Book:
         """The Nodes of the cluster; a MemNode may be there without one, and one without it."""
         self.quotas: dict[str, dict[str, MemQuota]] = defaultdict(dict)
         self._by_node: dict[str, set[DeviceKey]] = defaultdict(set)
+        self.unclaimed: dict[str, dict[PodKey, DeviceKey | None]] = defaultdict(dict)
+        """By node, pods that run there without a claim; its ledgers share that."""
         self._order = Order()
         self._keys: frozenset[DeviceKey] | None = None
         self._proven = ProvenSets()
@@ -96,7 +98,8 @@ class Book:
         """The ledger of a device, also of one that is not there (yet, or any more)."""
         if key not in self.ledgers:
             node = self.nodes.get(key.node)
-            self.ledgers[key] = Ledger(key, node, node.device(key.device) if node else None)
+            device = node.device(key.device) if node else None
+            self.ledgers[key] = Ledger(key, node, device, unclaimed=self.unclaimed[key.node])
             self._by_node[key.node].add(key)
             self._rank(self.ledgers[key])
             self._keys = None

@@ -5,8 +5,9 @@ are given in the order of admission, so what a device was granted stays its own 
 of the node takes more.
 
 A device is *closed* to new seats while it runs something whose demand is unknown: a claim whose
-MemTask or MemProfile is gone and that notes no plan, while tasks are measured on it one by one
-(measuring.py), or while what runs does not hold by what jobs were seen to take (remeasuring.py).
+MemTask or MemProfile is gone and that notes no plan, a pod whose claim was lost under it, while
+tasks are measured on it one by one (measuring.py), or while what runs does not hold by what jobs
+were seen to take (remeasuring.py).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tierline_api.objects.memnode import Device, Health, MemNode
 from tierline_api.objects.optin import Standing
 from tierline_operator.placement.books.quota import Usage, tier_bytes, usage_of
 from tierline_operator.placement.books.rules import KindRules
-from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, Seat
+from tierline_operator.placement.books.seats import ClaimKey, DeviceKey, PodKey, Seat
 from tierline_operator.placement.books.verdict import Refusal
 from tierline_operator.planning.answer import TaskPlan
 from tierline_operator.planning.from_api import capacity_of, supports_of
@@ -42,6 +43,8 @@ class Ledger:
     seats: list[Seat] = field(default_factory=list)
     orphans: set[ClaimKey] = field(default_factory=set)
     """Allocated claims of tasks that do not exist, which may take anything (orphans.py)."""
+    unclaimed: Mapping[PodKey, DeviceKey | None] = field(default_factory=dict)
+    """Pods that run on its node without a claim, each with its device, None if that is unknown."""
     unknown: str = ""
     """Why the demand of a seat is unknown, if one is."""
     unproven: str = ""
@@ -67,21 +70,32 @@ class Ledger:
         """Whether nothing new may be placed here."""
         return bool(self.why_closed(""))
 
-    def why_closed(self, namespace: str) -> str:
-        """Why nothing new may be placed here, or nothing; as it is said in a namespace."""
+    def why_closed(self, namespace: str, pod: PodKey | None = None) -> str:
+        """Why nothing new, or not this pod, may be placed here, or nothing.
+
+        As it is said in a namespace.
+        """
         if not self.usable:
             return f"device {self.key} is not there or has failed"
         if self.orphans:
             return f"device {self.key} runs {_orphaned(self.orphans, namespace)}"
+        others = self.runs_unclaimed(pod)
+        if others:
+            return f"device {self.key} runs {_unclaimed(others, namespace)}"
         if any(seat.standing in _MEASURING and seat.plan is None for seat in self.seats):
             return f"device {self.key} measures tasks alone, and is open when that is done"
         return self.unknown or self.unproven
+
+    def runs_unclaimed(self, but: PodKey | None = None) -> set[PodKey]:
+        """Pods that may hold something of it without a claim, but for one."""
+        here = (pod for pod, place in self.unclaimed.items() if place in {None, self.key})
+        return {pod for pod in here if pod != but}
 
     @property
     def only_measures(self) -> bool:
         """Whether nothing holds anything of it: it is empty, or has only what is measured here."""
         planless = all(seat.measured and seat.plan is None for seat in self.seats)
-        return self.usable and not self.orphans and planless
+        return self.usable and not self.orphans and not self.runs_unclaimed() and planless
 
     @property
     def holds(self) -> bool:
@@ -167,6 +181,17 @@ def _orphaned(claims: AbstractSet[ClaimKey], namespace: str) -> str:
     if count:
         many = "1 claim" if count == 1 else f"{count} claims"
         told.append(f"{many} without a MemTask, of another namespace")
+    return ", and ".join(told)
+
+
+def _unclaimed(pods: AbstractSet[PodKey], namespace: str) -> str:
+    """Pods without a claim, by name those that whoever reads it may do something about."""
+    own = sorted(pod.name for pod in pods if pod.namespace == namespace)
+    count = len(pods) - len(own)
+    told = [f"pods whose claims are lost ({', '.join(own)}); delete them"] if own else []
+    if count:
+        many = "1 pod whose claim is lost" if count == 1 else f"{count} pods whose claims are lost"
+        told.append(f"{many}, of another namespace")
     return ", and ".join(told)
 
 

@@ -37,6 +37,13 @@ class ClaimKey(NamedTuple):
     name: str
 
 
+class PodKey(NamedTuple):
+    """A pod."""
+
+    namespace: str
+    name: str
+
+
 class DeviceKey(NamedTuple):
     """A device of a node."""
 
@@ -56,7 +63,7 @@ class Claim:
     task: str
     created: str
     pod: str
-    """Name of its pod."""
+    """Name of its pod; empty if nothing says which that is."""
     place: DeviceKey | None = None
     """Where it is allocated."""
     allocated: str = ""
@@ -95,6 +102,11 @@ class Claim:
     def task_key(self) -> TaskKey:
         """The task it names."""
         return TaskKey(self.key.namespace, self.task)
+
+    @property
+    def pod_key(self) -> PodKey:
+        """Its pod."""
+        return PodKey(self.key.namespace, self.pod)
 
     def misfit(self, node: str, worker: Worker | None) -> str:
         """Why its pod cannot run on a node, as a clause about the node; "" if it can."""

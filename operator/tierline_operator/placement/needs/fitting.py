@@ -133,6 +133,8 @@ class Needs:
     tolerations: tuple[Toleration, ...] = ()
     gates: tuple[str, ...] = ()
     """The scheduling gates of other controllers, which may still change what it asks for."""
+    node: str = ""
+    """The node to which it is bound: it runs there, however that node is, and nowhere else."""
     known: bool = True
     """Whether a pod or a template says so. Else only what keeps every pod away counts."""
 
@@ -147,8 +149,8 @@ def misfit(worker: Worker | None, needs: Needs) -> str:
     """Why a pod cannot run on a node, as a clause about the node; "" if it can."""
     if worker is None:
         return "it is no node of the cluster"
-    if needs.gates:
-        return f"{_CHOICE} scheduling gate {needs.gates[0]} is not Tierline's, and still there"
+    if needs.node == worker.name:
+        return ""
     choice = _not_chosen(worker, needs)
     if choice:
         return choice
@@ -175,6 +177,10 @@ def _tolerated(taint: Taint, needs: Needs) -> bool:
 
 
 def _not_chosen(worker: Worker, needs: Needs) -> str:
+    if needs.node:
+        return f"{_CHOICE} node is {needs.node}, where it runs already"
+    if needs.gates:
+        return f"{_CHOICE} scheduling gate {needs.gates[0]} is not Tierline's, and still there"
     for key, value in needs.selector:
         if worker.labels.get(key) != value:
             has = worker.labels.get(key)
