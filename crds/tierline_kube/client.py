@@ -28,6 +28,7 @@ APPLY: Final = "application/apply-patch+yaml"
 BOOKMARK: Final = "BOOKMARK"
 """Of a watch: nothing else happened, up to the version of an object that has nothing but that."""
 _PLAIN: Final = "application/json"
+_METADATA: Final = f"{_PLAIN};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE: Final = 500
 _WATCH_S: Final = 300
 """The server ends a watch after so long."""
@@ -114,10 +115,19 @@ class Kube:
 
     async def list_all(self, resource: Resource, namespace: str = "") -> Listing:
         """Read all objects of a kind, or those of a namespace, as they are now, page by page."""
+        return await self._pages(resource, namespace, _PLAIN)
+
+    async def list_metadata(self, resource: Resource) -> list[Json]:
+        """Read the metadata of all objects of a kind, and nothing else of them."""
+        found = await self._pages(resource, "", _METADATA)
+        return [item["metadata"] for item in found.items]
+
+    async def _pages(self, resource: Resource, namespace: str, accept: str) -> Listing:
         items: list[Json] = []
         query = _selecting(resource) | {"limit": str(_PAGE)}
         while True:
-            page = await self._ask("GET", resource.address(namespace), query=query)
+            address = resource.address(namespace)
+            page = await self._ask("GET", address, query=query, accept=accept)
             items += page["items"]
             following = page["metadata"].get("continue")
             if not following:
@@ -211,10 +221,12 @@ class Kube:
         *,
         how: str = _PLAIN,
         query: Mapping[str, str] | None = None,
+        accept: str = _PLAIN,
     ) -> Json:
         asked = f"{method} {address}"
         with self._answering(method, asked):
-            answer = await self._send(method, address, body, how, query or {}, _TIMEOUT)
+            sent = (method, address, body, how, query or {}, _TIMEOUT)
+            answer = await self._send(*sent, accept=accept)
             data = await answer.read()
             self._count(method, str(answer.status))
             if answer.status >= 400:
@@ -230,10 +242,11 @@ class Kube:
         how: str,
         query: Mapping[str, str],
         patience: aiohttp.ClientTimeout,
+        accept: str = _PLAIN,
     ) -> aiohttp.ClientResponse:
         if self._client is None:
             raise RuntimeError("cannot ask the API server: the client is not open")
-        headers = {"Accept": _PLAIN, "Content-Type": how}
+        headers = {"Accept": accept, "Content-Type": how}
         headers |= self._login.headers if self._login else ()
         await self._client.update_params_for_auth(
             headers, [], ["BearerToken"], address, method, body

@@ -40,6 +40,7 @@ WRONG: Final = "/var/lib/tierline/no-kubelet"
 WELL: Final = [
     "ok      an operator leads",
     "ok      the admission policies are in force",
+    "ok      pods that opted in have their claims",
     "ok      pool default: agents are ready, known to their kubelets, as configured",
     "ok      pool default: a task is admitted and runs",
 ]

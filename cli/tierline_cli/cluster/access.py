@@ -97,19 +97,29 @@ class Cluster:
     def pods(self, namespace: str, task: str | None = None) -> list[Json]:
         """The pods that opted in, of one task or of all; all namespaces if it is empty.
 
-        Raises CommandError.
+        One that was made while no admission policy was in force has the annotation and no label, so
+        that all pods are looked at. Raises CommandError.
         """
         from kubernetes.client import CoreV1Api  # noqa: PLC0415
 
         core = CoreV1Api(self._connected())
-        selector = TASK if task is None else f"{TASK}={task}"
         call, where = (
             (core.list_namespaced_pod, [namespace])
             if namespace
             else (core.list_pod_for_all_namespaces, [])
         )
-        found = self._ask(f"list pods{_in(namespace)}", call, *where, label_selector=selector)
-        return [self._connected().sanitize_for_serialization(pod) for pod in found.items]
+        pods: list[Json] = []
+        more: dict[str, Any] = {"limit": _AT_ONCE}
+        while True:
+            page = self._ask(f"list pods{_in(namespace)}", call, *where, **more)
+            for pod in page.items:
+                told = (pod.metadata.annotations or {}, pod.metadata.labels or {})
+                named = next((of[TASK] for of in told if TASK in of), None)
+                if named is not None and task in {None, named}:
+                    pods.append(self._connected().sanitize_for_serialization(pod))
+            if not page.metadata._continue:
+                return pods
+            more["_continue"] = page.metadata._continue
 
     def warnings(self, namespace: str) -> list[Json]:
         """The Warning events of a namespace (empty: of all); None if the user may not read them.

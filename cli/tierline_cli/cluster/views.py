@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tierline_api.objects.conditions import ConditionType, Reason
 from tierline_api.objects.memtask_status import Phase
-from tierline_api.objects.optin import DRIVER, GATE, TASK
+from tierline_api.objects.optin import DRIVER, GATE, POD_CLAIM, TASK
 from tierline_api.schema.quantities import QuantityError, parse_duration
 
 Json = Mapping[str, Any]
@@ -201,6 +201,8 @@ class PodView:
     task: str
     phase: str
     gated: bool
+    outside: bool = False
+    """Whether it was made while no admission policy was in force: it has neither gate nor claim."""
     ready: bool = False
     waits: str = ""
     """The words of kube-scheduler or the kubelet on why it does not run."""
@@ -232,6 +234,7 @@ def pod_view(found: Json) -> PodView:
         task=str(task or ""),
         phase=str(status.get("phase") or "Pending"),
         gated=GATE in gates,
+        outside=_is_outside(metadata, spec, status, gates),
         ready=conditions.get("Ready", {}).get("status") == "True",
         waits=_pod_waits(status, conditions),
         since=max(
@@ -247,6 +250,15 @@ def pod_view(found: Json) -> PodView:
         claimed=len(status.get("resourceClaimStatuses") or ())
         >= sum("resourceClaimTemplateName" in one for one in spec.get("resourceClaims") or ()),
     )
+
+
+def _is_outside(metadata: Json, spec: Json, status: Json, gates: list[str]) -> bool:
+    task = (metadata.get("annotations") or {}).get(TASK)
+    asked = spec.get("resourceClaims") or ()
+    templates = {one.get("name"): one.get("resourceClaimTemplateName") for one in asked}
+    given = GATE in gates or templates.get(POD_CLAIM) == task
+    over = "deletionTimestamp" in metadata or status.get("phase") in {"Succeeded", "Failed"}
+    return task is not None and not given and not over
 
 
 def _unseen_by(spec: Json, gates: list[str], conditions: Mapping[str, Json]) -> str:

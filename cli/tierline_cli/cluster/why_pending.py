@@ -115,6 +115,15 @@ class Orphan:
     why: str
 
 
+@dataclass(frozen=True)
+class Outside:
+    """A pod that runs outside of Tierline."""
+
+    namespace: str
+    pod: str
+    task: str
+
+
 @click.command(name="why-pending")
 @click.argument("name", required=False, shell_complete=complete_task)
 @cluster_options
@@ -140,21 +149,24 @@ def command(
         for where, pod in pods
         if pod.gated and (where, pod.task) not in known
     ]
+    outside = [Outside(where, pod.name, pod.task) for where, pod in pods if pod.outside]
     now = datetime.now(UTC)
     not_running = [_not_running(task, pods, events, absent, now) for task in tasks if task.stands]
     if output == "json":
         found = {"waiting": waiting, "not_running": not_running, "pods_without_task": orphans}
-        print_json(found)
+        print_json({**found, "pods_outside": outside})
         return
     for one in waiting:
         _show(one)
     for orphan in orphans:
         _show_orphan(orphan)
+    for pod_outside in outside:
+        _show_outside(pod_outside)
     for one_more in not_running:
         _show_not_running(one_more)
     if not_running:
         click.echo(f"admitted, but not running: {len(not_running)}")
-    if not waiting and not orphans and not not_running:
+    if not (waiting or orphans or outside or not_running):
         _show_none(cluster, tasks, name)
 
 
@@ -305,6 +317,15 @@ def _show_orphan(orphan: Orphan) -> None:
     if orphan.why:
         click.echo(f"  why:        {orphan.why}")
     click.echo("  what helps: create it, or correct the pod's annotations tierline.io/…")
+
+
+def _show_outside(one: Outside) -> None:
+    click.echo(f"Pod {one.namespace}/{one.pod} runs outside of Tierline, not as MemTask {one.task}")
+    click.echo(
+        "  why:        it was made while Tierline's admission policies were not in force, and has "
+        "neither claim nor gate"
+    )
+    click.echo("  what helps: delete it; the next one gets both")
 
 
 def _show_not_running(one: NotRunning) -> None:

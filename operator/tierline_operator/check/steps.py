@@ -16,6 +16,7 @@ from tierline_kube.client import Kube
 from tierline_kube.errors import KubeError, NotFound, Refused
 from tierline_kube.resource import LEASE, MEMNODE, MEMTASK, POD, Json, Resource
 from tierline_operator.check.dummy import Dummy, why_not
+from tierline_operator.cluster.outside import outside
 
 MANAGER: Final = "tierline-check"
 AGENTS: Final = "app.kubernetes.io/component=agent"
@@ -36,6 +37,8 @@ _ADMISSION: Final = (
 """The kinds of what the chart installs for admission."""
 POOL: Final = "tierline.io/pool"
 _LEASE: Final = "tierline-operator"
+_NAMED: Final = 5
+"""So many pods are told by name."""
 _LOOK_S: Final = 0.5
 _TASK_S: Final = 180.0
 """An image may have to be fetched, and the kubelet tries a claim again only after a minute."""
@@ -54,6 +57,7 @@ async def check(kube: Kube, namespace: str, *, tasks: bool) -> AsyncIterator[Fin
     """Look at everything in turn; runs a task on each pool if `tasks`. Raises KubeError."""
     yield await _leader(kube, namespace)
     yield await _policies(kube, namespace)
+    yield await _outside(kube)
     pools = (await kube.list_all(DAEMONSET, namespace)).items
     if not pools:
         fix = "name a pool in agent.pools, or give the namespace of the release"
@@ -103,6 +107,21 @@ async def _policies(kube: Kube, namespace: str) -> Finding:
             return Finding(what)
         raise
     return Finding(what, f"a pod with a nonsensical annotation is not refused; {fix}")
+
+
+async def _outside(kube: Kube) -> Finding:
+    """Whether pods run that were made while no policy was in force."""
+    what = "pods that opted in have their claims"
+    found = sorted(f"{pod.meta.namespace}/{pod.meta.name}" for pod in await outside(kube))
+    if not found:
+        return Finding(what)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return Finding(
+        what,
+        f"{', '.join(found[:_NAMED])}{more} run outside of Tierline: made while its admission "
+        "policies were not in force, they have neither claim nor gate; delete them, the next ones "
+        "get both",
+    )
 
 
 async def _absent(kube: Kube) -> str:

@@ -37,6 +37,7 @@ from tierline_operator import metrics
 from tierline_operator.cluster.resources import CLAIM, WATCHED
 from tierline_operator.cluster.state import Name, View, name_of
 from tierline_operator.controller.allowance import Allowance
+from tierline_operator.controller.outside import Outside
 from tierline_operator.controller.quotas import quota_status, shares
 from tierline_operator.controller.reconciler import Later, Reconciler
 from tierline_operator.controller.writer import Stale
@@ -94,6 +95,7 @@ class Engine:
         self._resting.set()
         self.view = View(Fleet(rules), settings.stalled_after_s)
         self._reconciler = Reconciler(kube, leadership, self.view)
+        self._outside = Outside(kube, self._reconciler.telling)
 
     async def follow(self) -> None:
         """See what happens from what was read on; ends only with what went wrong."""
@@ -101,6 +103,7 @@ class Engine:
         async with asyncio.TaskGroup() as all_:
             for resource in WATCHED:
                 all_.create_task(self._follow(resource, read[resource]), name=resource.plural)
+            all_.create_task(self._outside.watch(), name="outside")
 
     @property
     def stuck(self) -> bool:

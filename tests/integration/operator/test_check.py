@@ -133,6 +133,7 @@ def test_an_installation_that_works(installed: User, prepared: ControlPlane) -> 
     assert told.splitlines() == [
         "ok      an operator leads",
         "ok      the admission policies are in force",
+        "ok      pods that opted in have their claims",
         *(
             f"ok      pool {pool}: {works}"
             for pool in POOLS
@@ -206,9 +207,14 @@ def test_what_does_not_work_is_named(
     user.api.merge(policy, {"spec": {"matchConstraints": nowhere}})
     until("pods are not gated", lambda: not gated(user))
     assert "NOT OK  the admission policies are in force: a pod with the annotation" in found()
+    user.api.create(user.plain_pod("early", "m"))
     user.api.delete(policy)
     apply_policies(prepared)
     user.wait_for_policies()
+    early = f"{user.namespace}/early run outside of Tierline: made while its admission policies"
+    assert f"NOT OK  pods that opted in have their claims: {early} were not in force" in found()
+    user.delete_pod("early")
+    assert "ok      pods that opted in have their claims" in found()
 
     operator.kill()
     assert "NOT OK  an operator leads: nobody has renewed Lease/tierline-operator for" in found()

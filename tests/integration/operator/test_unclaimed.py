@@ -17,6 +17,7 @@ from tests.integration.operator.running import (
 )
 from tests.integration.operator.test_places import WAITS, is_placed, templated, whole
 from tests.integration.operator.test_telling import kubectl
+from tests.integration.policies import apply_policies, policies
 from tests.unit.placement.fleets import node, profile
 
 from tierline_cluster.api import Manifest
@@ -159,3 +160,26 @@ def test_a_claim_without_owner_gives_its_place_back_when_no_pod_has_it(
     lose(user, user.api.get(claim))
 
 
+def test_a_pod_made_without_policies_is_told_so(
+    user: User, prepared: ControlPlane, operator: Operator
+) -> None:
+    user.wait_for_policies()
+    [policy] = [one for one in policies() if one["kind"] == "MutatingAdmissionPolicy"]
+    operator.stop()
+    user.api.delete(policy)
+    early = user.plain_pod("early", "m")
+    until("pods are not gated", lambda: not gates(user.api.create(early, dry_run=True)))
+    user.api.create(early)
+    apply_policies(prepared)
+    operator.start()
+
+    said = until("it is told", lambda: dict(user.events("early")).get("NoClaim"))
+    assert "it has neither claim nor gate; delete it: the next one gets both" in said
+    told = kubectl(user.plane, "tierline", "why-pending", "-n", user.namespace)
+    assert f"Pod {user.namespace}/early runs outside of Tierline, not as MemTask m" in told
+    assert "  what helps: delete it; the next one gets both" in told
+
+
+def gates(pod: Manifest) -> object:
+    """The scheduling gates of a pod."""
+    return pod["spec"].get("schedulingGates")

@@ -51,6 +51,7 @@ def test_what_cannot_be_read_is_left_out() -> None:
     assert (seen.deadline_s, seen.bound_s, seen.fast_memory_bytes) == (None, None, None)
     assert node_view({"metadata": {"name": "a"}}).devices == ()
     assert pod_view({"metadata": {"name": "p"}}).task == ""
+    assert not pod_view({"metadata": {"name": "p"}}).outside
 
 
 def at(second: int) -> str:
@@ -121,3 +122,26 @@ def test_there_is_advice_for_each_reason_to_wait() -> None:
         *(Reason.DEVICE_FAILED, Reason.NOT_AS_CONFIGURED, Reason.OVERRUNS_NOT_HELD),
     }
     assert set(ADVICE) == {UNSEEN, *(set(Reason) - never)}
+
+
+TEMPLATED = {"name": "tierline", "resourceClaimTemplateName": "m"}
+
+
+@pytest.mark.parametrize(
+    ("outside", "spec", "phase"),
+    [
+        (True, {}, "Running"),
+        (True, {"resourceClaims": [{"name": "gpu"}]}, "Pending"),
+        (False, {"resourceClaims": [TEMPLATED]}, "Running"),
+        (False, {"schedulingGates": [{"name": "tierline.io/admission"}]}, "Pending"),
+        (False, {}, "Succeeded"),
+    ],
+)
+def test_a_pod_that_was_made_without_policies_is_known(
+    outside: bool, spec: dict[str, Any], phase: str
+) -> None:
+    metadata = {"name": "p", "annotations": {"tierline.io/task": "m"}}
+    found = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    assert pod_view(found).outside is outside
+    going = {**found, "metadata": {**metadata, "deletionTimestamp": "2026-11-21T00:00:00Z"}}
+    assert not pod_view(going).outside
