@@ -57,6 +57,37 @@ def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
     return manifest
 
 
+def contradicted(pod: KnownPod, task: MemTask) -> list[str]:
+    """Clauses on annotations of a pod that say otherwise than the task that it names, which holds.
+
+    That is one which somebody applied: of one that was made from annotations the newest are right.
+    """
+    try:
+        says = MemTask.from_api(memtask_of(pod, ())).spec.to_api()
+    except InlineError as error:
+        return [str(error)]
+    has = task.spec.to_api()
+    return [
+        f"{name} says {pod.inline[name]}, the task {_shown(_at(has, path))}"
+        for name, path in INLINE.items()
+        if name in pod.inline and _at(says, path) != _at(has, path)
+    ]
+
+
+def _at(spec: Any, path: Iterable[str]) -> Any:
+    """A field of a spec; None if it is not there."""
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, Mapping) else None
+    return spec
+
+
+def _shown(value: Any) -> str:
+    """A field as its annotation writes it."""
+    if value is None or isinstance(value, Mapping):
+        return "nothing" if value is None else "true"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def _annotation(field: str) -> str:
     """The annotation from which a field of the spec comes."""
     known = (name for path, name in _FIELD_OF.items() if field.startswith(path))

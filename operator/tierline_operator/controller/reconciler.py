@@ -35,7 +35,7 @@ from tierline_operator.cluster.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.cluster.state import Name, View
 from tierline_operator.controller.events import USUAL, Telling
 from tierline_operator.controller.hindrances import Hindrances
-from tierline_operator.controller.inline import InlineError, memtask_of
+from tierline_operator.controller.inline import InlineError, contradicted, memtask_of
 from tierline_operator.controller.manifests import (
     MANAGED_BY,
     allocation_patch,
@@ -128,7 +128,10 @@ class Reconciler:
                 f"there is no MemTask/{key.name} in namespace {key.namespace}; create it, or "
                 f"annotate the pod with {', '.join(INLINE_NEEDED)}",
             )
-        if not newest.inline or (known and not MANAGED_BY.items() <= known[1].labels.items()):
+        applied = known is not None and not MANAGED_BY.items() <= known[1].labels.items()
+        if known is not None and applied and newest.inline:
+            await self._tell_contradicted(key, newest, known[0])
+        if not newest.inline or applied:
             self.hindrances.over(key, MEMTASK.kind)
             return
         if known is not None and known[1].leaving:
@@ -148,6 +151,16 @@ class Reconciler:
             fix = "correct the pod's annotations, or what forbids it (a quota, a policy)"
             await self._apply(MEMTASK, wanted, POD, newest.meta, key, fix, str(newest.inline))
         self.hindrances.over(key, MEMTASK.kind)
+
+    async def _tell_contradicted(self, key: TaskKey, pod: KnownPod, task: MemTask) -> None:
+        """A pod runs by the terms of the task that it names: tell it where it says otherwise."""
+        said = contradicted(pod, task)
+        if said:
+            await self.telling.once(
+                *(key, POD, pod.meta, "AnnotationsIgnored"),
+                f"MemTask/{key.name} was applied by itself, and its own terms hold: "
+                f"{'; '.join(said)}; remove these annotations from the pod, or change the MemTask",
+            )
 
     async def _apply(
         self,

@@ -418,6 +418,19 @@ def test_an_annotation_that_names_no_task_is_told_at_the_pod(user: User) -> None
     assert "there is no MemTask/other" in note
 
 
+def test_annotations_that_say_otherwise_than_the_task_are_told_at_the_pod(user: User) -> None:
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m", period="100ms", budget="2Gi", device="cpu")
+    user.wait_placed("one")
+    [told] = until(
+        "it is told",
+        lambda: [said for why, said in user.events("one") if why == "AnnotationsIgnored"],
+    )
+    assert "its own terms hold: tierline.io/budget says 2Gi, the task 1Gi; remove" in told
+
+
 def test_what_agents_measure_shows_in_the_status(user: User) -> None:
     user.node(node("node-a"))
     user.apply(profile("m"))

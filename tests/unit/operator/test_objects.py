@@ -24,7 +24,7 @@ from tierline_operator import logs
 from tierline_operator.cluster.decode import Unreadable, claim_of, meta_of, model_of, pod_of
 from tierline_operator.cluster.resources import CLAIM
 from tierline_operator.cluster.state import View
-from tierline_operator.controller.inline import InlineError, memtask_of
+from tierline_operator.controller.inline import InlineError, contradicted, memtask_of
 from tierline_operator.controller.manifests import (
     allocation_patch,
     claim_notes,
@@ -361,6 +361,22 @@ def test_inline_annotations_mean_a_task() -> None:
     assert read.spec.realtime.period_s == 0.05
     assert [tier.value for tier in read.spec.swap.tiers] == ["dram", "nvme"]
     assert made["metadata"]["ownerReferences"] == [OWNER | {"controller": False}]
+
+
+def test_annotations_that_say_otherwise_than_the_task_are_named_and_no_others() -> None:
+    applied = MemTask.from_api(memtask_of(pod_of(pod(annotations=INLINE)), []))
+    same = {"tierline.io/period": "0.05s", "tierline.io/budget": "1024Mi"}
+    assert contradicted(pod_of(pod(annotations={**INLINE, **same})), applied) == []
+    other = {
+        "tierline.io/budget": "2Gi",
+        "tierline.io/tiers": "dram,nvme",
+        "tierline.io/profile": "x",
+    }
+    assert contradicted(pod_of(pod(annotations={**INLINE, **other})), applied) == [
+        "tierline.io/budget says 2Gi, the task 1Gi",
+        "tierline.io/tiers says dram,nvme, the task dram",
+        "tierline.io/profile says x, the task nothing",
+    ]
 
 
 def test_an_inline_annotation_means_a_task_that_trains() -> None:
