@@ -319,8 +319,12 @@ class View:
     def _drop_claim_of(self, known: KnownClaim) -> set[TaskKey]:
         """A claim is gone: its pod may have another by now, or run without one."""
         key = known.claim.key
-        if known.meta.owner is not None:
-            pod = (key.namespace, known.meta.owner["uid"])
+        owner = known.meta.owner
+        if owner is None:  # it had one, or never did
+            had = [pod for pod, claim in self._claim_of.items() if claim == key]
+        else:
+            had = [(key.namespace, owner["uid"])]
+        for pod in had:
             if self._claim_of.get(pod) == key:
                 del self._claim_of[pod]
         return {known.claim.task_key} | self._account_for(known.claim)

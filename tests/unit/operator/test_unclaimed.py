@@ -209,6 +209,16 @@ def test_a_claim_without_an_owner_is_that_of_the_pod_that_names_it() -> None:
     assert [known.meta.name for known in view.nobodys_of(M)] == ["c"]
 
 
+def test_a_claim_that_loses_its_owner_and_goes_leaves_its_pod_without_one() -> None:
+    view = running()
+    view.take(CLAIM, claim(3, **NOT_OURS))
+    view.take(CLAIM, claim(4, **NOT_OURS), gone=True)
+    view.take(POD, bound(5))
+    view.turn(START, 1.0)
+    view.turn(START + timedelta(minutes=1), 1.0)
+    assert [pod.meta.name for pod in view.unclaimed_of(M)] == ["p"]
+
+
 def test_a_claim_that_kubernetes_keeps_for_somebody_is_not_nobodys() -> None:
     view = seen()
     kept = claim(1, **NOT_OURS)
