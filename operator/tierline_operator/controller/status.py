@@ -55,14 +55,14 @@ def status_of(
     """
     admitted = _admitted(pods, verdict, hindered)
     ready = _ready(pods, verdict, failure, hindered, stalled=stalled_s is not None)
-    if unclaimed and admitted.reason is not Reason.BEING_DELETED:
-        admitted = ready = Said(_FALSE, Reason.NO_CLAIM, without_claim(unclaimed))
-        verdict = replace(verdict, admitted=admitted, phase=Phase.REFUSED)
     if silent and ready.status == _FALSE:
         ready = replace(ready, message=f"{ready.message}; {silent}")
     if stalled_s is not None and ready.status == _FALSE and verdict.admitted.status == _TRUE:
         long = f"has been admitted for {stalled_s / 60:g} min without being ready: {ready.message}"
         ready = Said(_FALSE, Reason.STALLED, long)
+    if unclaimed and admitted.reason is not Reason.BEING_DELETED:
+        admitted = ready = Said(_FALSE, Reason.NO_CLAIM, without_claim(unclaimed))
+        verdict = replace(verdict, admitted=admitted, phase=Phase.REFUSED)
     seen = _together(observed)
     said = {
         ConditionType.PROFILED: verdict.profiled,
