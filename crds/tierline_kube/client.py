@@ -128,7 +128,7 @@ class Kube:
         while True:
             address = resource.address(namespace)
             page = await self._ask("GET", address, query=query, accept=accept)
-            items += page["items"]
+            items += page["items"] or ()  # of metadata alone, none is null
             following = page["metadata"].get("continue")
             if not following:
                 return Listing(items, str(page["metadata"]["resourceVersion"]))
