@@ -52,7 +52,8 @@ _CONDITIONS: Final[Mapping[tuple[ConditionType, str], Mapping[Reason, str]]] = {
         Reason.RUNNING: "All of its pods are ready.",
         Reason.STARTING: "It has a place, and not all of its pods are ready.",
         Reason.NOT_RUNNING: "No pod is there, or none has a place.",
-        Reason.REPLICA_FAILURE: "Its pods cannot be made.",
+        Reason.NO_REPLICAS: "It wants no pod, and none is there: `spec.replicas` is 0.",
+        Reason.REPLICA_FAILURE: "Its pods cannot be made, or not as it asks for them.",
         Reason.STALLED: "It was admitted long ago, and is still not ready.",
     },
     (ConditionType.DEADLINES_MET, _TASK): {

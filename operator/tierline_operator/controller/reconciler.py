@@ -457,6 +457,7 @@ class Reconciler:
             *(task, verdict, self._view.pods_of(key), observed, now),
             failure=made.failure if made else "",
             hindered=self.hindrances.told(key),
+            unmade=self.hindrances.holds(key, TEMPLATE.kind, DEPLOYMENT.kind),
             silent=self._silent(seat.place.node for seat in verdict.seats),
             stalled_s=self._view.stalled.limit_s if key in self._view.stalled.over else None,
         )
