@@ -196,9 +196,8 @@ def test_a_name_that_is_taken_is_told_as_long_as_it_is(user: User) -> None:
 
     user.wait_task("m", "NoPods")
     for kind in ("Ready", "Admitted"):
-        assert "ResourceClaimTemplate/m exists and is not Tierline's; rename it" in said(
-            user, "m", kind
-        )
+        sentence = "ResourceClaimTemplate/m exists and is not Tierline's: it has no owner"
+        assert sentence in said(user, "m", kind)
 
     user.api.delete(taken)
     without = "pod early has no claim from the task's ResourceClaimTemplate"
