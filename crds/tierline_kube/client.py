@@ -19,11 +19,21 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from kubernetes.aio import client, config
 
-from tierline_kube.errors import Conflict, KubeError, NoCluster, NotFound, Refused, Unreachable
+from tierline_kube.errors import (
+    Conflict,
+    Ending,
+    KubeError,
+    NoCluster,
+    NotFound,
+    Refused,
+    Unreachable,
+)
 from tierline_kube.resource import Json, Resource
 
 MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+"""Of Kubernetes' own kinds: lists are merged by what their elements are told apart by."""
 APPLY: Final = "application/apply-patch+yaml"
 BOOKMARK: Final = "BOOKMARK"
 """Of a watch: nothing else happened, up to the version of an object that has nothing but that."""
@@ -36,6 +46,8 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=15)
 _WATCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=_WATCH_S + 30)
 _NOT_NOW: Final = frozenset({429, 500, 502, 503, 504})
 """Answers that say nothing about the request itself."""
+_ENDING: Final = "NamespaceTerminating"
+"""The cause of a refusal to make something in a namespace that is being deleted."""
 
 Count = Callable[[str, str], None]
 """Hears of each request: its method, and the status code of the answer or `error` for none."""
@@ -201,7 +213,7 @@ class Kube:
         how: str = MERGE,
         subresource: str = "",
     ) -> Json:
-        """Change an object: MERGE, JSON_PATCH or APPLY."""
+        """Change an object: MERGE, STRATEGIC, JSON_PATCH or APPLY."""
         query = {"fieldManager": self._manager} | ({"force": "true"} if how == APPLY else {})
         address = resource.address(namespace, name, subresource)
         return await self._ask("PATCH", address, body, how=how, query=query)
@@ -305,5 +317,8 @@ def _failure(asked: str, status: int, said: Json) -> KubeError:
     reason, message = str(said.get("reason", "")), str(said.get("message", ""))
     if status in _NOT_NOW:
         return Unreachable(f"{asked}: {status} {reason}: {message}")
+    causes = (said.get("details") or {}).get("causes") or ()
+    if any(cause.get("reason") == _ENDING for cause in causes):
+        return Ending(asked, status, reason, message)
     kind = {404: NotFound, 409: Conflict}.get(status, Refused)
     return kind(asked, status, reason, message)

@@ -3,7 +3,8 @@
 KubeError
 ├── Refused          it refused the request: its status code, reason and message
 │   ├── Conflict     the object changed since it was read, or exists already: read it again
-│   └── NotFound     there is no such object
+│   ├── NotFound     there is no such object
+│   └── Ending       its namespace is being deleted, and takes nothing new
 ├── Unreachable      it did not answer, or not now: try again later
 └── NoCluster        nothing says where it is
 """
@@ -31,6 +32,10 @@ class Conflict(Refused):
 
 class NotFound(Refused):
     """There is no such object."""
+
+
+class Ending(Refused):
+    """Its namespace is being deleted, and takes nothing new: nobody has to do anything."""
 
 
 class Unreachable(KubeError):

@@ -86,9 +86,11 @@ class TaskView:
 
     @property
     def stands(self) -> bool:
-        """Whether it is admitted, and its pods do not all run."""
+        """Whether it is admitted, and its pods do not all run as it asks for them."""
         ready = self.condition(ConditionType.READY)
-        return not self.waits and (ready is None or ready.status != "True") and self.replicas > 0
+        if self.waits or (ready is not None and ready.status == "True"):
+            return False
+        return ready is None or ready.reason != Reason.NO_REPLICAS
 
     def condition(self, kind: ConditionType) -> ConditionView | None:
         """The condition of a type, if anything was said of it."""

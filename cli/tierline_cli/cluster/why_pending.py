@@ -60,7 +60,8 @@ ADVICE: Final = {
     Reason.CHANGE_REFUSED: "it runs on as before; undo the change or make room for it",
     Reason.QUOTA_EXCEEDED: "ask for a larger MemQuota, or delete what is not needed",
     Reason.NODE_GONE: "delete the pod to have it placed elsewhere",
-    Reason.BEING_DELETED: "wait until its pods have ended",
+    Reason.BEING_DELETED: "wait until its pods have ended; a finalizer that the message names is "
+    "removed by the one who set it",
     Reason.INVALID_SPEC: "correct its spec as the message says",
 }
 """Advice for a task that waits, by the reason in its status."""

@@ -62,6 +62,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
     STARTING = "Starting"
     NOT_RUNNING = "NotRunning"
+    NO_REPLICAS = "NoReplicas"
     REPLICA_FAILURE = "ReplicaFailure"
     STALLED = "Stalled"
     # Ready, of a MemNode

@@ -11,6 +11,9 @@ from typing import Final
 
 TASK: Final = "tierline.io/task"
 """Annotation of a pod: the MemTask it runs. Label of pods, claims and claim templates: the same."""
+MADE_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "tierline"
+"""Label of the objects that the operator makes of a task's name, in addition to `TASK`."""
 GATE: Final = "tierline.io/admission"
 """The scheduling gate that holds an opted-in pod until its claim is allocated."""
 FINALIZER: Final = GATE

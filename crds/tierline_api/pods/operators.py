@@ -1,14 +1,20 @@
 """The policies by which the operator's token does no more than its work needs.
 
 RBAC lets it patch every pod and write every Deployment and claim, as it cannot say less. These
-rules do: a pod keeps all but its gate, a Deployment is a MemTask's of its namespace, an allocation
-is of Tierline's devices.
+rules do: a pod keeps all but its gate, a Deployment or a claim template is a MemTask's of its
+namespace and name, an allocation is of Tierline's devices.
+
+Invariant: what the operator writes is its own before and after. It is by the reference to its
+controller, or, where somebody took that away, by marks that nobody gives an object by chance: its
+name is that of the task in its labels and, where these cannot be changed any more, in the selector
+of a Deployment or in the labels of a template's claims; and nobody but a MemTask controls it.
+`tierline_operator.controller.ownership` decides by the same.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from tierline_api.objects.optin import DRIVER, GATE, TASK
+from tierline_api.objects.optin import DRIVER, GATE, MADE_BY, MANAGER, TASK
 from tierline_api.objects.pod import Manifest
 from tierline_api.pods.policies import bound, named, requests
 from tierline_api.schema.base import API_GROUP
@@ -34,13 +40,37 @@ _KEPT: Final = " && ".join(
         _OPTIONAL.format("metadata.?ownerReferences", "[]"),
     ]
 )
-_OWNED: Final = (
-    "[object, oldObject].filter(o, o != null).all(o, o.metadata.?ownerReferences.orValue([])"
-    f".exists(r, r.?controller.orValue(false) && r.kind == 'MemTask' && r.name == o.metadata.name"
-    f" && r.apiVersion.startsWith('{API_GROUP}/')))"
-    f" && object.spec.template.metadata.?annotations[?'{TASK}'].orValue('')"
-    " == object.metadata.name"
+_CONTROLLERS: Final = (
+    "o.metadata.?ownerReferences.orValue([]).filter(r, r.?controller.orValue(false))"
 )
+_MEMTASK: Final = f"r.kind == 'MemTask' && r.apiVersion.startsWith('{API_GROUP}/')"
+_OWNED: Final = f"{_CONTROLLERS}.exists(r, {_MEMTASK} && r.name == o.metadata.name)"
+_LABELLED: Final = (
+    f"o.metadata.?labels[?'{TASK}'].orValue('') == o.metadata.name"
+    f" && o.metadata.?labels[?'{MADE_BY}'].orValue('') == '{MANAGER}'"
+    f" && {_CONTROLLERS}.all(r, {_MEMTASK})"
+)
+_SELECTS: Final = (
+    f"o.spec.selector.?matchLabels.orValue({{}}) == {{'{TASK}': o.metadata.name}}"
+    " && o.spec.selector.?matchExpressions.orValue([]).size() == 0"
+)
+_CLAIMS: Final = f"o.spec.?metadata.?labels[?'{TASK}'].orValue('') == o.metadata.name"
+_OPTS_IN: Final = (
+    f"object.spec.template.metadata.?annotations[?'{TASK}'].orValue('') == object.metadata.name"
+)
+_SAME_PODS: Final = (
+    "[oldObject].filter(o, o != null).exists(o, o.spec.template == object.spec.template)"
+)
+
+
+def _own(mark: str) -> str:
+    """What is true where an object of a task's name is the operator's before and after."""
+    return (
+        f"[object].all(o, {_OWNED}) && [oldObject].filter(o, o != null)"
+        f".all(o, ({_OWNED}) || ({_LABELLED} && {mark}))"
+    )
+
+
 _RULES: Final = {
     "pods": (
         ("", "v1", ("pods",)),
@@ -52,8 +82,14 @@ _RULES: Final = {
     "deployments": (
         ("apps", "v1", ("deployments",)),
         ("CREATE", "UPDATE"),
-        _OWNED,
+        f"{_own(_SELECTS)} && ({_OPTS_IN} || {_SAME_PODS})",
         "the operator writes Deployments of MemTasks of their namespace and name only",
+    ),
+    "templates": (
+        ("resource.k8s.io", "v1", ("resourceclaimtemplates",)),
+        ("CREATE", "UPDATE"),
+        _own(_CLAIMS),
+        "the operator writes ResourceClaimTemplates of MemTasks of their namespace and name only",
     ),
     "allocations": (
         ("resource.k8s.io", "v1", ("resourceclaims/status",)),

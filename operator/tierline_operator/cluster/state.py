@@ -417,13 +417,16 @@ class View:
 
 
 def is_unready(task: MemTask) -> bool:
-    """Whether it is admitted, and its pods do not run, by its status."""
+    """Whether it is admitted, and its pods do not run, by its status; it may want none."""
     conditions = task.status.conditions if task.status else ()
     admitted, ready = (
         find(conditions, kind) for kind in (ConditionType.ADMITTED, ConditionType.READY)
     )
     is_admitted = admitted is not None and admitted.status is ConditionStatus.TRUE
-    return is_admitted and (ready is None or ready.status is not ConditionStatus.TRUE)
+    if ready is None:
+        return is_admitted
+    unready = ready.status is not ConditionStatus.TRUE and ready.reason != Reason.NO_REPLICAS
+    return is_admitted and unready
 
 
 def is_stalled(task: MemTask) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 from tierline_api.objects.conditions import ConditionStatus, ConditionType, Reason, find
 from tierline_api.objects.memtask_status import MemTaskStatus
 from tierline_kube.client import Kube
-from tierline_kube.errors import KubeError, NotFound
+from tierline_kube.errors import Ending, KubeError, NotFound
 from tierline_kube.events import Reporter, event
 from tierline_kube.resource import EVENT, MEMTASK, Resource
 from tierline_operator.cluster.decode import Meta
@@ -182,6 +182,8 @@ class Telling:
         try:
             self._leadership.check()
             await self._kube.create(EVENT, told)
+        except Ending as error:
+            log.debug("no event: %s", error)
         except KubeError as error:
             log.warning("cannot write an event: %s", error)
         return str(told["metadata"]["name"])

@@ -34,6 +34,10 @@ class Hindrances:
         """All of it as clauses; "" if there is nothing."""
         return "; ".join(self._of.get(key, {}).values())
 
+    def holds(self, key: TaskKey, *kinds: str) -> bool:
+        """Whether an object of these kinds is refused."""
+        return not self._of.get(key, {}).keys().isdisjoint(kinds)
+
     def __len__(self) -> int:
         """Of how many tasks something is refused."""
         return len(self._of)

@@ -31,7 +31,7 @@ from typing import TypeVar
 from tierline_api.objects.memprofile import MemProfileStatus
 from tierline_api.objects.memquota import MemQuotaStatus
 from tierline_kube.client import BOOKMARK, Kube
-from tierline_kube.errors import KubeError, NotFound, Refused, Unreachable
+from tierline_kube.errors import Ending, KubeError, NotFound, Refused, Unreachable
 from tierline_kube.resource import MEMPROFILE, MEMQUOTA, Json, Resource
 from tierline_operator import metrics
 from tierline_operator.cluster.resources import CLAIM, WATCHED
@@ -39,8 +39,8 @@ from tierline_operator.cluster.state import Name, View, name_of
 from tierline_operator.controller.allowance import Allowance
 from tierline_operator.controller.outside import Outside
 from tierline_operator.controller.quotas import quota_status, shares
-from tierline_operator.controller.reconciler import Later, Reconciler
-from tierline_operator.controller.writer import Stale
+from tierline_operator.controller.reconciler import Reconciler
+from tierline_operator.controller.writer import Later, Stale
 from tierline_operator.leadership.lease import Leadership
 from tierline_operator.placement.books.rules import Rules
 from tierline_operator.placement.books.seats import TaskKey
@@ -278,7 +278,7 @@ class Engine:
                     if not await self._try(step, key):
                         failed.add(key)
                 except Later as left:
-                    log.warning("will try again: %s", left, extra={"task": key})
+                    log.log(self._level(key), "will try again: %s", left, extra={"task": key})
                     later.add(key)
 
             await self._at_once(going, take)
@@ -327,10 +327,17 @@ class Engine:
             self._doubt_until = time.monotonic() + _DOUBT_S
             log.warning("will try again: %s", error, extra={"task": key})
             return False
+        except Ending as error:
+            log.debug("%s", error, extra={"task": key})
+            return False
         except Refused as error:
-            log.warning("the API server refuses: %s", error, extra={"task": key})
+            log.log(self._level(key), "the API server refuses: %s", error, extra={"task": key})
             return False
         return True
+
+    def _level(self, key: TaskKey) -> int:
+        """How loud a refusal is logged: what comes of trying again is the same mostly."""
+        return logging.DEBUG if key in self._retries else logging.WARNING
 
     async def _read_again(self, stale: Stale, key: TaskKey) -> bool:
         """Someone was faster: see what is there now, and decide again."""

@@ -11,6 +11,8 @@ from tierline_api.objects.memtask import MemTask, MemTaskSpec
 from tierline_api.objects.optin import (
     DRIVER,
     FAST_MEMORY,
+    MADE_BY,
+    MANAGER,
     NODE_LABEL,
     ORDER,
     PLAN,
@@ -31,7 +33,7 @@ from tierline_operator.planning.from_api import plan_of
 
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Kubernetes' own finalizer of allocated claims; its controller removes it."""
-MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "tierline"}
+MANAGED_BY: Final = {MADE_BY: MANAGER}
 
 
 def owned_by(kind: str, meta: Meta, api_version: str = API_VERSION) -> list[Json]:

@@ -20,7 +20,7 @@ from tierline_api.objects.memquota import MemQuotaStatus
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.optin import FINALIZER, INLINE_NEEDED, Standing
 from tierline_kube.client import APPLY, JSON_PATCH, Kube
-from tierline_kube.errors import Conflict, NotFound, Refused
+from tierline_kube.errors import NotFound
 from tierline_kube.resource import (
     MEMNODE,
     MEMPROFILE,
@@ -30,23 +30,22 @@ from tierline_kube.resource import (
     Resource,
 )
 from tierline_operator import metrics
-from tierline_operator.cluster.decode import KnownClaim, KnownPod, Meta
+from tierline_operator.cluster.decode import KnownClaim, KnownPod
 from tierline_operator.cluster.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.cluster.state import Name, View
+from tierline_operator.controller.applying import Applying
+from tierline_operator.controller.belongings import Belongings
 from tierline_operator.controller.events import USUAL, Telling
 from tierline_operator.controller.hindrances import Hindrances
 from tierline_operator.controller.inline import InlineError, contradicted, memtask_of
 from tierline_operator.controller.manifests import (
     MANAGED_BY,
     allocation_patch,
-    claim_template,
     deallocation,
-    deployment,
     gate_removal,
     notes_patch,
     notes_withdrawal,
     owned_by,
-    says,
 )
 from tierline_operator.controller.status import status_of, without_claim
 from tierline_operator.controller.writer import Stale, Writes
@@ -57,10 +56,6 @@ from tierline_operator.placement.needs.fitting import listed
 log = logging.getLogger(__name__)
 _MOST_OWNERS: Final = 64
 _REMEMBERED: Final = 10_000
-
-
-class Later(Exception):  # noqa: N818 - a state, not a mistake
-    """A step left something for later that no other step needs; the message says what and why."""
 
 
 class Reconciler:
@@ -74,11 +69,12 @@ class Reconciler:
         self.hindrances = Hindrances()
         self._above: dict[str, Json] = {}
         """Of ReplicaSets, by uid: what owns them."""
-        self._applied: dict[TaskKey, tuple[str, int]] = {}
-        """Of each Deployment, by which spec it was applied, and which generation that made."""
+        applying = Applying(self._writes, self.telling, self.hindrances)
+        self._apply = applying.apply
+        self._belongings = Belongings(kube, view, applying)
         self.steps: tuple[Callable[[TaskKey], Awaitable[None]], ...] = (
             self.inline,
-            self.belongings,
+            self._belongings.bring,
             self.notes,
             self.allocate,
             self.open_gates,
@@ -109,7 +105,7 @@ class Reconciler:
         body: Json = {**called, "metadata": metadata, "status": status.to_api()}
         await self._writes.patch(kind, name, body, how=APPLY, subresource="status")
 
-    # The task and what it owns
+    # The task that pods bring along
 
     async def inline(self, key: TaskKey) -> None:
         """A pod that brings its own MemTask along gets it; one whose task is missing is told so."""
@@ -162,35 +158,6 @@ class Reconciler:
                 f"{'; '.join(said)}; remove these annotations from the pod, or change the MemTask",
             )
 
-    async def _apply(
-        self,
-        resource: Resource,
-        body: Json,
-        source: Resource,
-        meta: Meta,
-        key: TaskKey,
-        fix: str,
-        tried: str,
-    ) -> None:
-        """Apply the object of a task's name that people describe in `source`, with `meta`.
-
-        What the API server refuses is told there, once of what was `tried`, and raises Later: pods
-        that are there are not to wait for it.
-        """
-        try:
-            await self._writes.apply(resource, key, body)
-        except Refused as error:
-            refused = (
-                f"{resource.kind}/{key.name} is refused; {fix}; it is tried again. The API server "
-                f"says: {error.message}"
-            )
-            self.hindrances.note(key, resource.kind, refused)
-            await self.telling.once(
-                *(key, source, meta, f"{resource.kind}Refused", refused),
-                topic=f"{tried} {error.reason}",  # the message may have figures that change often
-            )
-            raise Later(str(error)) from error
-
     async def _is_there(self, key: TaskKey) -> bool:
         """Whether a task exists that no watch has shown yet."""
         try:
@@ -229,103 +196,6 @@ class Reconciler:
             top = next((o for o in references if o.get("controller")), owner)
             self._above[owner["uid"]] = dict(top)
         return dict(self._above[owner["uid"]])
-
-    async def belongings(self, key: TaskKey) -> None:
-        """The claim template and the Deployment of a task."""
-        known = self._view.tasks.get(key)
-        if known is None:
-            return
-        task, meta = known
-        if meta.leaving:
-            self.hindrances.forget(key)
-            await self._empty(meta)
-            return
-        template = self._view.templates.get(key)
-        if template is None:
-            await self._make_template(key, meta)
-        self.hindrances.over(key, TEMPLATE.kind)
-        if task.spec.template is not None:
-            await self._deploy(task, meta)
-        else:
-            await self._empty(meta)
-        self.hindrances.over(key, DEPLOYMENT.kind)
-
-    async def _make_template(self, key: TaskKey, meta: Meta) -> None:
-        try:
-            await self._writes.create(TEMPLATE, claim_template(meta))
-        except Conflict as error:
-            # Unless by what an earlier leader made, only a person can help.
-            there = await self._kube.get(TEMPLATE, *key)
-            if MANAGED_BY.items() <= (there["metadata"].get("labels") or {}).items():
-                raise Stale(TEMPLATE, key) from error
-            taken = (
-                f"{TEMPLATE.kind}/{key.name} exists and is not Tierline's; rename it or the "
-                "MemTask, and delete the pods that were made meanwhile"
-            )
-            self.hindrances.note(key, TEMPLATE.kind, taken)
-            await self.telling.once(key, MEMTASK, meta, "NameTaken", taken)
-            raise Refused(f"create {TEMPLATE.kind}/{key.name}", 409, "NameTaken", taken) from error
-
-    async def _deploy(self, task: MemTask, meta: Meta) -> None:
-        key = TaskKey(meta.namespace, meta.name)
-        generation = f"{meta.uid}/{task.metadata.generation}"
-        made = self._view.deployments.get(key)
-        manifest = deployment(task, meta)
-        manifest["metadata"]["annotations"] = {"tierline.io/generation": generation}
-        if made is not None and made.meta.annotations.get("tierline.io/generation") == generation:
-            if self._applied.get(key) == (generation, made.generation):
-                return
-            if not says(made.spec, manifest["spec"]):
-                await self._put_back(key, meta, manifest)
-            self._note_applied(key, generation)
-            return
-        await self._apply_deployment(manifest, meta)
-        self._note_applied(key, generation)
-
-    async def _put_back(self, key: TaskKey, meta: Meta, manifest: Json) -> None:
-        """Somebody changed the Deployment: what its MemTask says holds.
-
-        Fields of which the MemTask says nothing stay as they are; they are no reason to apply it
-        again and again.
-        """
-        await self._apply_deployment(manifest, meta)
-        await self.telling.once(
-            *(key, MEMTASK, meta, "DeploymentPutBack"),
-            f"Deployment/{key.name} was changed, and is as this MemTask says again; change the "
-            "MemTask, or scale it (kubectl scale memtask, an autoscaler with it as its target)",
-        )
-
-    def _note_applied(self, key: TaskKey, generation: str) -> None:
-        made = self._view.deployments.get(key)
-        if made is not None:
-            self._applied[key] = generation, made.generation
-
-    async def _apply_deployment(self, manifest: Json, meta: Meta) -> None:
-        fix = (
-            "correct the MemTask's template, or what forbids it (a quota, a policy, a Deployment "
-            "of this name that is not Tierline's)"
-        )
-        tried = manifest["metadata"]["annotations"]["tierline.io/generation"]
-        key = TaskKey(meta.namespace, meta.name)
-        await self._apply(DEPLOYMENT, manifest, MEMTASK, meta, key, fix, tried)
-
-    async def _empty(self, meta: Meta) -> None:
-        """Let the pods go of the Deployment of a task that leaves, or has no template any more.
-
-        The claims of its pods keep a task that leaves, and it them. The Deployment goes with it.
-        """
-        key = TaskKey(meta.namespace, meta.name)
-        emptied = {"tierline.io/generation": f"{meta.uid}/empty"}
-        made = self._view.deployments.get(key)
-        if (
-            made is not None
-            and made.meta.owner is not None
-            and made.meta.owner["uid"] == meta.uid
-            and not emptied.items() <= made.meta.annotations.items()
-        ):
-            metadata = {"resourceVersion": made.meta.version, "annotations": emptied}
-            body = {"metadata": metadata, "spec": {"replicas": 0}}
-            await self._writes.patch(DEPLOYMENT, key, body)
 
     # Claims and pods
 
@@ -474,6 +344,7 @@ class Reconciler:
             *(task, verdict, self._view.pods_of(key), observed, now),
             failure=made.failure if made else "",
             hindered=self.hindrances.told(key),
+            unmade=self.hindrances.holds(key, TEMPLATE.kind, DEPLOYMENT.kind),
             silent=self._silent(seat.place.node for seat in verdict.seats),
             unclaimed=self._view.unclaimed_of(key),
             stalled_s=self._view.stalled.limit_s if key in self._view.stalled.over else None,
@@ -525,7 +396,7 @@ class Reconciler:
         there = {pod.meta.uid for pod in self._view.pods_of(key)}
         self.telling.told.keep(key, there | {known[1].uid} if known else there)
         if known is None:
-            self._applied.pop(key, None)
+            self._belongings.forget(key)
             self.hindrances.forget(key)
             return
         _, meta = known

@@ -42,22 +42,27 @@ def status_of(
     *,
     failure: str = "",
     hindered: str = "",
+    unmade: bool = False,
     silent: str = "",
     unclaimed: Sequence[KnownPod] = (),
     stalled_s: float | None = None,
 ) -> MemTaskStatus:
     """The task's status, as it is to be.
 
-    `failure` says why its pods cannot be made, `hindered` what of its own objects is refused,
-    `silent` why no pod can start where it is placed; `unclaimed` are pods that run without a claim,
-    of which that is the one thing to be said. After `stalled_s` without being ready it is
-    stalled.
+    `failure` says why its pods cannot be made, `hindered` what of its own objects is refused;
+    `unmade` is where that makes its pods. `silent` says why no pod can start where it is placed;
+    `unclaimed` are pods that run without a claim, of which that is the one thing to be said. After
+    `stalled_s` without being ready it is stalled.
     """
     admitted = _admitted(pods, verdict, hindered)
-    ready = _ready(pods, verdict, failure, hindered, stalled=stalled_s is not None)
-    if silent and ready.status == _FALSE:
+    ready = _ready(
+        *(task, pods, verdict, failure, hindered), unmade=unmade, stalled=stalled_s is not None
+    )
+    wanted = ready.reason is not Reason.NO_REPLICAS
+    if silent and wanted and ready.status == _FALSE:
         ready = replace(ready, message=f"{ready.message}; {silent}")
-    if stalled_s is not None and ready.status == _FALSE and verdict.admitted.status == _TRUE:
+    waits = wanted and ready.status == _FALSE and verdict.admitted.status == _TRUE
+    if stalled_s is not None and waits:
         long = f"has been admitted for {stalled_s / 60:g} min without being ready: {ready.message}"
         ready = Said(_FALSE, Reason.STALLED, long)
     if unclaimed and admitted.reason is not Reason.BEING_DELETED:
@@ -161,24 +166,43 @@ def _admitted(pods: Sequence[KnownPod], verdict: Verdict, hindered: str) -> Said
 
 
 def _ready(
-    pods: Sequence[KnownPod], verdict: Verdict, failure: str, hindered: str, *, stalled: bool
+    task: MemTask,
+    pods: Sequence[KnownPod],
+    verdict: Verdict,
+    failure: str,
+    hindered: str,
+    *,
+    unmade: bool,
+    stalled: bool,
 ) -> Said:
     alive = _alive(pods)
     ready = sum(pod.ready for pod in alive)
-    cause = hindered or failure
-    if not alive and cause:
-        return Said(_FALSE, Reason.REPLICA_FAILURE, f"no pod of the task is there: {cause}")
+    # Of a task without a template others say how many there are.
+    wanted = task.spec.replicas if task.spec.template is not None else 0
     if not alive:
-        return Said(_FALSE, Reason.NOT_RUNNING, "no pod of the task is there")
-    also = f"; {hindered}" if hindered else ""
-    if ready == len(alive):
-        return Said(_TRUE, Reason.RUNNING, f"{ready} of {len(alive)} pods are ready{also}")
+        return _absent(task, failure, hindered)
+    count = f"{ready} of {max(wanted, len(alive))} pods are ready"
+    cause = hindered or (failure if len(alive) < wanted else "")
+    also = f"; {cause}" if cause else ""
+    if ready == len(alive) >= wanted and not unmade:
+        return Said(_TRUE, Reason.RUNNING, f"{count}{also}")
     gated = sum(pod.gate is not None for pod in alive)
     held = f"; {gated} wait for their admission" if gated else ""
     reason = Reason.STARTING if verdict.seats else Reason.NOT_RUNNING
+    if unmade or (cause and not hindered):
+        reason = Reason.REPLICA_FAILURE
     said = ((pod.meta.name, _why(pod, stalled=stalled)) for pod in alive)
     why = next((f"; pod {name}: {what}" for name, what in said if what), "")
-    return Said(_FALSE, reason, f"{ready} of {len(alive)} pods are ready{held}{why}{also}")
+    return Said(_FALSE, reason, f"{count}{held}{why}{also}")
+
+
+def _absent(task: MemTask, failure: str, hindered: str) -> Said:
+    """Of a task without a pod."""
+    if not hindered and not task.spec.replicas:
+        return Said(_FALSE, Reason.NO_REPLICAS, "replicas is 0: no pod of the task is to be there")
+    if cause := hindered or failure:
+        return Said(_FALSE, Reason.REPLICA_FAILURE, f"no pod of the task is there: {cause}")
+    return Said(_FALSE, Reason.NOT_RUNNING, "no pod of the task is there")
 
 
 def _why(pod: KnownPod, *, stalled: bool) -> str:

@@ -24,6 +24,10 @@ class Stale(Exception):  # noqa: N818 - a state, not a mistake
         self.resource, self.name = resource, name
 
 
+class Later(Exception):  # noqa: N818 - a state, not a mistake
+    """A step left something for later that no other step needs; the message says what and why."""
+
+
 class Writes:
     """Writes while this replica leads; all raise NoLongerLeader, KubeError."""
 

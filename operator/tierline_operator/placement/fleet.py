@@ -204,8 +204,8 @@ class Fleet:
             self.give_up(claim.key)  # kube-scheduler gave it back: no write of it is under way
         seat = self.seat_of(claim.key)
         asks = claim.needs, claim.barred
-        anew = before is not None and asks != (before.needs, before.barred) and not claim.place
-        if anew and seat is not None:
+        again = before is not None and asks != (before.needs, before.barred) and not claim.place
+        if again and seat is not None:
             self._unproven.add(seat.place)  # its pod may not fit there any more
         self._claims[claim.key] = claim
         self._of_task.setdefault(claim.task_key, set()).add(claim.key)

@@ -13,7 +13,7 @@ from typing import Final
 from tierline_api.objects.conditions import ConditionStatus, Reason
 from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memtask_status import Phase
-from tierline_api.objects.optin import Standing
+from tierline_api.objects.optin import FINALIZER, Standing
 from tierline_operator.placement.books.ledger import Ledger
 from tierline_operator.placement.books.seats import Seat, TaskKey
 from tierline_operator.placement.books.verdict import Refusal, Said, Verdict
@@ -110,9 +110,7 @@ def _profiled(entry: Entry, profile: MemProfile | None) -> Said:
 
 def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devices: int) -> Said:
     if entry.leaving:
-        pods = ", ".join(sorted(claim.pod for claim in entry.claims.values() if claim.place))
-        what = f"waits until its pods have ended: {pods}" if pods else "nothing runs any more"
-        return Said(_FALSE, Reason.BEING_DELETED, f"is being deleted; {what}")
+        return Said(_FALSE, Reason.BEING_DELETED, f"is being deleted; {_leaving(entry)}")
     worse = [s for s in entry.seats if s.standing not in {Standing.PLANNED, Standing.PROFILING}]
     if worse:
         return _worse(worse[0], entry, profile, matching)
@@ -125,6 +123,15 @@ def _admitted(entry: Entry, profile: MemProfile | None, matching: Matching, devi
     if entry.missing:
         return _waits(entry, matching(), devices)
     return _placed(entry)
+
+
+def _leaving(entry: Entry) -> str:
+    """What a task that is being deleted waits for."""
+    pods = ", ".join(sorted(claim.pod for claim in entry.claims.values() if claim.place))
+    what = f"waits until its pods have ended: {pods}" if pods else "nothing runs any more"
+    others = ", ".join(one for one in entry.task.metadata.finalizers if one != FINALIZER)
+    also = f"; others hold it by finalizers, and have to let it go: {others}" if others else ""
+    return f"{what}{also}"
 
 
 def _placed(entry: Entry) -> Said:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 from tests.chart.helm import SYSTEM, rights
 from tests.integration.kubernetes.test_agent_rights import HERE, allocated_claim, token
+from tests.unit.placement.fleets import task
 
 from tierline_cluster.api import JSON_PATCH, Api, ApiError, Manifest
 from tierline_cluster.control_plane import ControlPlane
@@ -145,6 +147,109 @@ def test_it_takes_over_nobodys_deployment(operator: Operator) -> None:
     theirs = operator.plane.api.create(deployment(operator.namespace, []))
     with pytest.raises(ApiError, match="Deployments of MemTasks"):
         operator.api.merge(theirs, {"metadata": {"ownerReferences": [OWNER]}})
+
+
+MARKS = {TASK: "robot", "app.kubernetes.io/managed-by": "tierline"}
+FOREIGN = {**OWNER, "apiVersion": "example.com/v1", "kind": "App"}
+
+
+def template(namespace: str, owners: list[dict[str, Any]], **changes: Any) -> Manifest:
+    """A claim template as the operator makes it."""
+    request = {"name": "device", "exactly": {"deviceClassName": "tierline.io"}}
+    claims = {"metadata": {"labels": {TASK: "robot"}}, "spec": {"devices": {"requests": [request]}}}
+    metadata = {"name": "robot", "namespace": namespace, "ownerReferences": owners}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata | changes,
+        "spec": claims,
+    }
+
+
+@pytest.mark.parametrize("make", [deployment, template])
+@pytest.mark.parametrize("owner", ["nobody", "another task", "nobody that controls it"])
+def test_it_adopts_what_bears_all_marks(
+    operator: Operator, make: Callable[..., Manifest], owner: str
+) -> None:
+    owners = {
+        "nobody": [],
+        "another task": [reference_to(operator, "another")],
+        "nobody that controls it": [{**FOREIGN, "controller": False}],
+    }[owner]
+    left = operator.plane.api.create(make(operator.namespace, owners, labels=MARKS))
+    with pytest.raises(ApiError, match="of MemTasks of their namespace and name only"):
+        operator.api.merge(left, {"metadata": {"labels": {"more": "labels"}}})
+    adopted = {"metadata": {"ownerReferences": [OWNER]}}
+    assert operator.api.merge(left, adopted)["metadata"]["ownerReferences"][0]["name"] == "robot"
+
+
+def reference_to(operator: Operator, name: str) -> dict[str, Any]:
+    """The reference to a MemTask that is there: what others own is collected."""
+    manifest = task(name).to_api()
+    manifest["metadata"] = {"name": name, "namespace": operator.namespace}
+    made = operator.plane.api.create(manifest)
+    return {**OWNER, "name": name, "uid": made["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize("make", [deployment, template])
+@pytest.mark.parametrize(
+    ("owners", "labels"),
+    [
+        ([], {}),
+        ([], {TASK: "robot"}),
+        ([], {"app.kubernetes.io/managed-by": "tierline"}),
+        ([], {**MARKS, TASK: "another"}),
+        ([FOREIGN], MARKS),
+        ([{**FOREIGN, "kind": "MemTask"}], MARKS),
+    ],
+)
+def test_it_adopts_nothing_else(
+    operator: Operator,
+    make: Callable[..., Manifest],
+    owners: list[dict[str, Any]],
+    labels: dict[str, str],
+) -> None:
+    theirs = operator.plane.api.create(make(operator.namespace, owners, labels=labels))
+    for change in ({"ownerReferences": [OWNER]}, {"ownerReferences": [OWNER], "labels": MARKS}):
+        with pytest.raises(ApiError, match="of MemTasks of their namespace and name only"):
+            operator.api.merge(theirs, {"metadata": change})
+
+
+def test_it_has_pods_made_that_opt_in_only(operator: Operator) -> None:
+    """What others made of the template is no reason to leave a Deployment without its owner."""
+    left = deployment(operator.namespace, [], labels=MARKS)
+    del left["spec"]["template"]["metadata"]["annotations"]
+    left = operator.plane.api.create(left)
+    mine = {"metadata": {"ownerReferences": [reference_to(operator, "robot")]}}
+    operator.api.merge(left, mine)
+    other = {"spec": {"template": {"metadata": {"annotations": {"example.com/a": "b"}}}}}
+    with pytest.raises(ApiError, match="Deployments of MemTasks"):
+        operator.api.merge(left, other)
+
+
+def test_it_adopts_no_deployment_of_other_pods(operator: Operator) -> None:
+    theirs = deployment(operator.namespace, [], labels=MARKS)
+    more = {TASK: "robot", "app": "theirs"}
+    theirs["spec"]["selector"]["matchLabels"] = theirs["spec"]["template"]["metadata"]["labels"] = (
+        more
+    )
+    operator.plane.api.create(theirs)
+    with pytest.raises(ApiError, match="Deployments of MemTasks"):
+        operator.api.merge(theirs, {"metadata": {"ownerReferences": [OWNER]}})
+
+
+def test_it_adopts_no_template_of_other_claims(operator: Operator) -> None:
+    theirs = template(operator.namespace, [], labels=MARKS)
+    del theirs["spec"]["metadata"]
+    operator.plane.api.create(theirs)
+    with pytest.raises(ApiError, match="ResourceClaimTemplates of MemTasks"):
+        operator.api.merge(theirs, {"metadata": {"ownerReferences": [OWNER]}})
+
+
+def test_it_makes_templates_of_memtasks_only(operator: Operator) -> None:
+    with pytest.raises(ApiError, match="ResourceClaimTemplates of MemTasks"):
+        operator.api.create(template(operator.namespace, [], labels=MARKS))
+    operator.api.create(template(operator.namespace, [OWNER], labels=MARKS))
 
 
 def test_it_allocates_no_devices_of_others(operator: Operator) -> None:

@@ -160,6 +160,30 @@ def test_who_is_admitted_and_never_ready_is_stalled(user: User, operator: Operat
     assert known_tasks(operator) == 1
 
 
+def test_a_task_that_wants_no_pods_waits_for_nothing(user: User, operator: Operator) -> None:
+    room_for_one(user)
+    none = templated("none").to_api()
+    none["spec"]["replicas"] = 0
+    user.apply(MemTask.from_api(none))
+    user.apply(templated("scaled"))
+    until("its pod is placed", lambda: any(map(is_placed, user.claims())))
+    user.plane.kubectl("scale", "memtask", "scaled", "-n", user.namespace, "--replicas=0")
+    user.wait_task("scaled", "NoReplicas", "Ready")
+    user.apply(whole("late"))
+    user.pod("p", "late")
+    user.wait_task("late", "Stalled", "Ready")
+
+    for name in ("none", "scaled"):
+        found = conditions(user.api.get(user.task(name)))
+        assert (found["Admitted"]["status"], found["Ready"]["reason"]) == ("True", "NoReplicas")
+        assert "Stalled" not in dict(user.events(name))
+    until("the metric", lambda: gauge(operator, "tierline_operator_stalled_tasks") == 1)
+    told = kubectl(user.plane, "tierline", "why-pending", "-n", user.namespace)
+    assert "admitted, but not running: 1" in told
+    asked = ("tierline", "why-pending", "scaled", "-n", user.namespace)
+    assert "/scaled does not wait: replicas is 0" in kubectl(user.plane, *asked)
+
+
 def said(user: User, name: str, kind: str) -> str:
     """The sentence of a condition."""
     message: str = conditions(user.api.get(user.task(name)))[kind]["message"]
@@ -196,9 +220,8 @@ def test_a_name_that_is_taken_is_told_as_long_as_it_is(user: User) -> None:
 
     user.wait_task("m", "NoPods")
     for kind in ("Ready", "Admitted"):
-        assert "ResourceClaimTemplate/m exists and is not Tierline's; rename it" in said(
-            user, "m", kind
-        )
+        sentence = "ResourceClaimTemplate/m exists and is not Tierline's: it has no owner"
+        assert sentence in said(user, "m", kind)
 
     user.api.delete(taken)
     without = "pod early has no claim from the task's ResourceClaimTemplate"

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.integration.operator.running import ALONE, Nursery, Operator, User, placed, until
+from tests.integration.operator.running import (
+    ALONE,
+    Nursery,
+    Operator,
+    User,
+    conditions,
+    placed,
+    until,
+)
 from tests.integration.operator.test_nodes import templated
 from tests.integration.operator.test_places import job_named
 from tests.unit.placement.fleets import node, profile, task
@@ -136,3 +144,34 @@ def test_a_normal_life_warns_of_nothing(user: User) -> None:
         assert count <= MOST.get(name, MOST["pod"]), "\n".join(told)
     series = Counter((one["regarding"]["uid"], one["reason"], one["note"]) for one in ours)
     assert max(series.values()) <= OFTEN, "\n".join(told)
+
+
+def test_a_namespace_that_is_deleted_is_quiet(user: User, operator: Operator) -> None:
+    """Nothing new can be made in it: neither what its tasks lack meanwhile, nor an event."""
+    user.wait_for_policies()
+    user.node(node("node-a"))
+    user.apply(profile("m"))
+    for name in ("a", "b", "c"):
+        user.apply(templated(name))
+    until("all are placed", lambda: sum(map(bool, map(placed, user.claims()))) == 3)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": user.namespace}}
+    user.api.delete(namespace)
+    user.api.wait_gone(namespace)
+
+    lines = operator.log.read_text().splitlines()
+    loud = [line for line in lines if "WARNING" in line and user.namespace in line]
+    assert loud == []
+
+
+def test_a_task_that_others_hold_says_by_which_finalizers(user: User) -> None:
+    user.apply(task("m"))
+    held = user.task("m")
+    user.api.merge(held, {"metadata": {"finalizers": ["example.com/holds"]}})
+    user.api.delete(held)
+    found = user.wait_task("m", "BeingDeleted")
+    message = conditions(found)["Admitted"]["message"]
+    assert message.endswith(
+        "others hold it by finalizers, and have to let it go: example.com/holds"
+    )
+    user.api.merge(held, {"metadata": {"finalizers": None}})
+    user.api.wait_gone(held)

@@ -118,7 +118,7 @@ def test_there_is_advice_for_each_reason_to_wait() -> None:
         *(Reason.ALL_WELL, Reason.LINK_DEGRADED, Reason.TIER_FAILED, Reason.AGENT_STARTING),
         *(Reason.REGISTERED, Reason.KUBELET_NOT_REGISTERED, Reason.AGENT_SILENT),
         Reason.AGENT_CRASHING,
-        *(Reason.REPLICA_FAILURE, Reason.STALLED),
+        *(Reason.REPLICA_FAILURE, Reason.STALLED, Reason.NO_REPLICAS),
         *(Reason.DEVICE_FAILED, Reason.NOT_AS_CONFIGURED, Reason.OVERRUNS_NOT_HELD),
     }
     assert set(ADVICE) == {UNSEEN, *(set(Reason) - never)}
