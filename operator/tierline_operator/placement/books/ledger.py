@@ -173,26 +173,31 @@ class Ledger:
         return usage_of(self.planned, capacity)
 
 
-def _orphaned(claims: AbstractSet[ClaimKey], namespace: str) -> str:
-    """Claims without a MemTask, by name those that whoever reads it may do something about."""
-    own = sorted(claim.name for claim in claims if claim.namespace == namespace)
-    count = len(claims) - len(own)
-    told = [f"claims without a MemTask ({', '.join(own)}); delete their pods"] if own else []
+def _named(
+    things: AbstractSet[ClaimKey] | AbstractSet[PodKey],
+    namespace: str,
+    one: str,
+    many: str,
+    fix: str,
+) -> str:
+    """Things that hold a place, by name those that whoever reads it may do something about."""
+    own = sorted(thing.name for thing in things if thing.namespace == namespace)
+    count = len(things) - len(own)
+    told = [f"{many} ({', '.join(own)}); {fix}"] if own else []
     if count:
-        many = "1 claim" if count == 1 else f"{count} claims"
-        told.append(f"{many} without a MemTask, of another namespace")
+        others = f"1 {one}" if count == 1 else f"{count} {many}"
+        told.append(f"{others}, of another namespace")
     return ", and ".join(told)
+
+
+def _orphaned(claims: AbstractSet[ClaimKey], namespace: str) -> str:
+    words = "claim without a MemTask", "claims without a MemTask"
+    return _named(claims, namespace, *words, "delete their pods")
 
 
 def _unclaimed(pods: AbstractSet[PodKey], namespace: str) -> str:
-    """Pods without a claim, by name those that whoever reads it may do something about."""
-    own = sorted(pod.name for pod in pods if pod.namespace == namespace)
-    count = len(pods) - len(own)
-    told = [f"pods whose claims are lost ({', '.join(own)}); delete them"] if own else []
-    if count:
-        many = "1 pod whose claim is lost" if count == 1 else f"{count} pods whose claims are lost"
-        told.append(f"{many}, of another namespace")
-    return ", and ".join(told)
+    words = "pod whose claim is lost", "pods whose claims are lost"
+    return _named(pods, namespace, *words, "delete them")
 
 
 def differs(before: MemNode, now: MemNode) -> bool:
