@@ -24,7 +24,7 @@ from tierline_agent.memory.arenas import Arena, release_all
 from tierline_agent.memory.extents import Pooled
 from tierline_agent.policy.layout import extents_for, place, residents_of
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.jobs import Jobs
+from tierline_agent.sessions.jobs.jobs import Jobs
 from tierline_agent.transport.protocol import (
     Attach,
     Attached,

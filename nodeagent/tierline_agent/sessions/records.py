@@ -10,7 +10,7 @@ from __future__ import annotations
 from tierline_agent.policy.preemption import has_rank
 from tierline_agent.scheduling.execution import Execution
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.jobs.job import Job
 from tierline_agent.telemetry.accounting import JobRecord
 from tierline_agent.transport.protocol import Output
 from tierline_api.devices.device import DeviceKind

@@ -31,9 +31,9 @@ from tierline_agent.errors import ConnectionViolation, NotAdmitted, NothingToOff
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.processes.identity import Peer, Process
 from tierline_agent.registry import Task, printable
-from tierline_agent.sessions.cached_lease_jobs import CachedLeaseJobs
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.jobs import Jobs
+from tierline_agent.sessions.jobs.cached_lease_jobs import CachedLeaseJobs
+from tierline_agent.sessions.jobs.jobs import Jobs
 from tierline_agent.sessions.loading import Loading
 from tierline_agent.sessions.reattach import Reattach
 from tierline_agent.sessions.replies import error_for, internal_error

@@ -17,7 +17,7 @@ from functools import partial
 from tierline_agent.errors import StreamFailed
 from tierline_agent.processes.interventions import KillReason
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.jobs.job import Job
 from tierline_agent.transport.protocol import Error, ErrorCode, Revoke
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import time
 
 from tierline_agent.policy import stuck
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.jobs.job import Job
 from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import OVERHEADS
 

@@ -11,7 +11,7 @@ import time
 from tierline_agent.policy.leases import Claim, Rank
 from tierline_agent.policy.preemption import has_rank
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import LATEST_NS, Job
+from tierline_agent.sessions.jobs.job import LATEST_NS, Job
 from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import OVERHEADS
 

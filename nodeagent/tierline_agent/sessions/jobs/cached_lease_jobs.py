@@ -18,7 +18,7 @@ from tierline_agent.errors import ConnectionViolation
 from tierline_agent.processes.interventions import KillReason
 from tierline_agent.scheduling.cached_lease import DEVICE_KIND, CachedLease, cached_leases
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
+from tierline_agent.sessions.jobs.job import Job
 from tierline_agent.transport.protocol import NO_ARENA, DescriptorKind, JobFlags, JobTaken
 
 _log = logging.getLogger(__name__)

@@ -36,15 +36,15 @@ from tierline_agent.memory.arenas import Arena
 from tierline_agent.policy.transfers import BACKGROUND_NS
 from tierline_agent.scheduling.execution import Execution
 from tierline_agent.sessions.bound import Bound
-from tierline_agent.sessions.cached_lease_jobs import CachedLeaseJobs
-from tierline_agent.sessions.charging import Charging
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.demand import Demand
-from tierline_agent.sessions.job import LATEST_NS, Job
-from tierline_agent.sessions.nesting import Nesting
+from tierline_agent.sessions.jobs.cached_lease_jobs import CachedLeaseJobs
+from tierline_agent.sessions.jobs.charging import Charging
+from tierline_agent.sessions.jobs.demand import Demand
+from tierline_agent.sessions.jobs.job import LATEST_NS, Job
+from tierline_agent.sessions.jobs.nesting import Nesting
+from tierline_agent.sessions.jobs.revocation import Revocation
+from tierline_agent.sessions.jobs.standing import Standing
 from tierline_agent.sessions.records import Records
-from tierline_agent.sessions.revocation import Revocation
-from tierline_agent.sessions.standing import Standing
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_agent.transport.protocol import (
     NO_ARENA,

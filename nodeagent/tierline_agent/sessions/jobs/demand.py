@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 
 from tierline_agent.policy.preemption import Allowance
 from tierline_agent.scheduling.execution import DeviceJob, Yielding
-from tierline_agent.sessions.charging import Charging
 from tierline_agent.sessions.client import Client
-from tierline_agent.sessions.job import Job
-from tierline_agent.sessions.standing import Standing
+from tierline_agent.sessions.jobs.charging import Charging
+from tierline_agent.sessions.jobs.job import Job
+from tierline_agent.sessions.jobs.standing import Standing
 from tierline_agent.sessions.workspace import ClientWorkspace
 from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import OVERHEADS
