@@ -236,6 +236,11 @@ static void attributes(void) {
     unsigned int type = 0;
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
     HOLDS(type == CU_MEMORYTYPE_DEVICE);
+    CUdeviceptr same = 0; /* as launchers of kernels ask, while the task is away */
+    unsigned int managed = 2;
+    OK(cuPointerGetAttribute(&same, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 5));
+    OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+    HOLDS(same == address + 5 && managed == 0);
     CUcontext context = NULL;
     CUcontext current = NULL;
     OK(cuCtxGetCurrent(&current));

@@ -970,25 +970,54 @@ static void timed(void) {
     HOLDS(tierline_observer_times(NULL, 0) == 0);
 }
 
-/* The program sees one allocation of the device's, not the extents that back it. */
-static void one_allocation(void) {
-    load_all();
+/* What launchers of kernels ask of each argument (Triton's: its device pointer) before the launch.
+ */
+static void described(uint64_t inside) {
     uint64_t base = task.weights[0].address;
     uint64_t bytes = extents * task.extent_bytes;
-    uint64_t inside = task.weights[task.count - 1].address;
     CUdeviceptr begin = 0;
+    CUdeviceptr same = 0;
     size_t size = 0;
     CUmemorytype type = CU_MEMORYTYPE_HOST;
     CUcontext owner = NULL;
+    unsigned int managed = 2;
+    unsigned int mapped = 2;
+    unsigned int access = 0;
     OK(cuMemGetAddressRange(&begin, &size, inside));
     HOLDS(begin == base && size == bytes);
-    HOLDS(base >> 40 != 0); /* where no pair of small numbers looks like an address */
     begin = 0;
     OK(cuPointerGetAttribute(&begin, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside));
     OK(cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside));
     OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside));
     OK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, inside));
     HOLDS(begin == base && size == bytes && type == CU_MEMORYTYPE_DEVICE && owner == context);
+    OK(cuPointerGetAttribute(&same, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, inside));
+    HOLDS(same == inside);
+    OK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, inside));
+    OK(cuPointerGetAttribute(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, inside));
+    OK(cuPointerGetAttribute(&access, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, inside));
+    HOLDS(managed == 0 && mapped == 1 && access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+}
+
+/* The program sees one allocation of the device's, not the extents that back it; also while a job
+ * hides those that its latest call does not name. */
+static void one_allocation(void) {
+    load_all();
+    uint64_t inside = task.weights[task.count - 1].address;
+    HOLDS(inside >> 40 != 0); /* where no pair of small numbers looks like an address */
+    described(inside);
+    uint64_t job = begin(&task);
+    for (uint32_t w = 0; w < task.count; w++) {
+        OK(launch(&task, w, w, NULL, 0));
+        for (uint32_t other = 0; other < task.count; other++) {
+            described(task.weights[other].address);
+        }
+    }
+    end(&task, job);
+    check(&task, 0, task.count, NULL);
+    described(inside);
+    CUdeviceptr begin = 0;
+    size_t size = 0;
     OK(tierline_free(task.client, 0));
     HOLDS(cuMemGetAddressRange(&begin, &size, inside) != CUDA_SUCCESS);
 }

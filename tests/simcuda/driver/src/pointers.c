@@ -77,10 +77,7 @@ static CUresult attribute_of(const struct range *range, CUpointer_attribute attr
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    /* These flags are one byte wide in some programs and four in others; the manual says a boolean.
-     */
-    bool truth = flag != 0;
-    memcpy(data, &truth, sizeof truth);
+    memcpy(data, &flag, sizeof flag); /* the manual says a boolean, an H200's driver writes four */
     return CUDA_SUCCESS;
 }
 
@@ -102,14 +99,13 @@ static size_t attribute_bytes(CUpointer_attribute attribute) {
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-        return 4;
     case CU_POINTER_ATTRIBUTE_MAPPED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-        return sizeof(bool);
+        return 4;
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
         return sizeof(CUDA_POINTER_ATTRIBUTE_P2P_TOKENS);
     default:

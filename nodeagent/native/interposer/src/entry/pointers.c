@@ -1,7 +1,7 @@
-/* See pointers.h. Only what would be wrong is corrected, so that a new attribute is the driver's.
- *
- * Flags are left to the driver also because programs hand it variables of one byte or of four for
- * them, and only the driver knows what it writes.
+/* See pointers.h. What the driver says of an address depends on what is mapped there, and now and
+ * then nothing is: while a careful job hides a weight, and while a task under Swap is away. So all
+ * that programs ask before they launch a kernel is answered here; an attribute that is not known
+ * here is the driver's.
  */
 #include "entry/pointers.h"
 
@@ -18,8 +18,11 @@ static const uint64_t ID_BIT = UINT64_C(1) << 63;
 
 enum verdict { DRIVERS, ANSWERED, REFUSED };
 
-static enum verdict answer(const struct range *range, int attribute, void *data) {
+static enum verdict answer(const struct range *range, uint64_t address, int attribute, void *data) {
     const unsigned int memory_type = ABI_MEMORY_DEVICE;
+    const unsigned int no = 0; /* the driver writes four bytes for a flag (tests/gpu) */
+    const unsigned int yes = 1;
+    const unsigned int access = ABI_ACCESS_READ_WRITE;
     const uint64_t id = range->id | ID_BIT;
     const uint64_t none = 0;
     const void *from;
@@ -35,6 +38,24 @@ static enum verdict answer(const struct range *range, int attribute, void *data)
         break;
     case ABI_POINTER_HOST_ADDRESS:
         return REFUSED;
+    case ABI_POINTER_DEVICE_ADDRESS:
+        from = &address;
+        bytes = sizeof address;
+        break;
+    case ABI_POINTER_IS_MANAGED:
+    case ABI_POINTER_IPC_CAPABLE:
+    case ABI_POINTER_RDMA_CAPABLE:
+        from = &no;
+        bytes = sizeof no;
+        break;
+    case ABI_POINTER_MAPPED:
+        from = &yes;
+        bytes = sizeof yes;
+        break;
+    case ABI_POINTER_ACCESS:
+        from = &access;
+        bytes = sizeof access;
+        break;
     case ABI_POINTER_DEVICE:
         from = &range->device;
         bytes = sizeof range->device;
@@ -87,7 +108,7 @@ int pointers_attribute(cuPointerGetAttribute_function *next, void *data, int att
     if (data == NULL || !ranges_find(address, &range)) {
         return next(data, attribute, address);
     }
-    switch (answer(&range, attribute, data)) {
+    switch (answer(&range, address, attribute, data)) {
     case ANSWERED:
         return ABI_SUCCESS;
     case REFUSED:
@@ -105,7 +126,7 @@ int pointers_attributes(cuPointerGetAttributes_function *next, unsigned int coun
         return result;
     }
     for (unsigned int i = 0; i < count; i++) {
-        if (answer(&range, attributes[i], data[i]) == REFUSED) {
+        if (answer(&range, address, attributes[i], data[i]) == REFUSED) {
             memset(data[i], 0, sizeof(void *)); /* the plural leaves out what it cannot tell */
         }
     }
