@@ -48,6 +48,8 @@ def sentences(reports: Sequence[TaskReport], snapshot: Mapping[str, Any]) -> Ite
                 f"{one.task.name}: at least {one.failed_jobs} more of its jobs failed in "
                 f"Tierline's code, and none of those is counted above: {one.failure}"
             )
+        if one.result.unanswered and one.result.jobs:
+            yield _unanswered(one.result)
     yield from filter(None, (_outputs(one) for one in reports))
     for one in reports:
         soft = one.task.spec.realtime.criticality is Criticality.SOFT  # planned by the mean
@@ -57,6 +59,13 @@ def sentences(reports: Sequence[TaskReport], snapshot: Mapping[str, Any]) -> Ite
             yield one.times.memory_sentence(one.task)
     yield from _bounds(reports, snapshot)
     yield from _memory(snapshot)
+
+
+def _unanswered(result: TaskResult) -> str:
+    return (
+        f"{result.name}: {result.unanswered} of its {result.misses} misses are releases for which "
+        "no job began: its program was not there, not ready, or went on to a later release"
+    )
 
 
 def _outputs(one: TaskReport) -> str:

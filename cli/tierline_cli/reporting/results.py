@@ -82,6 +82,8 @@ class TaskResult:
     planned_bytes_per_job: int
     preemptible: bool
     preemptions: int
+    unanswered: int = 0
+    """Of the misses: releases for which no job began."""
 
     @property
     def late(self) -> bool:
@@ -153,6 +155,7 @@ def result_of(
         planned_bytes_per_job=promise.planned_bytes_per_job,
         preemptible=promise.preemptible,
         preemptions=sum(job.preemptions for job in jobs),
+        unanswered=unanswered,
     )
 
 

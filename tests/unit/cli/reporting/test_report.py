@@ -56,6 +56,14 @@ def told(who: str, kind: str) -> dict[str, Any]:
     return {"tasks": tasks, "fast_peak_bytes": 0, "fast_limit_bytes": 1, "fast_start_peak_bytes": 0}
 
 
+def test_releases_without_a_job_are_told_apart_from_late_jobs() -> None:
+    """A program that ends and is started again misses releases, though no job of it is late."""
+    one = report("slow", worst_s=0.1)
+    crashing = replace(one, result=replace(one.result, misses=3, unanswered=2))
+    (sentence,) = sentences([crashing, one], told("", ""))
+    assert sentence.startswith("slow: 2 of its 3 misses are releases for which no job began")
+
+
 @pytest.mark.parametrize(
     ("who", "kind", "overruns", "cause"),
     [

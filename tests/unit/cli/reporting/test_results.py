@@ -65,7 +65,8 @@ def test_a_job_that_ends_after_its_deadline_is_a_miss() -> None:
 
 
 def test_a_release_that_no_job_answered_is_a_miss() -> None:
-    assert result_of(_PROMISE, [job(0, 40), job(1, 40)], 5).misses == 3
+    result = result_of(_PROMISE, [job(0, 40), job(1, 99)], 5)
+    assert (result.misses, result.unanswered) == (4, 3)
 
 
 def test_two_jobs_of_a_release_answer_one() -> None:
