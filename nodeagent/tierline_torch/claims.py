@@ -1,4 +1,4 @@
-"""Which parameters a site has laid out, told by the memory that they are in.
+"""Which tensors of weights a site has laid out, told by the memory that they are in.
 
 PyTorch refuses to exchange a tensor that has a weak reference (`torch.utils.swap_tensors`), and an
 exchanged one is the same object with other memory. So a claim is on a place in a storage, and ends
@@ -15,22 +15,22 @@ import torch
 
 
 class Claims:
-    """Of one process. Takes only parameters that `weights.movable` holds for."""
+    """Of one process. Takes only tensors that `weights.movable` holds for."""
 
     def __init__(self) -> None:
         self._storages: WeakValueDictionary[tuple[int, int], torch.UntypedStorage]
         self._storages = WeakValueDictionary()
         """By its identity, which may come again once it is gone, and the first byte."""
 
-    def claim(self, parameter: torch.nn.Parameter) -> None:
-        """Note that a site has laid out this parameter where it is now."""
-        self._storages[_place(parameter)] = parameter.untyped_storage()
+    def claim(self, tensor: torch.Tensor) -> None:
+        """Note that a site has laid out this tensor where it is now."""
+        self._storages[_place(tensor)] = tensor.untyped_storage()
 
-    def claimed(self, parameter: torch.nn.Parameter) -> bool:
+    def claimed(self, tensor: torch.Tensor) -> bool:
         """Whether a site has laid out what is there."""
-        return self._storages.get(_place(parameter)) is parameter.untyped_storage()
+        return self._storages.get(_place(tensor)) is tensor.untyped_storage()
 
 
-def _place(parameter: torch.nn.Parameter) -> tuple[int, int]:
-    first = int(parameter.storage_offset()) * parameter.element_size()
-    return parameter.untyped_storage()._cdata, first
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    first = int(tensor.storage_offset()) * tensor.element_size()
+    return tensor.untyped_storage()._cdata, first

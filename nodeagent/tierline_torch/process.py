@@ -222,8 +222,8 @@ class Process:
         backend.settle(site, lesson)
         if lesson.contents is not None:
             for weight, _ in lesson.contents.placed:
-                for parameter in weight.parameters:
-                    self.claims.claim(parameter)
+                for tensor in weight.tensors:
+                    self.claims.claim(tensor)
 
     def settle_all(self, backend: Backend) -> None:
         """Settle every site by what was seen so far; where none lives, those whose modules went."""

@@ -47,8 +47,9 @@ class Patience:
 
 
 UNSEEN: Final = (
-    "the usual causes are: it waits for requests; its model is no torch.nn.Module; it starts "
-    "Python without the variables TIERLINE_* (env -i, sudo) or as another Python (-I, -E)"
+    "the usual causes are: it waits for requests; its model is no torch.nn.Module (on a GPU, "
+    "spec.swap.policy: Swap moves such a program as a whole); it starts Python without the "
+    "variables TIERLINE_* (env -i, sudo) or as another Python (-I, -E)"
 )
 
 

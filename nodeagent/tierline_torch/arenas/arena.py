@@ -1,8 +1,8 @@
 """Moves a model's weights into an arena of the agent.
 
 Loading assembles the arena's bytes extent by extent and hands them to the agent, several at once:
-while the agent takes the digest of some, the next is assembled. After the seal the parameters'
-`data` become views of the arena, with the shapes, strides and dtypes that they had.
+while the agent takes the digest of some, the next is assembled. After the seal the `data` of the
+weights' tensors become views of the arena, with the shapes, strides and dtypes that they had.
 Every weight gets a storage of its own over the arena's memory, as other code expects of
 parameters that are not tied (safetensors refuses to save tensors that share one).
 
@@ -12,7 +12,7 @@ Other threads of the program may write weights and exchange them meanwhile. What
 old memory while that was loaded would be lost: so marks of the content are taken before the load
 and compared after the move, and a weight that was written goes back to where it was.
 
-Invariant: a parameter views the arena only if its weight's bytes there are those of its old memory.
+Invariant: a tensor views the arena only if its weight's bytes there are those of its old memory.
 Blind: a write of another thread that began before the move and ends after the look at its weight;
 on a GPU, writes that PyTorch does not count, as through `.data`.
 
@@ -108,7 +108,7 @@ class Arena:
                 store.result()
 
     def move(self, retired: Callable[[int], None]) -> dict[Weight, str]:
-        """Let the parameters view the arena; but not those of the weights that it returns, and why.
+        """Let the weights' tensors view the arena; but not those that it returns, and why.
 
         Since they were chosen another thread of the program has made a view, say. They view what
         they viewed before.
@@ -165,21 +165,21 @@ class Arena:
 
 
 class _Moved(NamedTuple):
-    """A weight whose parameters view the arena."""
+    """A weight whose tensors view the arena."""
 
     weight: Weight
     storage: torch.UntypedStorage
     """Over the arena."""
-    exchanged: list[tuple[torch.nn.Parameter, torch.Tensor, torch.Tensor]]
-    """Parameters, what they viewed before, and what they view now."""
+    exchanged: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    """Tensors, what they viewed before, and what they view now."""
 
     def undo(self, mark: object) -> None:
         """Let them view what they viewed before; `mark` is that of the weight as it was loaded.
 
         What the program wrote since then comes along.
         """
-        for parameter, before, view in self.exchanged:
-            _exchange(parameter, view, before)
+        for tensor, before, view in self.exchanged:
+            _exchange(tensor, view, before)
         weight = self.weight
         here = Weight(weight.name, self.storage, 0, weight.size_bytes)
         if self.exchanged and _is_on_host(weight) and _mark(here) != mark:
@@ -187,31 +187,31 @@ class _Moved(NamedTuple):
 
 
 def _move(weight: Weight, storage: torch.UntypedStorage) -> _Moved:
-    """Let a weight's parameters view this storage.
+    """Let a weight's tensors view this storage.
 
     But not those that another thread has given other memory since they were chosen.
     """
     hold(storage)
     moved = _Moved(weight, storage, [])
-    for parameter in weight.parameters:
-        with _as_made(parameter):
-            before = parameter.data
+    for tensor in weight.tensors:
+        with _as_made(tensor):
+            before = tensor.data
             if before.untyped_storage()._cdata != weight.storage._cdata:
                 continue
             view = _view(storage, weight, before)
-        if _exchange(parameter, before, view):
-            moved.exchanged.append((parameter, before, view))
+        if _exchange(tensor, before, view):
+            moved.exchanged.append((tensor, before, view))
     return moved
 
 
-def _exchange(parameter: torch.nn.Parameter, before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Let a parameter view what `after` does, if it views what `before` does."""
-    with _as_made(parameter):
-        found = parameter.data
-        parameter.data = after  # the next step: Python lets no other thread run in between
+def _exchange(tensor: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Let a tensor of a weight view what `after` does, if it views what `before` does."""
+    with _as_made(tensor):
+        found = tensor.data
+        tensor.data = after  # the next step: Python lets no other thread run in between
         if _geometry(found) == _geometry(before):
             return True
-        parameter.data = found
+        tensor.data = found
         return False
 
 
@@ -229,14 +229,14 @@ def _mark(weight: Weight) -> object:
     if weight.storage.nbytes() < weight.end:
         return None  # the program has freed it
     if not _is_on_host(weight):
-        return [0 if one.is_inference() else one._version for one in weight.parameters]
+        return [0 if one.is_inference() else one._version for one in weight.tensors]
     begin = weight.storage.data_ptr() + weight.start
     return zlib.crc32((ctypes.c_char * weight.size_bytes).from_address(begin))
 
 
-def _as_made(parameter: torch.nn.Parameter) -> AbstractContextManager[None]:
-    """A parameter made in inference mode keeps no versions, and its data must not."""
-    return torch.inference_mode(parameter.is_inference())
+def _as_made(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """A tensor made in inference mode keeps no versions, and its data must not."""
+    return torch.inference_mode(tensor.is_inference())
 
 
 def _view(storage: torch.UntypedStorage, weight: Weight, data: torch.Tensor) -> torch.Tensor:

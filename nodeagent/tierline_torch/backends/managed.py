@@ -46,6 +46,7 @@ from tierline_torch.errors import GpuError, TierlineError
 from tierline_torch.learning.site import FIRST_GATE_NS, Lesson, Reportable, Site, Window
 from tierline_torch.learning.survey import Survey
 from tierline_torch.ours import ours
+from tierline_torch.tensors.weights import tensors_of_weights
 
 if TYPE_CHECKING:
     import torch
@@ -374,7 +375,9 @@ class Manager:
         if self.survey.kind != "cuda":
             return
         roots = [root for ref in site.roots if (root := ref()) is not None]
-        places = {one.data_ptr(): one.nbytes for root in roots for one in root.parameters()}
+        modules = (module for root in roots for module in root.modules())
+        tensors = (one for module in modules for _, one in tensors_of_weights(module))
+        places = {one.data_ptr(): one.nbytes for one in tensors}
         sizes = {
             number: sum(
                 size

@@ -42,8 +42,8 @@ _MOST_JOBS = 12
 MOST_ENTRIES = 4096 - 64
 """Of an arena; a profile holds 4,096 layers in all, some of which are what stays outside."""
 
-Claimed = Callable[[torch.nn.Parameter], bool]
-"""Whether a parameter is in the arena of another site."""
+Claimed = Callable[[torch.Tensor], bool]
+"""Whether a tensor of a weight is in the arena of another site."""
 
 
 class Course:
@@ -56,6 +56,8 @@ class Course:
         self._modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._weights: list[Weight] = []
         self._runs: list[Run] = []
+        self._made_again: set[str] = set()
+        """Names of buffers that are others in each job."""
         self._apart: dict[int, str] = {}
         """Weights that do not move, and why."""
         self._workspace_bytes = 0
@@ -91,7 +93,7 @@ class Course:
         self._modules.update((key, weakref.ref(one)) for key, one in watch.recorder.modules.items())
         if not self._roots:
             return False  # nothing ran; the next job may show more
-        weights = _unclaimed(self._named(), self._survey, claimed)
+        weights = self._steady(_unclaimed(self._named(), self._survey, claimed))
         known = watch.storages | {one.storage._cdata for one in self._weights}
         if _places(weights) != _places(self._weights):
             self._runs.clear()
@@ -111,6 +113,16 @@ class Course:
         self._apart |= dict.fromkeys(run.graphed, GRAPHED)
         kept = self._kept(self._apart)
         return not kept or self._judge(kept)[1]
+
+    def _steady(self, weights: Sequence[Weight]) -> list[Weight]:
+        """These, but no buffers of which the program makes others from job to job."""
+        before = {one.name: one.storage._cdata for one in self._weights}
+        self._made_again |= {
+            one.name
+            for one in weights
+            if one.in_buffers and before.get(one.name, one.storage._cdata) != one.storage._cdata
+        }
+        return [one for one in weights if one.name not in self._made_again]
 
     def lesson(self, models: Sequence[torch.nn.Module]) -> Lesson:
         """The lesson from the jobs so far; `models` are those of all sites of the process."""
@@ -239,7 +251,7 @@ def _unclaimed(
     return [
         weight
         for weight in collect(named, survey.kind)
-        if not any(claimed(one) for one in weight.parameters)
+        if not any(claimed(one) for one in weight.tensors)
     ]
 
 

@@ -1,6 +1,6 @@
 """Aliases of a weight's memory: a weight that has one stays where it is.
 
-A storage is used by its own Python object and by one tensor of each parameter; more uses are other
+A storage is used by its own Python object and by each tensor of a weight; more uses are other
 tensors, arrays or capsules over the same bytes, through which the program may write later. PyTorch
 does not count the owners of memory that it did not allocate: a loaded file has none that writes, an
 array may. Only for such storages Python's collector is asked what has that memory.
@@ -41,13 +41,13 @@ def uses(storage: torch.UntypedStorage) -> int:
 
 
 def seen_by_others(weights: Sequence[Weight]) -> set[int]:
-    """Which of these (by index) something else than their parameters may see, now or later.
+    """Which of these (by index) something else than their tensors may see, now or later.
 
     `weights` are all that share these storages. Ask between jobs, when a job's locals are gone.
     """
     viewers: dict[int, set[int]] = {}
     for one in weights:
-        mine = {id(parameter) for parameter in one.parameters}
+        mine = {id(tensor) for tensor in one.tensors}
         viewers.setdefault(one.storage._cdata, set()).update(mine)
     seen: set[int] = set()
     foreign: list[int] = []

@@ -22,6 +22,7 @@ from torch.autograd.profiler import profile
 from tierline_client import GiveBack
 from tierline_torch.tensors.looking import known_bytes
 from tierline_torch.tensors.structures import walk
+from tierline_torch.tensors.weights import is_packed
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler else complains about absent GPUs
 
@@ -72,7 +73,7 @@ class WorkspaceMeter:
 
 
 def standing_bytes(roots: Sequence[torch.nn.Module], inputs: object) -> int:
-    """Bytes that stand during the whole job: the modules' buffers and the inputs."""
-    standing = {id(one): one for root in roots for one in root.buffers()}
+    """Bytes that stand during the whole job: inputs, and the modules' buffers but weights."""
+    standing = {id(one): one for root in roots for one in root.buffers() if not is_packed(one)}
     standing |= {id(one): one for _, one in walk(inputs) if isinstance(one, torch.Tensor)}
     return sum(map(known_bytes, standing.values()))

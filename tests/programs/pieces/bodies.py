@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from tests.programs.text import Piece, Text
 
 
@@ -220,17 +222,24 @@ def tied(text: Text) -> None:
 
 
 def buffers_alone(text: Text) -> None:
-    """Eight-bit weights in buffers: no parameter at all."""
+    """Eight-bit weights in buffers: no parameter at all. Large ones are weights to Tierline.
+
+    Its choices are its own, so that the programs of the other pieces stay what they are.
+    """
+    choices = Random(f"{text.random.getstate()}")  # noqa: S311  # no secret
+    rows = choices.choice(["WIDTH", "2**20 // WIDTH + 1"])
+    always = choices.choice(["", "", "self.q[-1] = 3", "self.q = self.q.clone()"])
     text.add(
         "top",
-        """
+        f"""
         class Eight(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.register_buffer("q", torch.randint(-99, 99, (WIDTH, WIDTH)).to(torch.int8))
+                self.register_buffer("q", torch.randint(-99, 99, ({rows}, WIDTH)).to(torch.int8))
                 self.register_buffer("s", torch.rand(WIDTH, 1) / WIDTH / 50)
             def forward(self, x):
-                return F.linear(x, self.q.to(x.dtype) * self.s)
+                {always}
+                return F.linear(x, self.q[:WIDTH].to(x.dtype) * self.s)
         """,
     )
     text.add("init", "self.body = nn.Sequential(Eight(), nn.Tanh(), Eight())")

@@ -178,7 +178,7 @@ def test_nothing_holds_the_memory_of_weights_that_moved_when_it_is_tidied(
     def move(_site: Site, lesson: Lesson) -> None:
         assert lesson.contents is not None
         for weight, _ in lesson.contents.placed:
-            for parameter in weight.parameters:
+            for parameter in weight.tensors:
                 parameter.data = parameter.data.clone()
 
     def tidy() -> None:

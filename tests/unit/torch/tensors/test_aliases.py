@@ -222,11 +222,10 @@ def test_a_weight_that_got_a_view_while_it_was_loaded_is_not_moved() -> None:
     view = model[1].get_parameter("weight").data
     arena = Arena(cast("Client", Keeper(1, 1)), 0, contents, 4096, "cpu")
     arena.base = memory.data_ptr()
-    places = [weight.parameters[0].data_ptr() for weight in chosen]
+    places = [weight.tensors[0].data_ptr() for weight in chosen]
     stays = {weight.name for weight in arena.move(lambda _: None)}
     moved = [
-        weight.parameters[0].data_ptr() != place
-        for weight, place in zip(chosen, places, strict=True)
+        weight.tensors[0].data_ptr() != place for weight, place in zip(chosen, places, strict=True)
     ]
     assert "1.weight" in stays
     assert moved == [weight.name not in stays for weight in chosen]

@@ -4,7 +4,14 @@ import torch
 from torch import nn
 
 from tierline_torch.tensors.looking import byte_range
-from tierline_torch.tensors.weights import OTHER_KIND, collect, immovable, memory_of, movable
+from tierline_torch.tensors.weights import (
+    OTHER_KIND,
+    PACKED_BYTES,
+    collect,
+    immovable,
+    memory_of,
+    movable,
+)
 
 
 def modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -27,7 +34,7 @@ def test_one_parameter_of_two_modules_is_one_weight_with_two_owners() -> None:
     second.weight = first.weight
     (weight,) = collect([("first", first), ("second", second)], "cpu")
     assert weight.owners == {id(first), id(second)}
-    assert weight.parameters == [first.weight] or weight.parameters[0] is first.weight
+    assert weight.tensors == [first.weight] or weight.tensors[0] is first.weight
 
 
 def test_overlapping_views_are_one_weight_and_neighbours_are_two() -> None:
@@ -38,7 +45,7 @@ def test_overlapping_views_are_one_weight_and_neighbours_are_two() -> None:
     model.register_parameter("inside", nn.Parameter(flat[12:15]))
     weights = collect([("", model)], "cpu")
     assert [(one.name, one.start, one.end) for one in weights] == [("low", 0, 44), ("high", 44, 80)]
-    assert len(weights[1].parameters) == 2
+    assert len(weights[1].tensors) == 2
 
 
 def test_a_transposed_view_keeps_its_bytes() -> None:
@@ -107,5 +114,21 @@ def test_parts_of_one_storage_are_one_weight_where_storages_move_whole() -> None
     (packed, *others) = collect(modules(model), "cpu", whole=True)
     assert (packed.name, packed.start, packed.end) == ("0.weight", 0, 160)
     assert packed.owners == {id(model[0])}
-    assert [one is two for one, two in zip(packed.parameters, model[0].parameters(), strict=True)]
+    assert [one is two for one, two in zip(packed.tensors, model[0].parameters(), strict=True)]
     assert [one.name for one in others] == ["1.weight", "1.bias"]
+
+
+def test_large_buffers_of_packed_numbers_are_weights_and_no_others_are() -> None:
+    model = nn.Linear(4, 4, bias=False)
+    rows = PACKED_BYTES // 1024
+    model.register_buffer("q", torch.zeros(rows, 1024, dtype=torch.int8))
+    model.register_buffer("small", torch.zeros(rows - 1, 1024, dtype=torch.uint8))
+    model.register_buffer("words", torch.zeros(rows, 256, dtype=torch.int32))
+    model.register_buffer("cache", torch.zeros(rows, 1024))
+    model.register_buffer("positions", torch.zeros(rows, 1024, dtype=torch.int64))
+    model.register_buffer("mask", torch.zeros(rows, 1024, dtype=torch.bool))
+    model.register_buffer("absent", None)
+    weights = collect([("layer", model)], "cpu")
+    assert [one.name for one in weights] == ["layer.weight", "layer.q", "layer.words"]
+    assert [one.in_buffers for one in weights] == [False, True, True]
+    assert sum(memory_of([model], "cpu", lambda _: False).values()) == 2 * PACKED_BYTES + 64
