@@ -220,6 +220,40 @@ def experts() -> Job:
     return lambda number: (model(inputs(number)),)
 
 
+class Eight(nn.Module):
+    """Weights of eight bits, and a scale a row, in buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("packed", torch.randint(-127, 127, (D, D), dtype=torch.int8))
+        self.register_buffer("scales", torch.rand(D, 1) / D)
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """As quantised layers without a kernel of their own do."""
+        weight = self.get_buffer("packed").to(given.dtype) * self.get_buffer("scales")
+        return nn.functional.linear(given, weight).tanh()
+
+
+def packed() -> Job:
+    """Quantised; one layer is written between jobs, and one is another."""
+    model = ready(nn.Sequential(*(Eight() for _ in range(DEPTH))))
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        if number == 20:
+            model[3].packed.copy_(model[4].packed)
+        elif number == 28:
+            model[5].packed = model[6].packed.clone()
+        return (model(inputs(number)),)
+
+    return job
+
+
+def fused() -> Job:
+    """PyTorch's own kernels: Triton's launcher looks at each address before the launch."""
+    model: Any = torch.compile(ready(stack()))
+    return lambda number: (model(inputs(number)),)
+
+
 def compiled() -> Job:
     """PyTorch's own graphs."""
     model: Any = torch.compile(ready(stack()), mode="reduce-overhead")
@@ -387,6 +421,8 @@ CASES: dict[str, Callable[[], Job]] = {
     "skips": skips,
     "turned": turned,
     "recurrent": recurrent,
+    "packed": packed,
+    "fused": fused,
     "compiled": compiled,
 }
 
