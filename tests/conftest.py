@@ -1,4 +1,5 @@
-"""For all tests: nothing outlives a run, however it ends; and what takes long begins first."""
+"""For all tests: nothing outlives a run, however it ends; what takes long begins first; and what
+fails is said at once, as a run of forty minutes may be ended before its summary."""
 
 from __future__ import annotations
 
@@ -31,6 +32,23 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         sys.dont_write_bytecode = False
         guard.start()
+        config.pluginmanager.register(_Failures(config))
+
+
+class _Failures:
+    """Says each failed test when it fails, by name and in one line, like the summary at the end."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            word = "FAILED" if report.when == "call" else "ERROR"
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = str(crash.message if crash else report.longreprtext).partition("\n")[0]
+            terminal.write("\n")
+            terminal.write_line(f"{word} {report.nodeid} - {why}"[:200])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -537,10 +537,9 @@ def test_a_claim_template_that_is_somebody_elses_is_left_alone(user: User) -> No
     user.apply(task("m"))
 
     until("the event", lambda: "NameTaken" in dict(user.events("m")))
-    assert dict(user.events("m"))["NameTaken"].endswith(
-        "exists and is not Tierline's; rename it or the MemTask, and delete the pods that were "
-        "made meanwhile"
-    )
+    told = dict(user.events("m"))["NameTaken"]
+    assert told.startswith("ResourceClaimTemplate/m exists and is not Tierline's: it has no owner")
+    assert told.endswith("another name, and delete the pods that were made meanwhile")
     user.wait_task("m", "Admitted")
     assert "labels" not in user.api.get(foreign)["metadata"]
     user.api.delete(foreign)
