@@ -283,6 +283,7 @@ def _make_unit(
 
     pool = ExtentPool(device, extents_changed)
     pool.expect(lent.read(_parse_lent) or {})
+    extents_changed()  # so that the file has its place on the disk
     mark = LeaseMark(run_dir / f"lease-{name}")
     undo.callback(mark.close)
     close_all(cached_leases(run_dir, name), mark)

@@ -381,7 +381,7 @@ class TaskRegistry:
             if self.start is None
             else {"epoch_ns": self.start.epoch_ns, "until_ns": self.start.until_ns},
         }
-        state.write_json(self._path, value, durable=True)
+        state.write_json(self._path, value)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Any]]:

@@ -1,11 +1,15 @@
 """The agent's memory of itself: small JSON files, replaced atomically, and the mark of the lease.
 
 Invariant: a reader sees a file as it was before or after a write, never in between; also when the
-agent, and for `durable` files the machine, dies in the middle.
+agent dies in the middle, and for `write_json` the machine. What clients need to come back
+(`BootFile`, `LeaseMark`) is written where the disk has room for it already: a disk that others fill
+keeps nobody from coming back.
 """
 
 from __future__ import annotations
 
+import ctypes
+import io
 import json
 import logging
 import mmap
@@ -24,26 +28,24 @@ _MARK = struct.Struct("<QQQ")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def write_json(path: Path, value: object, *, durable: bool) -> None:
-    """Replace the file at `path`; `durable` waits until that survives a loss of power."""
+def write_json(path: Path, value: object) -> None:
+    """Replace the file at `path`, and wait until that survives a loss of power. Raises OSError."""
     temporary = path.with_name(path.name + ".new")
     try:
         descriptor = open_state(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             # `dump` goes through the value in Python, ten times as long, in the event loop
             file.write(json.dumps(value, separators=(",", ":")))
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as failure:  # a write that fails does not say of what
         raise OSError(failure.errno, failure.strerror, str(path)) from failure
-    if durable:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_json(path: Path) -> Any:
@@ -60,6 +62,59 @@ def read_json(path: Path) -> Any:
         return None
 
 
+class Spare:
+    """Two files that take turns: a value is written into the spare one, which then changes places.
+
+    Both are of one size, which is room for twice the value as long as the disk has it; what follows
+    the value is blank. So a value of at most that size needs no more of the disk. (Nor does it of
+    tmpfs, ext4 or xfs; a file system that copies what is written does.)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._spare = path.with_name(path.name + ".new")
+
+    def replace(self, content: bytes) -> None:
+        """Replace what is in the file at the path. Raises OSError."""
+        try:
+            self._fill(content)
+            if not _exchange(self._spare, self._path):
+                self._spare.replace(self._path)
+        except OSError as failure:  # a write that fails does not say of what
+            raise OSError(failure.errno, failure.strerror, str(self._path)) from failure
+        with suppress(OSError):  # the disk has no room for it now
+            self._open(2 * len(content)).close()
+
+    def _fill(self, content: bytes) -> None:
+        with self._open(2 * len(content)) as file:
+            left = memoryview(content.ljust(os.fstat(file.fileno()).st_size))
+            while left:
+                left = left[file.write(left) :]
+
+    def _open(self, room_bytes: int) -> io.FileIO:
+        """The spare file, with so much room or what the disk has for it. Raises OSError."""
+        file = io.FileIO(open_state(self._spare, os.O_WRONLY | os.O_CREAT), "w")
+        most = _LEAST_ROOM
+        while most < room_bytes:
+            most *= 2
+        if os.fstat(file.fileno()).st_size < most:
+            with suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, most)
+        return file
+
+
+_LEAST_ROOM = 32 << 10
+
+
+_renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+_HERE, _EXCHANGE = -100, 2
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two files change places at once; False if one is missing or the file system cannot."""
+    return bool(_renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
+
+
 def boot_id() -> str:
     """Identifies this boot of the machine: what lives in memory is lost with it."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
@@ -70,6 +125,7 @@ class BootFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._spare = Spare(path)
         self._boot = boot_id()
         self._waiting: list[object] = []
         """The value that could not be written."""
@@ -78,13 +134,15 @@ class BootFile:
 
     def write(self, value: object) -> None:
         """Replace the value. Raises OSError."""
-        write_json(self._path, {"boot": self._boot, "value": value}, durable=False)
+        text = json.dumps({"boot": self._boot, "value": value}, separators=(",", ":"))
+        self._spare.replace(text.encode())
 
     def note(self, value: object) -> None:
         """Replace the value, now or, if that fails, by a later `retry`.
 
-        A full disk keeps nobody from his work. It costs what the value is for: if the agent is
-        killed meanwhile, the next one does not know of those that came last, and refuses them.
+        A disk without room for it keeps nobody from his work. It costs what the value is for: if
+        the agent is killed meanwhile, the next one does not know of those that came last, and
+        refuses them.
         """
         failed_before = self.failed
         self._waiting = [value]

@@ -84,8 +84,7 @@ class ClientBook:
             living = [record for record in held if is_alive(record.process)]
             self._clients = {record.token: record for record in living}
             self.has_unknown = unknown or self.file.was_odd
-            if self.has_unknown:  # also for the agent after this one
-                self._write()
+            self._write()  # for the agent after this one; and it has its place on the disk by that
         return self.records
 
     def knows_all(self) -> None:

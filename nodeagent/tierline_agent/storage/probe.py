@@ -374,7 +374,7 @@ def save(storage: Storage, path: Path) -> None:
         if (rate := link.rate()) is not None
     }
     try:
-        state.write_json(path, rates, durable=True)
+        state.write_json(path, rates)
     except OSError as failure:
         _log.warning("cannot write the link rates down, they will be measured again: %s", failure)
 

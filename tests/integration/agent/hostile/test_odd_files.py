@@ -140,9 +140,9 @@ for number in count():
 """
 
 
-def test_it_starts_without_a_free_inode(tmp_path: Path) -> None:
-    """In a mount namespace of its own, where nobody else sees the small file system."""
-    program = f"""
+def alone(tmp_path: Path, program: str) -> None:
+    """Run it in a mount namespace of its own, where nobody else sees the small file system."""
+    begin = """
 import subprocess, sys
 from pathlib import Path
 from tests.integration.agent.agent_process import AgentProcess, plan
@@ -150,9 +150,16 @@ folder = Path(sys.argv[1])
 (folder / "run").mkdir()
 small = ["-t", "tmpfs", "-o", "size=1m,nr_inodes=200"]
 subprocess.run(["mount", *small, "run", folder / "run"], check=True)
-agent = AgentProcess(folder)
+agent = AgentProcess(folder, recovery_s=1)
 agent.start()
 agent.register("vision", plan(4))
+"""
+    command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", begin + program]
+    subprocess.run([*command, str(tmp_path)], check=True, cwd=Path(__file__).parents[4])
+
+
+def test_it_starts_without_a_free_inode(tmp_path: Path) -> None:
+    program = f"""
 task = agent.program("vision", 1, 4)
 agent.kill()
 subprocess.run([sys.executable, "-c", {FULL!r}, folder / "run"], check=True)
@@ -160,5 +167,20 @@ agent.start()
 assert task.do("job") == task.expected
 agent.stop()
 """
-    command = ["unshare", "-m", "--propagation", "private", sys.executable, "-c", program]
-    subprocess.run([*command, str(tmp_path)], check=True, cwd=Path(__file__).parents[4])
+    alone(tmp_path, program)
+
+
+def test_who_begins_on_a_full_disk_comes_back_all_the_same(tmp_path: Path) -> None:
+    """Others fill it after the agent has started: what the next one must know has its place."""
+    program = """
+filling = subprocess.run(["dd", "if=/dev/zero", f"of={folder}/run/fills"], capture_output=True)
+assert b"No space left" in filling.stderr
+task = agent.program("vision", 1, 4)
+for _ in range(3):
+    assert task.do("job") == task.expected
+    agent.kill()
+    agent.start()
+assert task.do("job") == task.expected
+agent.stop()
+"""
+    alone(tmp_path, program)

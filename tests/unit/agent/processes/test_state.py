@@ -17,12 +17,11 @@ from tierline_agent.processes.state_files import make_folder
 from tierline_agent.scheduling.cached_lease import close_all
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path, durable: bool) -> None:
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_json(path, [1], durable=durable)
+    write_json(path, [1])
     with path.open() as before:
-        write_json(path, {"a": 2}, durable=durable)
+        write_json(path, {"a": 2})
         assert json.load(before) == [1]
     assert read_json(path) == {"a": 2}
     assert list(tmp_path.iterdir()) == [path]
@@ -69,7 +68,7 @@ def test_what_is_no_file_of_ours_is_put_aside_with_one_warning(
     ]
     assert os.path.lexists(tmp_path / "file.odd")
     make(tmp_path / "file.new")  # in the way of writing
-    write_json(path, [1], durable=True)
+    write_json(path, [1])
     assert read_json(path) == [1]
     LeaseMark(path).close()
 
@@ -146,7 +145,7 @@ def test_what_was_put_aside_before_stays_if_it_has_to(tmp_path: Path) -> None:
 def test_a_failure_to_write_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "file" / "inside").mkdir(parents=True)
     with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
-        write_json(tmp_path / "file", [1], durable=False)
+        write_json(tmp_path / "file", [1])
 
 
 def test_a_boot_file_counts_in_its_boot_only(tmp_path: Path) -> None:
@@ -157,6 +156,24 @@ def test_a_boot_file_counts_in_its_boot_only(tmp_path: Path) -> None:
     held = json.loads(path.read_text())
     path.write_text(json.dumps({**held, "boot": "another"}))
     assert BootFile(path).read(list) is None
+
+
+def test_a_boot_file_has_room_for_twice_its_value_before_it_needs_it(tmp_path: Path) -> None:
+    """Written in turns into two files: neither grows, nor is made, as long as the value fits."""
+    file = BootFile(tmp_path / "file")
+    seen = set()
+    for number in range(6):
+        file.write([number] * 10_000)
+        assert BootFile(tmp_path / "file").read(list) == [number] * 10_000
+        seen.add(
+            frozenset((path.stat().st_ino, path.stat().st_size) for path in tmp_path.iterdir())
+        )
+    (both,) = seen
+    assert len(both) == 2
+    assert all(size >= 40_000 for _, size in both)
+    file.write([1] * 30_000)
+    assert BootFile(tmp_path / "file").read(list) == [1] * 30_000
+    assert all(path.stat().st_size >= 120_000 for path in tmp_path.iterdir())
 
 
 def test_the_mark_of_the_lease_outlives_its_writer(tmp_path: Path) -> None:
