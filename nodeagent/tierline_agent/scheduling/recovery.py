@@ -347,6 +347,7 @@ class Recovery:
     def _kill_holders(self) -> None:
         sentence = (
             "the program was inside a job when the agent ended, did not come back to the next one "
+            "with all that it had "
             f"within {self._grace_s:g} s, and was killed"
         )
         for token, holder in self._holders.items():

@@ -30,7 +30,7 @@ from tierline_torch.errors import TierlineError
 from tierline_torch.learning.launch_order import Reads, explains, select_by_launches
 from tierline_torch.learning.launch_times import layer_times_s
 from tierline_torch.tensors.looking import byte_range
-from tierline_torch.tensors.operators import OVER, OperatorWatch, resume, written_by
+from tierline_torch.tensors.operators import OVER, OperatorWatch, resume, unseen, written_by
 from tierline_torch.tensors.weights import Weight
 
 _RUNS = 3
@@ -60,6 +60,8 @@ class LaunchRecorder(OperatorWatch):
         self.prepares = False
         """Whether the job made ready for a graph: it is another one's from the next time on."""
         self._writes: set[tuple[int, int, int]] = set()
+        self._marks: list[tuple[Weight, torch.Tensor]] = []
+        """Of what was in buffers when the job began: compiled code writes to them unseen."""
         self._watching = ExitStack()
 
     def begin(self, weights: Sequence[Weight], taken: list[GiveBack]) -> None:
@@ -70,6 +72,8 @@ class LaunchRecorder(OperatorWatch):
         taken += OVER
         torch.cuda.empty_cache()
         self._prepared = preparations()
+        with unseen():
+            self._marks = [(one, mark(one.content())) for one in weights if one.in_buffers]
         places = _ranges(weights)
         self._places = {place: at for at, place in enumerate(places)}
         self._watching.enter_context(self._launches.watching(places))
@@ -101,6 +105,11 @@ class LaunchRecorder(OperatorWatch):
             self._reads = _few(self._launches.reads())
             self._addressed = self._launches.addressed()
             self._graphed = self._launches.in_graphs()
+        with unseen():
+            for one, before in self._marks:
+                if not torch.equal(before, mark(one.content())):
+                    self._writes.add((one.storage._cdata, one.start, one.end))
+        self._marks.clear()
         # What PyTorch keeps, and what libraries have from the driver themselves. A pool of the
         # driver's keeps more than is in use.
         self.workspace_bytes = max(self._launches.held_bytes, torch.cuda.memory_reserved())
@@ -134,6 +143,19 @@ class LaunchRecorder(OperatorWatch):
             frozenset(addressed),
             frozenset(number[one] for one in self._graphed if one in number),
         )
+
+
+_COLUMNS = 1024
+
+
+def mark(content: torch.Tensor) -> torch.Tensor:
+    """Sums of these bytes in groups, by row and by column: other ones when the bytes are others.
+
+    But for some exchanges of bytes. Reads them once; what does not fill a row is left out.
+    """
+    words = content[: content.numel() // (8 * _COLUMNS) * 8 * _COLUMNS].view(torch.int64)
+    rows = words.view(-1, _COLUMNS)
+    return torch.cat([rows.sum(0), rows.sum(1)])
 
 
 def _few(reads: Reads) -> Reads:

@@ -1,11 +1,12 @@
 """What the launches of a few real jobs allow; the library's part is in tests/cuda."""
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tierline_torch.arenas.selection import Run
 from tierline_torch.learning.launch_order import select_by_launches
-from tierline_torch.learning.launch_survey import LaunchRecorder, LaunchSurvey, _few
+from tierline_torch.learning.launch_survey import LaunchRecorder, LaunchSurvey, _few, mark
 
 COUNT = 12
 ORDER = st.lists(st.integers(0, COUNT - 1), min_size=1, max_size=80)
@@ -25,6 +26,15 @@ class _Unsearched:
 def test_a_job_whose_memory_could_not_be_searched_teaches_nothing() -> None:
     recorder = LaunchRecorder(_Unsearched())  # type: ignore[arg-type]
     assert recorder.run([]) is None
+
+
+@given(st.integers(0, (1 << 20) - 1), st.integers(1, 255))
+def test_a_byte_that_was_written_changes_the_mark(at: int, by: int) -> None:
+    content = torch.arange(1 << 20, dtype=torch.int64).to(torch.uint8)
+    before = mark(content)
+    assert torch.equal(before, mark(content))
+    content[at] += by
+    assert not torch.equal(before, mark(content))
 
 
 def test_a_few_jobs_are_enough_unless_they_still_make_ready_for_graphs() -> None:
