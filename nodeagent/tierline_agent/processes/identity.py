@@ -47,12 +47,25 @@ class Peer:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if it is gone or a zombie.
+    """When process `pid` started, in clock ticks since boot; None if it is gone or has ended.
 
-    Raises OSError: that cannot be found out, which proves no death.
+    Of a zombie only the main thread may have ended. Raises OSError: that cannot be found out, which
+    proves no death.
     """
     state, ticks = _state(pid)
-    return None if state in "ZX" else ticks
+    return None if state == "X" or (state == "Z" and _is_over(pid)) else ticks
+
+
+def _is_over(pid: int) -> bool:
+    """Whether all threads of a process have ended. Raises OSError."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return _has_ended(pidfd)
+    finally:
+        os.close(pidfd)
 
 
 def ticks_computed(process: Process) -> int | None:

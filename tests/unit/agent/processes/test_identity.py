@@ -100,3 +100,23 @@ async def test_a_process_with_the_pid_of_a_dead_peer_is_not_taken_for_it(
         monkeypatch.setattr(identity, "start_ticks", lambda _pid: 1)  # another one's by now
         with connection, pytest.raises(ConnectionViolation, match="cannot identify the peer"):
             watch.identify(connection)
+
+
+WITHOUT_LEADER = """
+import ctypes, platform, sys, threading
+threading.Thread(target=sys.stdin.readline).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # this thread only
+"""
+
+
+def test_a_process_lives_as_long_as_any_of_its_threads() -> None:
+    """What the main thread leaves has its memory still: extents, a ring, descriptors."""
+    with subprocess.Popen([sys.executable, "-c", WITHOUT_LEADER], stdin=subprocess.PIPE) as child:
+        stat = Path(f"/proc/{child.pid}/stat")
+        while stat.read_text().split()[2] != "Z":
+            os.sched_yield()
+        process = Process(child.pid, identity.start_ticks(child.pid) or 0)
+        assert process.start_ticks > 0
+        assert identity.is_alive(process)
+        child.communicate(b"\\n")
+    assert not identity.is_alive(process)
