@@ -16,15 +16,12 @@ gates, a layer, unless its profile has its site outside of arenas, as a layer.
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tierline_client import (
@@ -39,6 +36,7 @@ from tierline_client import (
 from tierline_torch.arenas.arena import Arena, store_again
 from tierline_torch.arenas.gates import StreamGate
 from tierline_torch.arenas.origins import move_back
+from tierline_torch.backends.connecting import connected, fit
 from tierline_torch.backends.observed_lease import NESTED
 from tierline_torch.backends.owner import Owner
 from tierline_torch.calls import Invoke, plain
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
 
 _LOADS = 3
 """Times an arena is loaded when the connection breaks in between."""
-_NAME_BYTES = 63
 _UNSEEN = "a process of this task read weights that no launch named, before it was started again"
 _NOT_OURS = (ErrorCode.REVOKED, ErrorCode.FORKED)
 """Of a job that was revoked, or is of the process that this one was forked from."""
@@ -112,13 +109,8 @@ class Manager:
     @classmethod
     def connect(cls, process: Owner, socket_path: str, survey: Survey) -> Manager:
         """Connect to the agent. Raises TierlineError."""
-        try:
-            device = Device.CUDA if survey.kind == "cuda" else Device.CPU
-            return cls(process, Client(socket_path, _program(), device), survey)
-        except (ClientError, OSError) as error:
-            raise TierlineError(
-                f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
-            ) from error
+        device = Device.CUDA if survey.kind == "cuda" else Device.CPU
+        return cls(process, connected(socket_path, device), survey)
 
     @property
     def waits(self) -> bool:
@@ -426,7 +418,7 @@ class Manager:
                 self._notice(NoticeKind.PINNED, entry.size_bytes, f"{site.name}: {entry.name}")
         # Times are the observed run's: this process has none yet.
         layers = [
-            LayerProfile(entry.size_bytes, 0, entry.pinned, _fit(entry.name))
+            LayerProfile(entry.size_bytes, 0, entry.pinned, fit(entry.name))
             for entry in contents.entries
         ]
         try:
@@ -497,16 +489,3 @@ class Manager:
 
     def finish(self) -> None:
         """Nothing is left to do: the connection ends with the process."""
-
-
-def _program() -> str:
-    """How this process calls itself to the agent."""
-    return _fit(f"{Path(sys.argv[0] or sys.executable).name} ({os.getpid()})")
-
-
-def _fit(name: str) -> str:
-    """A name for the wire; of a long one the end says more."""
-    encoded = name.encode()
-    if len(encoded) <= _NAME_BYTES:
-        return name
-    return "…" + encoded[len("…".encode()) - _NAME_BYTES :].decode(errors="ignore")

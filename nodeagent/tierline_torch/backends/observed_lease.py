@@ -7,11 +7,9 @@ agent knows, which ends the program otherwise.
 
 from __future__ import annotations
 
-import os
-
 from tierline_client.afterwards import GiveBack
-from tierline_client.client import Client
 from tierline_client.errors import ClientError, ErrorCode
+from tierline_torch.backends.connecting import connected
 from tierline_torch.errors import TierlineError
 from tierline_torch.learning.site import Window
 
@@ -25,12 +23,7 @@ class ObservedLease:
     def __init__(self, socket_path: str) -> None:
         """Connect to the agent. Raises TierlineError."""
         self._job = NESTED
-        try:
-            self._client = Client(socket_path, f"measured ({os.getpid()})")
-        except (ClientError, OSError) as error:
-            raise TierlineError(
-                f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
-            ) from error
+        self._client = connected(socket_path, name="measured")
 
     @property
     def waits(self) -> bool:

@@ -11,13 +11,11 @@ what an interrupted call may have left.
 from __future__ import annotations
 
 import hashlib
-import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from tierline_client import Client, ClientError, ErrorCode
+from tierline_client import ClientError, ErrorCode
+from tierline_torch.backends.connecting import connected
 from tierline_torch.errors import TierlineError
 from tierline_torch.training.state import Keeps
 
@@ -31,14 +29,8 @@ class Leased:
 
     def __init__(self, socket_path: str) -> None:
         """Connect. Raises TierlineError."""
-        name = f"{Path(sys.argv[0] or sys.executable).name} ({os.getpid()})"
-        try:
-            self._client = Client(socket_path, name)
-            terms = self._client.terms()
-        except (ClientError, OSError) as error:
-            raise TierlineError(
-                f"could not connect to the agent at TIERLINE_SOCKET={socket_path}: {error}"
-            ) from error
+        self._client = connected(socket_path)
+        terms = self._client.terms()
         self._relative_ns = terms.deadline_ns
         self._reports = terms.record_outputs
         self._release_ns: int | None = None
