@@ -99,7 +99,7 @@ class TaskCounters:
     def count(
         self, record: JobRecord, predicted_job_ns: int | None, workspace_bytes: int | None = None
     ) -> None:
-        """Add one job, by how long it might have the device, and by its plan's workspace."""
+        """Add one job, by how long it might have the device, and by the workspace it might take."""
         self.fetched_bytes += record.fetched_bytes
         self.workspace_peak_bytes = max(self.workspace_peak_bytes, record.workspace_bytes)
         self.streamed_bytes += record.streamed_bytes
@@ -236,10 +236,15 @@ class FastMemory:
         self._observe()
 
     def besides_weights(self, task: str, client: int) -> int | None:
-        """Memory of a client's own that is no weight, as reported last; None: it did not."""
+        """Memory of a client's own that is no weight, as reported last; None: it did not.
+
+        0 while it starts: nobody can tell what of it are weights.
+        """
         key = (task, client)
         held = self.held.get(key)
-        return None if held is None else max(0, held - self.unmanaged.get(key, 0))
+        if held is None:
+            return None
+        return 0 if key in self.starting else max(0, held - self.unmanaged.get(key, 0))
 
     def starts(self, task: str, client: int) -> None:
         """A client begins with weights of its own, which it is to give to the agent."""

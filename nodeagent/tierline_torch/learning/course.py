@@ -154,10 +154,17 @@ class Course:
 
     def _workspace(self, models: Iterable[torch.nn.Module]) -> int:
         """Memory of the jobs in addition to weights, whichever site's they are; bytes."""
+        named = collect(self._named(), self._survey.kind)
+        again = {
+            one.storage._cdata: one.storage.nbytes()
+            for one in named
+            if one.name in self._made_again
+        }
         if self._survey.kind == "cpu":
-            return self._workspace_bytes
+            return self._workspace_bytes + sum(again.values())
         modules = (one for root in (*models, *self.roots) for one in root.modules())
-        own_bytes = sum(memory_of(modules, self._survey.kind, holds).values())
+        own = memory_of(modules, self._survey.kind, holds)
+        own_bytes = sum(size for storage, size in own.items() if storage not in again)
         return max(0, self._workspace_bytes - own_bytes)
 
     def _kept(self, apart: Mapping[int, str]) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 from tierline_torch.arenas.selection import Run, Selection
 from tierline_torch.learning.course import Course
 from tierline_torch.learning.launch_order import NOT_SEEN, select_by_launches
-from tierline_torch.tensors.weights import Weight
+from tierline_torch.tensors.weights import PACKED_BYTES, Weight
 
 _SIDE, _BYTES = 8, 8 * 8 * 4
 
@@ -78,6 +78,29 @@ def test_weights_of_a_part_that_has_jobs_are_counted_by_those() -> None:
     whole = _Generator()
     assert _lesson(whole, (1,), [whole]).stays == {NOT_SEEN: 2 * _BYTES}
     assert _lesson(whole, (1,), [whole, whole.encoder]).stays == {NOT_SEEN: _BYTES}
+
+
+class _Packed(torch.nn.Module):
+    """Two buffers of packed numbers, of which the program makes one again in each job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(PACKED_BYTES, dtype=torch.int8))
+        self.register_buffer("made", torch.zeros(PACKED_BYTES, dtype=torch.int8))
+
+
+def test_a_buffer_that_is_made_again_keeps_no_other_from_streaming() -> None:
+    model = _Packed()
+    course = Course(_Launches(), _Nothing())  # type: ignore[arg-type]
+    for _ in range(3):
+        storages = frozenset(one.untyped_storage()._cdata for one in model.buffers())
+        model.made = model.get_buffer("made") + 1
+        watch: Any = _Watch([model], _Recorded((0,)), storages)
+        enough = course.add(watch, lambda _: False, failed=False)
+    assert enough
+    lesson: Any = course.lesson([model])
+    assert [weight.name for weight, _ in lesson.contents.placed] == ["_Packed.kept"]
+    assert (lesson.stays, lesson.workspace_bytes) == ({}, PACKED_BYTES)
 
 
 def test_a_part_counts_what_its_jobs_did_not_show() -> None:
