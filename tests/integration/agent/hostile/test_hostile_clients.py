@@ -318,6 +318,7 @@ def test_a_file_that_cannot_be_written_costs_nobody_his_work(
 ) -> None:
     tasks(agent)
     obstacle = agent.run_dir / f"{name}.new"
+    obstacle.unlink()
     obstacle.mkdir()
     for number in range(8):  # it cannot be put aside, either
         (agent.run_dir / f"{name}.new.odd{number or ''}" / "full").mkdir(parents=True)
