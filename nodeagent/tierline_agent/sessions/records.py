@@ -19,7 +19,7 @@ from tierline_api.devices.device import DeviceKind
 from tierline_api.devices.overheads import OVERHEADS
 
 _GRANULE_BYTES: Final = 2 << 20
-"""In which a GPU's driver gives memory: small weights that move leave one behind that is in use."""
+"""In which a GPU's driver gives memory: weights that move may leave one of these in use."""
 
 
 class Records:
