@@ -37,7 +37,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tierline_agent.errors import AlreadyRunning
-from tierline_agent.processes.identity import Process, ProcessWatch, is_alive, start_ticks
+from tierline_agent.processes.identity import Process, ProcessWatch, is_itself, start_ticks
 from tierline_agent.processes.state_files import open_state
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class AgentLock:
 
     async def _is_past(self, process: Process, gone: asyncio.Event) -> bool:
         """Whether the process is dead, after a wait for the end of its threads."""
-        was_dead = not is_alive(process)
+        was_dead = not is_itself(process)
         with suppress(TimeoutError):
             await asyncio.wait_for(gone.wait(), REMAINS_S)
         if gone.is_set() or not was_dead:
@@ -137,7 +137,7 @@ class AgentLock:
                 return
             noted = self._noted()
             self._look_after(noted)
-            if not self.held and noted is not None and not is_alive(noted):
+            if not self.held and noted is not None and not is_itself(noted):
                 self._take_over(noted)
             if self.held:
                 self._note(self._descriptor)

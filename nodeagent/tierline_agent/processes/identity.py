@@ -47,13 +47,12 @@ class Peer:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if it is gone or has ended.
+    """When process `pid` started, in clock ticks since boot; None if its main thread has ended.
 
-    Of a zombie only the main thread may have ended. Raises OSError: that cannot be found out, which
-    proves no death.
+    Raises OSError: that cannot be found out, which proves no death.
     """
     state, ticks = _state(pid)
-    return None if state == "X" or (state == "Z" and _is_over(pid)) else ticks
+    return None if state in "ZX" else ticks
 
 
 def _is_over(pid: int) -> bool:
@@ -93,7 +92,19 @@ def _fields(pid: int) -> list[str]:
 
 
 def is_alive(process: Process) -> bool:
-    """Whether exactly this process still runs. Raises OSError: that cannot be found out."""
+    """Whether any thread of exactly this process still runs.
+
+    Raises OSError: that cannot be found out.
+    """
+    state, ticks = _state(process.pid)
+    return ticks == process.start_ticks and not (state == "Z" and _is_over(process.pid))
+
+
+def is_itself(process: Process) -> bool:
+    """Whether the main thread of exactly this process still runs; what it was, it is no more else.
+
+    Raises OSError: that cannot be found out.
+    """
     return start_ticks(process.pid) == process.start_ticks
 
 
@@ -203,12 +214,12 @@ def _start_ticks_of_peer(connection: socket.socket, pid: int) -> int | None:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
         if error.errno == errno.ENOPROTOOPT:  # before Linux 6.5
-            return start_ticks(pid)
+            return _state(pid)[1]
         raise ConnectionViolation(
             f"cannot identify the peer: process {pid}: {error.strerror}"
         ) from error
     try:
-        ticks = start_ticks(pid)
+        _, ticks = _state(pid)
         return None if _has_ended(pidfd) else ticks  # only now: until then the pid was the peer's
     finally:
         os.close(pidfd)

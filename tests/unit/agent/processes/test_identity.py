@@ -115,8 +115,8 @@ def test_a_process_lives_as_long_as_any_of_its_threads() -> None:
         stat = Path(f"/proc/{child.pid}/stat")
         while stat.read_text().split()[2] != "Z":
             os.sched_yield()
-        process = Process(child.pid, identity.start_ticks(child.pid) or 0)
-        assert process.start_ticks > 0
+        process = Process(child.pid, int(stat.read_text().split()[21]))
         assert identity.is_alive(process)
+        assert not identity.is_itself(process)
         child.communicate(b"\\n")
     assert not identity.is_alive(process)
