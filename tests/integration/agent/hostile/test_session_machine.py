@@ -481,7 +481,8 @@ class Sessions(RuleBasedStateMachine):
         obstacle = self.agent.run_dir / name
         if obstacle.is_dir():
             obstacle.rmdir()
-        elif not obstacle.exists():
+        else:
+            obstacle.unlink(missing_ok=True)  # the file that would change places with it
             obstacle.mkdir()
             for number in range(8):  # it cannot be put aside, either
                 aside = obstacle.with_name(f"{name}.odd{number or ''}")
