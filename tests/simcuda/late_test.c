@@ -64,10 +64,11 @@ static void on_device_then_unmap(void) {
 }
 
 static void kernel_then_unmap(void) {
+    CUfunction hash = kit_function("sim_hash"); /* to load it waits for what is under way */
     struct place place = filled_from_pageable();
     struct place out = place_new();
     uint64_t bytes = EXTENT;
-    kit_launch(kit_function("sim_hash"), NULL, (void *[]){&place.base, &bytes, &out.base});
+    kit_launch(hash, NULL, (void *[]){&place.base, &bytes, &out.base});
     cuMemUnmap(out.base, EXTENT);
 }
 
