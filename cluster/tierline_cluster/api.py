@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -169,15 +170,16 @@ class Api:
     ) -> Manifest:
         """Return the object once `condition` holds of it; raises TimeoutError with its conditions.
 
-        An object that is not there yet is waited for.
+        An object that is not there yet is waited for, and so is a field that the condition reads.
         """
         deadline = time.monotonic() + timeout_s
         last: Manifest = {}
         while True:
             try:
                 last = self.get(manifest)
-                if condition(last):
-                    return last
+                with suppress(KeyError):
+                    if condition(last):
+                        return last
             except ApiError as error:
                 if error.status != http.client.NOT_FOUND:
                     raise
