@@ -16,11 +16,12 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from tierline_agent.admin import server as admin
 from tierline_agent.concurrency import attempt
@@ -36,6 +37,7 @@ from tierline_agent.lifecycle.device_loss import Losses
 from tierline_agent.lifecycle.handover import sole_agent
 from tierline_agent.links.link import Link
 from tierline_agent.memory.extents import ExtentPool
+from tierline_agent.memory.lent import Owner
 from tierline_agent.memory.workspaces import Workspaces
 from tierline_agent.processes.identity import Process, ProcessWatch
 from tierline_agent.processes.interventions import Interventions
@@ -232,6 +234,11 @@ async def _assemble(
     )
     registry = TaskRegistry(Path(config.state_dir) / _TASKS, capacity, config.limits.tasks)
 
+    def away(tasks: Collection[str]) -> None:
+        domains = {domain for task in tasks if (domain := registry.domain_of(task)) is not None}
+        for unit in units.values():
+            unit.pool.away(tasks, domains)
+
     def all_back() -> None:
         for unit in units.values():
             unit.pool.expect_no_more()
@@ -245,6 +252,7 @@ async def _assemble(
         holder_grace_s=config.holder_grace_s,
         domain_of=registry.domain_of,
         all_back=all_back,
+        away=away,
     )
     undo.callback(recovery.close)
     killing.on_outlived.append(recovery.outlived)
@@ -279,7 +287,7 @@ def _make_unit(
 
     def extents_changed() -> None:
         memory.set_extents(pool.bytes_held)
-        lent.note([[i.device, i.inode, d] for i, d in pool.identities().items()])
+        lent.note([[i.device, i.inode, *owner] for i, owner in pool.owners().items()])
 
     pool = ExtentPool(device, extents_changed)
     pool.expect(lent.read(_parse_lent) or {})
@@ -321,8 +329,13 @@ def _capacity_of(name: str, device: Device) -> DeviceCapacity:
     )
 
 
-def _parse_lent(value: list[tuple[int, int, str]]) -> dict[Identity, str]:
-    return {Identity(int(device), int(inode)): str(domain) for device, inode, domain in value}
+def _parse_lent(value: list[list[Any]]) -> dict[Identity, Owner]:
+    """Rows of identity, domain and task; those of an agent of before that knew no tasks, too."""
+    rows = [(*row, None)[:4] for row in value]
+    return {
+        Identity(int(device), int(inode)): Owner(str(domain), None if task is None else str(task))
+        for device, inode, domain, task in rows
+    }
 
 
 def _raise_descriptor_limit() -> None:

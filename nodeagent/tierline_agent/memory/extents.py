@@ -32,12 +32,13 @@ others. A domain has no more extents of workspace than one of its tasks may ask 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tierline_agent.devices.base import Device, Extent, Identity
 from tierline_agent.errors import DescriptorRefused, QuotaExceeded
+from tierline_agent.memory.lent import Lent, Owner
 from tierline_agent.policy import eviction
 from tierline_agent.processes.identity import Process
 
@@ -54,6 +55,12 @@ class State(Enum):
     RING = "ring"
     WORKSPACE = "workspace"
     DRAINING = "draining"
+
+
+def _owner(pooled: Pooled) -> Owner:
+    if pooled.state is State.FREE:
+        return Owner(pooled.domain, None)
+    return Owner(pooled.domain, pooled.task)
 
 
 def create_extents(device: Device, count: int) -> list[Extent]:
@@ -110,7 +117,7 @@ class ExtentPool:
         self._workspaces: dict[str, list[Pooled]] = {}
         self._needed: dict[str, int] = {}
         """How many of a domain's extents of workspace a task of it has."""
-        self._adoptable: dict[Identity, str] = {}
+        self._lent = Lent()
         self._lendable_bytes = self._apart_bytes = 0
         self._keys = 0
         self._moments = 0
@@ -124,28 +131,31 @@ class ExtentPool:
         return self._at_most(self._apart_bytes + max(0, self._lendable_bytes - lent))
 
     def _at_most(self, reserved_bytes: int) -> int:
-        return max(0, self._device.fast_bytes - reserved_bytes) // self._device.extent_bytes
+        most = max(0, self._device.fast_bytes - reserved_bytes) // self._device.extent_bytes
+        return max(0, most - self._lent.absent)
 
     @property
     def bytes_held(self) -> int:
         """Bytes of all extents that exist."""
-        return len(self._extents) * self._device.extent_bytes
+        return (len(self._extents) + self._lent.absent) * self._device.extent_bytes
 
     def reserve(self, lendable_bytes: int, apart_bytes: int = 0) -> None:
         """Keep so much of the fast memory free: for extents that back workspaces, and for good."""
         self._lendable_bytes, self._apart_bytes = lendable_bytes, apart_bytes
 
     def count_by_state(self) -> dict[State, int]:
-        """Number of extents in each state."""
-        return {state: len(extents) for state, extents in self._by_state.items()}
+        """Number of extents in each state; what is absent drains."""
+        counts = {state: len(extents) for state, extents in self._by_state.items()}
+        counts[State.DRAINING] += self._lent.absent
+        return counts
 
-    def identities(self) -> dict[Identity, str]:
-        """The identity and domain of every extent: what a restarted agent may adopt.
+    def owners(self) -> dict[Identity, Owner]:
+        """The identity and owner of every extent: what a restarted agent may adopt.
 
         Those that an earlier agent lent are among them until all its clients are back or dead.
         """
-        own = {pooled.extent.identity: pooled.domain for pooled in self._extents.values()}
-        return self._adoptable | own
+        own = {one.extent.identity: _owner(one) for one in self._extents.values()}
+        return {**self._lent.owners, **own}
 
     def maps_any(self, process: Process) -> bool:
         """Whether `process` may have any extent mapped."""
@@ -217,12 +227,18 @@ class ExtentPool:
     def _check_share(self, share: Share, count: int) -> None:
         """Check that a task may have so many more. Raises QuotaExceeded."""
         left = self._left_of(share)
-        if left and self._residents[share.task] + len(left) + count > share.most:
+        absent = self._lent.absent_of(share.task)
+        gone = len(left) + absent
+        if gone and self._residents[share.task] + gone + count > share.most:
             pids = sorted({process.pid for one in left.values() for process in one.importers})
+            whose = (
+                f"gave them up; end process {pids[0]}"
+                if pids
+                else "have not come back since the agent started again; end them"
+            )
             raise QuotaExceeded(
                 f"cannot reserve {count} extents: the plan of {share.task} has {share.most} "
-                f"resident ones, and {len(left)} are still mapped by processes that gave them up; "
-                f"end process {pids[0]}"
+                f"resident ones, and {gone} are still mapped by processes that {whose}"
             )
 
     def _lend(self, pooled: Pooled, share: Share, importer: Process) -> None:
@@ -312,19 +328,23 @@ class ExtentPool:
 
     # -- after a restart
 
-    def expect(self, identities: Mapping[Identity, str]) -> None:
+    def expect(self, owners: Mapping[Identity, Owner]) -> None:
         """These were an earlier agent's: they may be adopted, each into its domain."""
-        self._adoptable = dict(identities)
+        self._lent.expect(owners)
 
     @property
     def expects(self) -> bool:
         """Whether any that an earlier agent lent may still be brought back."""
-        return bool(self._adoptable)
+        return bool(self._lent)
+
+    def away(self, tasks: Collection[str], domains: Collection[str]) -> None:
+        """Nobody is waited for any more, and of these tasks clients live that are not back."""
+        self._lent.away(tasks, domains)
+        self._changed(True)
 
     def expect_no_more(self) -> None:
         """No client is left that could bring back what an earlier agent lent."""
-        expected, self._adoptable = self._adoptable, {}
-        self._changed(bool(expected))
+        self._changed(self._lent.forget())
 
     def adopt_resident(self, share: Share, descriptor: int, importer: Process) -> Pooled:
         """Take back a resident extent that a client offers.
@@ -443,12 +463,12 @@ class ExtentPool:
         except OSError:
             for pooled in created:
                 self._destroy(pooled)
+            self._changed(True)
             raise
-        finally:
-            self._changed(bool(choice.destroy or created))
         taken = [self._extents[key] for key in choice.reuse] + created
         for pooled in taken:
             self._move(pooled, state, task)
+        self._changed(bool(choice.destroy or taken))  # also whose they are now
         return taken
 
     def _adopt_shared(
@@ -481,7 +501,9 @@ class ExtentPool:
         if known is not None:
             owner: str | None = known.domain
         else:
-            owner = domain if extent.offered else self._adoptable.get(extent.identity)
+            lender = self._lent.owners.get(extent.identity)
+            owner = domain if extent.offered else lender.domain if lender else None
+        limit += self._lent.counts(extent.identity)  # it counts already
         full = known is None and len(self._extents) >= limit
         if known is None and owner == domain and not full:
             return self._add(extent, domain)
@@ -498,7 +520,7 @@ class ExtentPool:
         pooled = Pooled(self._keys, extent, domain, State.FREE)
         self._extents[pooled.key] = self._by_state[State.FREE][pooled.key] = pooled
         self._by_identity[extent.identity] = pooled
-        self._adoptable.pop(extent.identity, None)  # also if the kernel uses a number again
+        self._lent.take(extent.identity)  # also if the kernel uses a number again
         return pooled
 
     def _destroy(self, pooled: Pooled) -> None:

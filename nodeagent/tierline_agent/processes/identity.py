@@ -101,7 +101,7 @@ def is_alive(process: Process) -> bool:
 
 
 def is_itself(process: Process) -> bool:
-    """Whether the main thread of exactly this process still runs; what it was, it is no more else.
+    """Whether the main thread of exactly this process runs: without it an agent serves nobody.
 
     Raises OSError: that cannot be found out.
     """

@@ -25,6 +25,8 @@ from tierline_agent.processes.state_files import open_state, put_aside, read_sta
 
 _log = logging.getLogger(__name__)
 _MARK = struct.Struct("<QQQ")
+_SIZE = struct.Struct("<H")
+_MOST_TASK_BYTES = 1024
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -202,8 +204,20 @@ class LeaseMark:
         token, pid, ticks = _MARK.unpack_from(self._map)
         return (token, Process(pid, ticks)) if token else None
 
-    def set(self, token: int, process: Process) -> None:
+    @property
+    def task(self) -> str:
+        """The holder's task; "" if the agent that made the mark did not know it."""
+        (size,) = _SIZE.unpack_from(self._map, _MARK.size)
+        begin = _MARK.size + _SIZE.size
+        return self._map[begin : begin + min(size, _MOST_TASK_BYTES)].decode(errors="replace")
+
+    def set(self, token: int, process: Process, task: str = "") -> None:
         """Note the holder."""
+        name = task.encode()[:_MOST_TASK_BYTES]
+        struct.pack_into("<Q", self._map, 0, 0)
+        _SIZE.pack_into(self._map, _MARK.size, len(name))
+        begin = _MARK.size + _SIZE.size
+        self._map[begin : begin + len(name)] = name
         _MARK.pack_into(self._map, 0, 0, process.pid, process.start_ticks)
         struct.pack_into("<Q", self._map, 0, token)
 

@@ -14,7 +14,7 @@ device, its job is revoked. A live holder that does not come back in `holder_gra
 that outlives that (`processes.killing`) computes no more, and counts as dead.
 
 A holder whose domain is fenced stays written down as such, in the book: by then the mark of the
-lease is somebody else's. If the book does not say of which task it is, its device waits for it.
+lease is somebody else's. If neither book nor mark says whose it is, its device waits for it.
 
 If what was written down cannot be read, anybody may come back: that is waited for as long.
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -174,10 +174,12 @@ class Recovery:
         holder_grace_s: float,
         domain_of: Callable[[str], str | None],
         all_back: Callable[[], None] = lambda: None,
+        away: Callable[[Collection[str]], None] = lambda _tasks: None,
     ) -> None:
         """`domain_of` a task: its trust domain, if it is registered.
 
-        `all_back` is called once, when each client from before the restart is back or dead.
+        `all_back` is called once, when each client from before the restart is back or dead; until
+        then, but not before the time is up, `away` with the tasks of those that are neither.
         """
         self._book = book
         self._watch = watch
@@ -195,13 +197,19 @@ class Recovery:
         for device in devices:
             held = device.mark.read()
             if held is not None and is_alive(held[1]):
-                self._holders[held[0]] = _Holder(held[1], device)
+                token, process = held
+                self._holders[token] = _Holder(process, device)
+                if device.mark.task:  # the book may not have it
+                    missing = ClientRecord(token, device.mark.task, process, _ANY_NUMBER)
+                    self._known.setdefault(token, missing)
             else:
                 device.mark.clear()
             device.leases.block(_REASON)
         self._away = self._expected | self._holders.keys()
         """Those that may still come back, in time or not."""
         self._all_back = all_back
+        self._tell_away = away
+        self._is_late = False
         self._blocked = [device.leases for device in devices]
         self._settled: asyncio.Future[None] = self._loop.create_future()
         self._timers: list[asyncio.TimerHandle] = []
@@ -314,16 +322,20 @@ class Recovery:
         if self._expected:
             _log.warning("%d clients of before did not come back in time", len(self._expected))
         self._expected.clear()
+        self._is_late = True
         for token, holder in self._holders.items():
             self._fence(token, holder)
         if self._book.has_unknown:
             self._book.knows_all()
-            self._consider_away()
+        self._consider_away()
         self._consider()
 
     def _consider_away(self) -> None:
         if not self._away and not self._book.has_unknown:
             self._all_back()
+        elif self._is_late:
+            known = (self._known.get(token) for token in self._away)
+            self._tell_away({record.task for record in known if record is not None})
 
     def _fence(self, token: int, holder: _Holder) -> None:
         """Let others go on without this one, as far as they have nothing of what it uses."""
@@ -347,8 +359,7 @@ class Recovery:
     def _kill_holders(self) -> None:
         sentence = (
             "the program was inside a job when the agent ended, did not come back to the next one "
-            "with all that it had "
-            f"within {self._grace_s:g} s, and was killed"
+            f"with all that it had within {self._grace_s:g} s, and was killed"
         )
         for token, holder in self._holders.items():
             known = self._known.get(token)

@@ -12,6 +12,7 @@ from tierline_agent.devices.cpu import CpuDevice
 from tierline_agent.devices.memfd import SharedMemory
 from tierline_agent.errors import DescriptorRefused, QuotaExceeded
 from tierline_agent.memory.extents import ExtentPool, Pooled, Share, State
+from tierline_agent.memory.lent import Owner
 from tierline_agent.processes.identity import Process
 
 EXTENT_BYTES = 64 << 10
@@ -185,7 +186,7 @@ def test_a_task_takes_back_no_more_than_it_has_left_over() -> None:
     offered = [
         device.export_extent(one.extent) for one in earlier.take_resident(SHARES["a"], 3, BOB)
     ]
-    lent = earlier.identities()
+    lent = earlier.owners()
     earlier.close()
     _, pool = pool_of()
     pool.expect(lent)
@@ -205,7 +206,7 @@ def test_extents_come_back_by_identity_and_only_into_their_domain() -> None:
     pooled = earlier.take_resident(SHARES["a"], 1, ALICE)[0]
     fill(device, pooled, b"x")
     descriptor = device.export_extent(pooled.extent)
-    lent = earlier.identities()
+    lent = earlier.owners()
     earlier.close()  # the agent dies; the client keeps the memory by its descriptor
 
     _, pool = pool_of()
@@ -223,11 +224,11 @@ def test_extents_come_back_by_identity_and_only_into_their_domain() -> None:
 def test_what_was_not_brought_back_yet_stays_known_when_others_are_lent_memory() -> None:
     descriptors = writable_extents(1)
     _, pool = pool_of()
-    pool.expect({identity_of(descriptors[0]): "a"})
+    pool.expect({identity_of(descriptors[0]): Owner("a", "")})
     pool.ring("b", 1, BOB)
-    assert pool.identities()[identity_of(descriptors[0])] == "a"
+    assert pool.owners()[identity_of(descriptors[0])] == Owner("a", "")
     pool.expect_no_more()
-    assert identity_of(descriptors[0]) not in pool.identities()
+    assert identity_of(descriptors[0]) not in pool.owners()
     os.close(descriptors[0])
     pool.close()
 
@@ -250,7 +251,7 @@ def identity_of(descriptor: int) -> Identity:
 def test_ring_slots_come_back_in_order_and_are_the_same_for_all() -> None:
     descriptors = writable_extents(2)
     _, pool = pool_of()
-    pool.expect({identity_of(one): "a" for one in descriptors})
+    pool.expect({identity_of(one): Owner("a", "") for one in descriptors})
     with pytest.raises(DescriptorRefused, match="not the next"):
         pool.adopt_ring("a", 1, descriptors[1], ALICE)
     first, second = [
@@ -278,11 +279,43 @@ def test_what_clients_could_write_is_never_lent_as_resident_extents() -> None:
     pool.close()
 
 
+def test_what_is_away_counts_in_its_own_plan_until_it_is_back_or_dead() -> None:
+    """After a restart: a task that leaves memory mapped goes without, and nobody else."""
+    device, earlier = pool_of()
+    residents = earlier.take_resident(SHARES["a"], 2, BOB)
+    (slot,) = earlier.ring("a", 1, BOB)
+    idle = earlier.take_resident(SHARES["b"], 1, ALICE)
+    descriptor = device.export_extent(residents[0].extent)
+    earlier.give_up(idle)
+    earlier.died(ALICE)
+    lent = earlier.owners()
+    earlier.close()
+    _, pool = pool_of()
+    limit = pool.limit
+    pool.expect(lent)
+    assert (pool.limit, pool.bytes_held) == (limit, 0), "all are waited for"
+    pool.away(("task-a",), ("a",))
+    assert (pool.limit, pool.bytes_held) == (limit - 3, 3 * EXTENT_BYTES)
+    assert pool.count_by_state()[State.DRAINING] == 3
+    with pytest.raises(QuotaExceeded, match="have not come back since the agent started again"):
+        pool.take_resident(SHARES["a"], SHARES["a"].most - 1, ALICE)
+    pool.take_resident(SHARES["b"], 1, ALICE)
+    back = pool.adopt_resident(SHARES["a"], descriptor, BOB)
+    assert pool.count_by_state()[State.DRAINING] == 2
+    assert back.task == "task-a"
+    pool.away((), ())
+    assert (pool.limit, pool.count_by_state()[State.DRAINING]) == (limit, 0)
+    pool.expect_no_more()
+    assert slot.extent.identity not in pool.owners()
+    os.close(descriptor)
+    pool.close()
+
+
 def test_what_was_brought_back_is_lent_to_nobody_else() -> None:
     device, earlier = pool_of()
     (resident,) = earlier.take_resident(SHARES["a"], 1, ALICE)
     descriptor = device.export_extent(resident.extent, sealed=True)
-    lent = earlier.identities()
+    lent = earlier.owners()
     earlier.close()
     _, pool = pool_of()
     pool.expect(lent)

@@ -179,10 +179,10 @@ def test_a_boot_file_has_room_for_twice_its_value_before_it_needs_it(tmp_path: P
 def test_the_mark_of_the_lease_outlives_its_writer(tmp_path: Path) -> None:
     mark = LeaseMark(tmp_path / "mark")
     assert mark.read() is None
-    mark.set(77, Process(3, 4))
+    mark.set(77, Process(3, 4), "name")
     mark.close()
     again = LeaseMark(tmp_path / "mark")
-    assert again.read() == (77, Process(3, 4))
+    assert (again.read(), again.task) == ((77, Process(3, 4)), "name")
     again.clear()
     assert again.read() is None
     again.close()

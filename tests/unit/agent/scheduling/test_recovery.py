@@ -54,8 +54,8 @@ class Restarted:
             before.note(record)
         self.mark = LeaseMark(folder / "mark")
         if holder is not None:
-            process = next(record.process for record in records if record.token == holder)
-            self.mark.set(holder, process)
+            record = next(record for record in records if record.token == holder)
+            self.mark.set(holder, record.process, record.task)
         if unreadable is not None:
             (folder / "clients").write_bytes(unreadable)
         self.other_mark = LeaseMark(folder / "other")
@@ -237,6 +237,27 @@ async def test_a_holder_that_the_book_does_not_have_goes_on(tmp_path: Path) -> N
     assert agent.recovery.may_resume(1)
     agent.recovery.has_offered_all(1)
     assert agent.grants()
+    agent.close()
+
+
+@in_virtual_time
+async def test_only_its_domain_waits_for_a_holder_that_the_book_does_not_have(
+    tmp_path: Path,
+) -> None:
+    agent = Restarted(tmp_path, ClientRecord(1, "a", SELF, 1), holder=1, unreadable=b"")
+    await asyncio.sleep(2.1)
+    assert (agent.grants(), agent.fenced) == (True, ["alone"])
+    agent.close()
+
+
+@in_virtual_time
+async def test_a_device_waits_for_a_holder_of_whom_nothing_is_known(tmp_path: Path) -> None:
+    mark = LeaseMark(tmp_path / "mark")
+    mark.set(1, SELF)
+    mark.close()
+    agent = Restarted(tmp_path)
+    await asyncio.sleep(2.1)
+    assert (agent.grants(), agent.grants(other=True), agent.fenced) == (False, True, [])
     agent.close()
 
 
