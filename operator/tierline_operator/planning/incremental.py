@@ -37,16 +37,11 @@ from tierline_operator.admission.growth import DemandCurve
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.admission.response import worst_responses
 from tierline_operator.planning.answer import Infeasible, TaskPlan
+from tierline_operator.planning.grants import task_plan
 from tierline_operator.planning.homes.placing import placements
 from tierline_operator.planning.jobs.curve import Point, forced_residents, paced
-from tierline_operator.planning.planner import (
-    Lean,
-    answer,
-    prepare,
-    refused,
-    supported,
-    task_plan,
-)
+from tierline_operator.planning.planner import answer, prepare, refused, supported
+from tierline_operator.planning.prepared import Lean
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 from tierline_operator.planning.search.options import Option, Task, displacement_s
 from tierline_operator.planning.working_memory import contexts_exceeded, workspace_bytes

@@ -20,7 +20,8 @@ from tests.simulation.tasksets import device_for, random_set
 
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Infeasible
-from tierline_operator.planning.planner import Prepared, prepare
+from tierline_operator.planning.planner import prepare
+from tierline_operator.planning.prepared import Prepared
 from tierline_operator.planning.request import TaskDemand
 from tierline_operator.planning.search.options import rings_to_try
 from tierline_operator.planning.search.residents import Search

@@ -21,9 +21,10 @@ from tierline_api.objects.swap import SwapPolicy
 from tierline_operator.admission.preemption import Scheduling
 from tierline_operator.planning.answer import Admitted
 from tierline_operator.planning.from_api import capacity_of
+from tierline_operator.planning.grants import task_plan
 from tierline_operator.planning.jobs.pipeline import LinkRate, Pipeline, RingTooSmall
 from tierline_operator.planning.jobs.waits import yields_within_s
-from tierline_operator.planning.planner import plan, task_plan
+from tierline_operator.planning.planner import plan
 from tierline_operator.planning.request import DeviceCapacity, Margins, TaskDemand, TierCapacity
 from tierline_operator.planning.search import options
 from tierline_operator.planning.search.options import Task
