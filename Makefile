@@ -80,8 +80,7 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 	$(BIN)/python nodeagent/native/interposer/generate_hooks.py --check
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy --python-version 3.10 -p tierline -p tierline_client -p tierline_torch -p tierline_steps -p tierline_api.layout -p tierline_api.schema.quantities
+	PYTHONPATH=cluster $(BIN)/python -m tests.typed
 	$(BIN)/lint-imports
 	PYTHONPATH=cluster:charts $(BIN)/python -m tests.documents
 	$(BIN)/python docs/site/reference.py --check
@@ -93,12 +92,12 @@ verify: $(STAMP) docs ## generated files, lint, types, import contracts, floors 
 # The unit tests first, then what needs the machine for itself: most faults show within minutes.
 # Many of the others wait for most of their time: a third process uses the second core meanwhile.
 test: kubernetes ## everything CI needs: unit, native with sanitizers, integration, faults, PMEM guest
-	tests/packages.sh gcc libc6-dev musl-tools qemu-system-x86 linux-image-cloud-amd64 \
+	tests/packages.sh gcc libc6-dev clang-tidy musl-tools qemu-system-x86 linux-image-cloud-amd64 \
 	    busybox cpio kmod python3 prometheus
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m 'not e2e and not alone' tests/unit
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/unit
+	$(BIN)/python -m pytest tests/alone
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 10 \
-	    -m 'not e2e and not alone' --ignore tests/unit
+	    --ignore tests/unit --ignore tests/alone
 
 # Prints its seeds. MINUTES=10 is shorter, of the last step. First all cases of which `make test` has a share.
 soak: $(STAMP) ## an hour of bad clients in random order, and a flooded port: right bytes, flat memory

@@ -8,14 +8,16 @@ import sys
 
 import pytest
 from tests import guard
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 LONG = (
+    "tests/integration/operator",
     "tests/programs",
     "tests/integration/cli",
     "tests/integration/agent/hostile/test_behaviours",
     "tests/integration/agent/hostile/test_hostile",
     "tests/integration/agent/hostile/test_session_machine",
-    "tests/integration/operator",
     "tests/integration/torch",
     "tests/devdax",
     "tests/cuda",
@@ -24,6 +26,8 @@ LONG = (
     "tests/integration/agent",
 )
 """Files and folders, the longest first: at the end of a run no process works alone for minutes."""
+SHARING = ("tests/chart/", "tests/integration/kubernetes/", "tests/integration/operator/")
+"""Folders whose files share API servers; one process runs all tests of such a folder."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,6 +53,20 @@ class _Failures:
             why = str(crash.message if crash else report.longreprtext).partition("\n")[0]
             terminal.write("\n")
             terminal.write_line(f"{word} {report.nodeid} - {why}"[:200])
+
+
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # no types
+    """Gives a process a whole file, or a folder whose files share what takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next(
+            (part for part in SHARING if nodeid.startswith(part)), nodeid.split("::", maxsplit=1)[0]
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,13 +16,11 @@ configure() {
     "$tools/cmake" -G Ninja -DCMAKE_MAKE_PROGRAM="$(realpath "$tools/ninja")" -B "build/$folder" "$@" \
         > /dev/null
 }
-# tidy FOLDER CHECKS FILE...: a few files a process, as many processes as there are cores.
+# tidy FOLDER CHECKS FILE...: as many files at once as there are cores, but those that are known to be clean.
 tidy() {
     folder=$1
-    checks=$2
-    shift 2
-    printf '%s\n' "$@" | xargs -P "$(nproc)" -n 4 clang-tidy --quiet -p "build/$folder" \
-        --config-file=nodeagent/native/.clang-tidy "--checks=$checks" 2> "build/$folder/tidy.log"
+    shift
+    PYTHONPATH=cluster "$tools/python" -m tests.tidy "build/$folder" "$@"
 }
 configure native-lint -S nodeagent/native -DTIERLINE_TESTS=ON
 # shellcheck disable=SC2046

@@ -11,7 +11,7 @@ from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import KUBERNETES_BUILD
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """etcd and kube-apiserver alone; what a test installs it removes."""
     plane = ControlPlane(built(KUBERNETES_BUILD), tmp_path_factory.mktemp("bare-server"))

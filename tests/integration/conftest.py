@@ -4,11 +4,15 @@
 without controllers: nothing acts on objects but the test. `control_plane` is another one with
 kube-controller-manager and kube-scheduler, for tests that need what those do (claims made from
 templates, owner references, Deployments, scheduling).
+
+The tests of a folder share them, and they end with the last of those: one takes five to ten seconds
+of a processor to start, and a tenth of one for as long as it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
@@ -21,9 +25,49 @@ from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.processes import wait_until
 from tierline_cluster.versions import KUBERNETES_BUILD, REPOSITORY
 
+SPARING = ("env", "GOGC=400")
+"""How Go's programs collect garbage less often: there is more memory than there are processors."""
+
+
+class Shared:
+    """Control planes of the tests of one folder."""
+
+    def __init__(self) -> None:
+        self._ends = ExitStack()
+        self._made: dict[str, ControlPlane] = {}
+
+    def once(self, name: str, make: Callable[[], Iterator[ControlPlane]]) -> ControlPlane:
+        """Return what `make` made when it was first asked for."""
+        if name not in self._made:
+            self._made[name] = self._ends.enter_context(contextmanager(make)())
+        return self._made[name]
+
+    def end(self) -> None:
+        """End all of them."""
+        self._made.clear()
+        self._ends.close()
+
+
+_SHARED = pytest.StashKey[Shared]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if nextitem is None or nextitem.path.parent != item.path.parent:
+            item.session.stash.setdefault(_SHARED, Shared()).end()
+
+
+@pytest.fixture(scope="session")
+def shared(request: pytest.FixtureRequest) -> Shared:
+    """What lives as long as the tests of this folder."""
+    return request.session.stash.setdefault(_SHARED, Shared())
+
 
 def running(folder: Path, *, controllers: bool) -> Iterator[ControlPlane]:
-    plane = ControlPlane(built(KUBERNETES_BUILD), folder)
+    plane = ControlPlane(built(KUBERNETES_BUILD), folder, before=SPARING)
     try:
         plane.start()
         if controllers:
@@ -68,16 +112,18 @@ def condition(found: dict[str, object], name: str) -> str:
     return next((c["status"] for c in conditions if c["type"] == name), "")
 
 
-@pytest.fixture(scope="session")
-def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def api_server(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> ControlPlane:
     """etcd and kube-apiserver with Tierline's CRDs; nothing else acts on objects."""
-    yield from running(tmp_path_factory.mktemp("api-server"), controllers=False)
+    name = "api-server"
+    return shared.once(name, lambda: running(tmp_path_factory.mktemp(name), controllers=False))
 
 
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+@pytest.fixture(scope="module")
+def control_plane(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> ControlPlane:
     """The same with kube-controller-manager and kube-scheduler, apart from `api_server`."""
-    yield from running(tmp_path_factory.mktemp("control-plane"), controllers=True)
+    name = "control-plane"
+    return shared.once(name, lambda: running(tmp_path_factory.mktemp(name), controllers=True))
 
 
 @pytest.fixture

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.integration.conftest import running
+from tests.integration.conftest import Shared
 from tests.integration.policies import apply_policies
 
 from tierline_cluster.control_plane import ControlPlane
 
 
-@pytest.fixture(scope="session")
-def opting_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own, with controllers, CRDs and the admission policies at work."""
-    for plane in running(tmp_path_factory.mktemp("opting-in"), controllers=True):
-        apply_policies(plane)
-        yield plane
+@pytest.fixture(scope="module")
+def opting_in(shared: Shared, control_plane: ControlPlane) -> ControlPlane:
+    """A control plane with controllers, CRDs and the admission policies at work."""
+    return shared.once("opting-in", lambda: _opting_in(control_plane))
+
+
+def _opting_in(plane: ControlPlane) -> Iterator[ControlPlane]:
+    apply_policies(plane)
+    yield plane
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.conftest import Shared
 from tests.integration.operator.running import (
     ALONE,
     Nursery,
@@ -19,11 +20,15 @@ from tests.integration.operator.running import (
 from tierline_cluster.control_plane import ControlPlane
 
 
-@pytest.fixture(scope="session")
-def prepared(control_plane: ControlPlane) -> ControlPlane:
+@pytest.fixture(scope="module")
+def prepared(shared: Shared, control_plane: ControlPlane) -> ControlPlane:
     """A control plane with what the chart installs except the operator."""
-    prepare(control_plane)
-    return control_plane
+    return shared.once("prepared", lambda: _prepared(control_plane))
+
+
+def _prepared(plane: ControlPlane) -> Iterator[ControlPlane]:
+    prepare(plane)
+    yield plane
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.crowd.tasks import command, overran, shortfalls
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 UNITS_MS = (400, 800, 1600, 3200)
 """Of periods, until one is long enough for what was measured here."""

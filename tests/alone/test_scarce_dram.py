@@ -26,7 +26,7 @@ from tierline_operator.planning.answer import Admitted, HomesBy, Infeasible
 from tierline_operator.planning.homes.placing import placements
 from tierline_operator.planning.request import DeviceCapacity, TaskDemand
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 _TASK = """
 apiVersion: tierline.io/v1alpha1
 kind: MemTask
@@ -101,7 +101,6 @@ def new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float 
     return new
 
 
-@pytest.mark.alone
 def test_a_scarce_tier_keeps_deadlines_that_filling_in_order_cannot(
     new_run: Callable[[float | None], LocalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
