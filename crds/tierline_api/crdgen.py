@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tierline_api.generated import as_yaml, write_or_check
 from tierline_api.objects.kinds import KINDS, Kind
-from tierline_api.schema.base import API_GROUP, API_VERSION, RULES, ApiModel
+from tierline_api.schema.base import API_GROUP, RULES, VERSION, ApiModel
 from tierline_api.schema.quantities import format_duration
 
 _KEPT: Final = frozenset(
@@ -38,7 +38,6 @@ _SCALE: Final = {
 def crd(kind: Kind) -> dict[str, Any]:
     """Return the CustomResourceDefinition of `kind`."""
     singular = kind.name.lower()
-    version = API_VERSION.removeprefix(f"{API_GROUP}/")
     columns = [
         {
             "name": column.name,
@@ -66,7 +65,7 @@ def crd(kind: Kind) -> dict[str, Any]:
             "scope": kind.scope,
             "versions": [
                 {
-                    "name": version,
+                    "name": VERSION,
                     "served": True,
                     "storage": True,
                     "additionalPrinterColumns": columns,

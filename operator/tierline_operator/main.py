@@ -26,6 +26,7 @@ from tierline_api.devices.device import DeviceKind
 from tierline_kube.client import Kube
 from tierline_kube.errors import NoCluster
 from tierline_operator import logs, metrics, settings
+from tierline_operator.cluster.resources import FIELD_MANAGER
 from tierline_operator.controller.allowance import Allowance
 from tierline_operator.controller.loop import Engine
 from tierline_operator.leadership.lease import Leadership, NoLongerLeader
@@ -35,8 +36,6 @@ from tierline_operator.planning.request import Margins
 from tierline_operator.settings import Settings
 
 log = logging.getLogger(__name__)
-MANAGER = "tierline-operator"
-"""The field manager of everything that the operator applies."""
 _PATIENCE_S = 10.0
 """How long the end of the process waits for answers to writes."""
 _COLLECT = (50_000, 20, 20)
@@ -70,8 +69,8 @@ class Operator:
             metrics.count_request(method, outcome)
             allowance.charge(time.monotonic())
 
-        self._kube = Kube(MANAGER, count)
-        of_the_lease = Kube(MANAGER, metrics.count_request)
+        self._kube = Kube(FIELD_MANAGER, count)
+        of_the_lease = Kube(FIELD_MANAGER, metrics.count_request)
         self.leadership = Leadership(of_the_lease, chosen)
         self._leading = Leading(self.leadership, of_the_lease)
         self.engine = Engine(self._kube, self.leadership, chosen, rules_of(chosen), allowance)

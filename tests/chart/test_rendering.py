@@ -13,14 +13,18 @@ import pytest
 import yaml
 from tests.chart.helm import CHART, SYSTEM, VARIANTS, helm, objects, rendered
 from tests.chart.schemas import TEMPLATE, write_schemas
+from tests.unit.api.api_objects import task
 
 from tierline_agent.config import AgentConfig, parse_config
+from tierline_api.objects.memtask import MemTask
 from tierline_api.pods.agents import SERVICE_ACCOUNT
 from tierline_cluster.api import Manifest
 from tierline_cluster.build import built
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import HELM_BUILD, REPOSITORY
 from tierline_operator import settings
+from tierline_operator.cluster.decode import meta_of
+from tierline_operator.controller.manifests import claim_template, deployment
 
 GIB = 1 << 30
 DEVICES = ("/dev/dax0.0", "/dev/nvme1n1")
@@ -59,7 +63,7 @@ def test_helm_finds_nothing_to_complain_of(values: Path) -> None:
     assert "WARNING" not in done.stdout
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def schemas(bare_server: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The schemas of the API server's kinds."""
     folder = tmp_path_factory.mktemp("schemas")
@@ -257,6 +261,33 @@ def test_the_operator_has_no_rights_on_its_node() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert "volumes" not in spec
+
+
+def test_the_operator_may_keep_from_going_whatever_it_says_to_keep() -> None:
+    """Where OwnerReferencesPermissionEnforcement is on, as on OpenShift, that takes this right."""
+    meta = meta_of({"metadata": {"name": "m", "uid": "u", "resourceVersion": "1"}})
+    program = {"spec": {"containers": [{"name": "app", "command": ["python"]}]}}
+    made = [
+        claim_template(meta),
+        deployment(MemTask.from_api(task(spec__template=program)), meta),
+    ]
+    references = [one for each in made for one in each["metadata"]["ownerReferences"]]
+    kept = {
+        (one["apiVersion"].partition("/")[0], f"{one['kind'].lower()}s/finalizers")
+        for one in references
+        if one["blockOwnerDeletion"]
+    }
+
+    role = named("ClusterRole", "tierline-operator")
+    may = {
+        (group, resource)
+        for rule in role["rules"]
+        if "update" in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if resource.endswith("/finalizers")
+    }
+    assert kept == may != set()
 
 
 def test_the_chart_installs_the_images_of_this_version() -> None:

@@ -15,7 +15,7 @@ from tierline_api.objects.realtime import Criticality, Realtime
 from tierline_api.objects.swap import Memory, OverBudget, Swap
 from tierline_api.objects.template import PodTemplate
 from tierline_api.schema.base import API_VERSION, ApiModel, Rule, is_stored
-from tierline_api.schema.fields import PositiveCount, Subdomain, as_bytes, guarded, is_bytes
+from tierline_api.schema.fields import PositiveCount, Reference, as_bytes, guarded, is_bytes
 from tierline_api.schema.metadata import LABEL_NAME, ObjectMeta
 from tierline_api.schema.quantities import exact_bytes, format_quantity
 
@@ -104,7 +104,7 @@ class MemTaskSpec(ApiModel):
     """Where bytes go that are not in fast memory."""
     device: DeviceSelector
     """Which devices the task may run on."""
-    profile: Subdomain | None = None
+    profile: Reference | None = None
     """Name of the MemProfile in the same namespace; the task is profiled first if absent."""
     replicas: Annotated[
         int, Field(strict=True, ge=0, le=1000, json_schema_extra={"format": "int32"})

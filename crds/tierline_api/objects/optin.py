@@ -29,7 +29,8 @@ FAST_MEMORY: Final = "fastMemory"
 """The capacity of a device that claims consume: a C identifier, as DRA wants."""
 
 NODE_LABEL: Final = "tierline.io/node"
-"""Label of an admitted claim: its node, so that an agent watches no claims but its own."""
+"""Label of an admitted claim: its node (`label_value`), so that an agent watches no claims but its
+own. Annotation of a MemProfile: the node on which it was measured."""
 PLAN: Final = "tierline.io/plan"
 """Annotation of an admitted claim: its Plan in JSON. Once the claim is allocated its pod holds it:
 only what is predicted may change."""

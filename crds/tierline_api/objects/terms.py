@@ -12,7 +12,7 @@ from tierline_api.objects.memtask import MemTaskSpec, Training
 from tierline_api.objects.realtime import Realtime
 from tierline_api.objects.swap import Memory, Swap
 from tierline_api.schema.base import ApiModel
-from tierline_api.schema.fields import Subdomain
+from tierline_api.schema.fields import Reference
 
 
 class Terms(ApiModel):
@@ -29,7 +29,7 @@ class Terms(ApiModel):
     device: DeviceSelector
     """Which devices the task may run on, and how."""
 
-    profile: Subdomain | None = None
+    profile: Reference | None = None
     """The MemProfile that the task names; without one it is the one of the task's own name."""
 
     @classmethod

@@ -9,6 +9,7 @@
     agents    the policy by which a node's agent writes only its own node's objects
     notes     the policy by which only the operator notes what a claim was granted
     staying   the policy by which a MemTask stays until its pods have ended
+    described the policy by which a MemTask of annotations is changed in these alone
     scaling   the policy by which only a MemTask with a template is scaled
     installed all that the chart installs of these
     generate  writes them as YAML for the chart

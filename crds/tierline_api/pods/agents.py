@@ -14,7 +14,7 @@ from typing import Any, Final
 from tierline_api.objects.optin import DRIVER, NODE_LABEL
 from tierline_api.objects.pod import Manifest
 from tierline_api.pods.policies import bound, named, requests
-from tierline_api.schema.base import API_GROUP, API_VERSION
+from tierline_api.schema.base import API_GROUP, API_VERSION, VERSION
 
 SERVICE_ACCOUNT: Final = "tierline-agent"
 """The agents' service account, in whatever namespace Tierline is installed."""
@@ -22,12 +22,11 @@ _NODE: Final = "authentication.kubernetes.io/node-name"
 _BEFORE_AND_AFTER: Final = "[object, oldObject].filter(o, o != null)"
 _LONGEST_INSTANCE: Final = 128
 """Bytes of an event's reporting instance, as the API server has them."""
-_VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
 _NAMES_NODE: Final = f"o.metadata.?annotations[?'{NODE_LABEL}'].orValue('') == variables.node"
 _NAMED: Final = ("variables.node != ''", "the agent's token names no node; use its pod's own")
 _RULES: Final = {
     "nodes": (
-        (API_GROUP, _VERSION, ("memnodes", "memnodes/status")),
+        (API_GROUP, VERSION, ("memnodes", "memnodes/status")),
         f"{_BEFORE_AND_AFTER}.all(o, o.metadata.name == variables.node)",
         "an agent writes the MemNode of its own node only",
     ),
@@ -51,16 +50,17 @@ _RULES: Final = {
         " && o.?reportingInstance.orValue('') == variables.node.substring(0,"
         f" size(variables.node) < {_LONGEST_INSTANCE} ? size(variables.node)"
         f" : {_LONGEST_INSTANCE})"
-        " && o.regarding.kind in ['ResourceClaim', 'Pod'])",
-        "an agent writes events of its own node about claims and pods only",
+        " && (o.regarding.kind in ['ResourceClaim', 'Pod']"
+        " || o.regarding.kind == 'MemNode' && o.regarding.?name.orValue('') == variables.node))",
+        "an agent writes events of its own node, about it, claims and pods only",
     ),
     "profiles": (
-        (API_GROUP, _VERSION, ("memprofiles",)),
+        (API_GROUP, VERSION, ("memprofiles",)),
         f"{_BEFORE_AND_AFTER}.all(o, {_NAMES_NODE})",
         "an agent writes MemProfiles that name its own node only",
     ),
     "devices": (
-        (API_GROUP, _VERSION, ("memprofiles",)),
+        (API_GROUP, VERSION, ("memprofiles",)),
         # What names another node is refused by the rule before, and by that alone: the server tells
         # of whichever of several refusals it comes to first.
         f"params.metadata.name != variables.node || {_BEFORE_AND_AFTER}.all(o,"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from tierline_api.objects.pod import Manifest
-from tierline_api.pods import agents, notes, operators, policies, root, scaling, staying
+from tierline_api.pods import agents, described, notes, operators, policies, root, scaling, staying
 
 
 def always() -> Iterator[Manifest]:
     """Yield what is there whatever the chart's values say."""
-    for part in (policies, agents, operators, notes, staying, scaling):
+    for part in (policies, agents, operators, notes, staying, described, scaling):
         yield from part.manifests()
 
 

@@ -1,8 +1,8 @@
 """The policies by which the operator's token does no more than its work needs.
 
 RBAC lets it patch every pod and write every Deployment and claim, as it cannot say less. These
-rules do: a pod keeps all but its gate, a Deployment or a claim template is a MemTask's of its
-namespace and name, an allocation is of Tierline's devices.
+rules do: a pod keeps all but its gate, a MemTask of others its spec, a Deployment or a claim
+template is a MemTask's of its namespace and name, an allocation is of Tierline's devices.
 
 Invariant: what the operator writes is its own before and after. It is by the reference to its
 controller, or, where somebody took that away, by marks that nobody gives an object by chance: its
@@ -17,10 +17,13 @@ from typing import Final
 from tierline_api.objects.optin import DRIVER, GATE, MADE_BY, MANAGER, TASK
 from tierline_api.objects.pod import Manifest
 from tierline_api.pods.policies import bound, named, requests
-from tierline_api.schema.base import API_GROUP
+from tierline_api.schema.base import API_GROUP, VERSION
 
 SERVICE_ACCOUNT: Final = "tierline-operator"
 """The operator's service account, in whatever namespace Tierline is installed."""
+TASKS: Final = (API_GROUP, VERSION, ("memtasks",))
+MARKED: Final = "{}.metadata.?labels[?'" + MADE_BY + f"'].orValue('') == '{MANAGER}'"
+"""What is true of a MemTask that annotations of pods describe, before or after a change."""
 _GATES: Final = "{}.spec.?schedulingGates.orValue([]).map(g, g.name)"
 _OLD, _NEW = (_GATES.format(of) for of in ("oldObject", "object"))
 _SAME: Final = "object.{0} == oldObject.{0}"
@@ -63,6 +66,11 @@ _SAME_PODS: Final = (
 )
 
 
+def is_operator() -> str:
+    """What is true of the operator's requests."""
+    return f"request.userInfo.username.matches('^system:serviceaccount:[^:]+:{SERVICE_ACCOUNT}$')"
+
+
 def _own(mark: str) -> str:
     """What is true where an object of a task's name is the operator's before and after."""
     return (
@@ -72,6 +80,13 @@ def _own(mark: str) -> str:
 
 
 _RULES: Final = {
+    "tasks": (
+        TASKS,
+        ("UPDATE",),
+        f"{MARKED.format('oldObject')}"
+        f" || object.spec == oldObject.spec && !({MARKED.format('object')})",
+        "the operator writes the spec of MemTasks that it made of annotations only",
+    ),
     "pods": (
         ("", "v1", ("pods",)),
         ("UPDATE",),
@@ -106,18 +121,12 @@ _RULES: Final = {
 
 def manifests() -> Iterator[Manifest]:
     """Yield a policy and its binding for each kind of object."""
-    account = f"^system:serviceaccount:[^:]+:{SERVICE_ACCOUNT}$"
     for what, (resources, operations, expression, message) in _RULES.items():
         name = f"tierline-operator-{what}"
         spec = {
             "failurePolicy": "Fail",
             "matchConstraints": requests((resources,), operations),
-            "matchConditions": [
-                {
-                    "name": "operator",
-                    "expression": f"request.userInfo.username.matches('{account}')",
-                }
-            ],
+            "matchConditions": [{"name": "operator", "expression": is_operator()}],
             "validations": [{"expression": expression, "message": message, "reason": "Forbidden"}],
         }
         yield named("ValidatingAdmissionPolicy", name, spec)

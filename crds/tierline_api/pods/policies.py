@@ -12,7 +12,8 @@ from tierline_api.objects.optin import DRIVER, TASK
 from tierline_api.objects.pod import ANNOTATIONS_CEL, MEANT_CEL, Manifest
 from tierline_api.pods.changes import CHANGES
 from tierline_api.pods.inject import TEMPLATES
-from tierline_api.pods.refusals import REFUSALS, WARNINGS, is_name
+from tierline_api.pods.refusals import REFUSALS, WARNINGS
+from tierline_api.schema.fields import is_label
 
 API: Final = "admissionregistration.k8s.io/v1"
 _WORKLOADS: Final = (
@@ -108,7 +109,7 @@ def _mutating() -> Iterator[Manifest]:
             # Of what is no name the server would complain where it is written; its rule says more.
             {
                 "name": "names-a-task",
-                "expression": is_name(f"object.metadata.annotations['{TASK}']"),
+                "expression": is_label(f"object.metadata.annotations['{TASK}']"),
             },
         ],
         "variables": [*_variables("object"), task],

@@ -32,7 +32,7 @@ from tierline_api.objects.pod import (
 from tierline_api.objects.realtime import Criticality
 from tierline_api.pods.inline_rules import InlineRule, inline_rules
 from tierline_api.pods.values import VALUES, Kind
-from tierline_api.schema.fields import LABEL_PATTERN
+from tierline_api.schema.fields import is_label, is_label_text
 
 KNOWN: Final = (TASK, CONTAINERS, *INLINE)
 """All annotations of pods that start with `tierline.io/`."""
@@ -62,11 +62,6 @@ def warnings(pod: Pod) -> list[str]:
 def first(pod: Pod) -> Refusal | None:
     """Return the first rule that `pod` breaks."""
     return next((refusal for refusal in REFUSALS if refusal.broken(pod)), None)
-
-
-def is_name(text: str) -> str:
-    """Return CEL: `text` is the name of a MemTask."""
-    return f"size({text}) <= 63 && {text}.matches(r'{LABEL_PATTERN}')"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -187,13 +182,10 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     ),
     _OF_TASK,
     Refusal(
-        f"!('{TASK}' in variables.annotations) || ({is_name(_NAME)})",
+        f"!('{TASK}' in variables.annotations) || ({is_label(_NAME)})",
         f"the annotation {TASK} is no name of a MemTask; write at most 63 lower-case letters,"
         " digits and '-'",
-        lambda pod: (
-            pod.opted_in
-            and (len(pod.task) > 63 or re.match(LABEL_PATTERN + r"\Z", pod.task, re.ASCII) is None)
-        ),
+        lambda pod: pod.opted_in and not is_label_text(pod.task),
     ),
     Refusal(
         f"!{_listed(INLINE)}.exists(k, k in variables.annotations)"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from tierline_api.objects.pod import Manifest
 from tierline_api.pods.policies import bound, named, requests
-from tierline_api.schema.base import API_GROUP, API_VERSION
+from tierline_api.schema.base import API_GROUP, API_VERSION, VERSION
 
-_SCALES = (API_GROUP, API_VERSION.removeprefix(f"{API_GROUP}/"), ("memtasks/scale",))
+_SCALES = (API_GROUP, VERSION, ("memtasks/scale",))
 
 
 def manifests() -> Iterator[Manifest]:

@@ -11,10 +11,10 @@ from typing import Final
 
 from tierline_api.objects.optin import FINALIZER
 from tierline_api.objects.pod import Manifest
+from tierline_api.pods.operators import TASKS
 from tierline_api.pods.policies import bound, named, requests
-from tierline_api.schema.base import API_GROUP, API_VERSION
+from tierline_api.schema.base import API_GROUP
 
-_TASKS: Final = (API_GROUP, API_VERSION.removeprefix(f"{API_GROUP}/"), ("memtasks",))
 _KEPT: Final = "'{0}' in {1}.metadata.?finalizers.orValue([])"
 _MAY_FINALIZE: Final = (
     f"authorizer.group('{API_GROUP}').resource('memtasks').subresource('finalizers')"
@@ -28,7 +28,7 @@ def manifests() -> Iterator[Manifest]:
     before, now = (_KEPT.format(FINALIZER, of) for of in ("oldObject", "object"))
     spec = {
         "failurePolicy": "Fail",
-        "matchConstraints": requests((_TASKS,), ("UPDATE",)),
+        "matchConstraints": requests((TASKS,), ("UPDATE",)),
         "matchConditions": [{"name": "released", "expression": f"{before} && !({now})"}],
         "validations": [
             {

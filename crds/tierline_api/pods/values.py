@@ -4,7 +4,6 @@ Their texts become fields of a MemTask, whose own rules judge them again; here a
 the person who writes the pod, at the moment of `kubectl apply`.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +14,14 @@ from tierline_api.objects.optin import INLINE
 from tierline_api.objects.plan import Tier
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.swap import OverBudget, SwapPolicy
-from tierline_api.schema.fields import FRACTION, SUBDOMAIN_PATTERN, is_bytes, is_duration, sized
+from tierline_api.schema.fields import (
+    FRACTION,
+    is_bytes,
+    is_duration,
+    is_label,
+    is_label_text,
+    sized,
+)
 from tierline_api.schema.quantities import MAX_BYTES, MAX_TEXT, parse_duration, parse_quantity
 
 
@@ -86,9 +92,9 @@ _TEXT: Final = Kind(
     "write a part of the device's product name, such as H200",
 )
 _OBJECT: Final = Kind(
-    lambda text: f"size({text}) <= 253 && {text}.matches(r'{SUBDOMAIN_PATTERN}')",
-    lambda text: len(text) <= 253 and re.match(SUBDOMAIN_PATTERN, text, re.ASCII) is not None,
-    "write the name of a MemProfile",
+    is_label,
+    is_label_text,
+    "write the name of a MemProfile: at most 63 lower-case letters, digits and '-'",
 )
 
 VALUES: Final = {

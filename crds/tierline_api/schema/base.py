@@ -29,6 +29,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError
 
 API_GROUP: Final = "tierline.io"
 API_VERSION: Final = "tierline.io/v1alpha1"
+VERSION: Final = API_VERSION.removeprefix(f"{API_GROUP}/")
 RULES = "x-kubernetes-validations"
 _WIRE = {"wire": True}
 _STORED = {**_WIRE, "stored": True}

@@ -8,11 +8,19 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import Field, GetJsonSchemaHandler, StrictBool, StringConstraints
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    StrictBool,
+    StringConstraints,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from tierline_api.schema.base import Rule, is_wire, rules
+from tierline_api.schema.base import Rule, is_stored, is_wire, rules
 from tierline_api.schema.quantities import (
     DURATION_PATTERN,
     DURATION_TOO_LONG,
@@ -28,6 +36,7 @@ from tierline_api.schema.quantities import (
 )
 
 LABEL_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+MAX_LABEL: Final = 63
 SUBDOMAIN_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 FRACTION: Final = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)[mun]", re.ASCII)
 """A quantity in fractions of a byte: a slip, even if it is whole bytes."""
@@ -191,8 +200,27 @@ Index = Annotated[int, Field(strict=True, ge=0, le=2**20, json_schema_extra={"fo
 """The index of an extent."""
 Flag = StrictBool
 
-Label = Annotated[str, StringConstraints(min_length=1, max_length=63, pattern=LABEL_PATTERN)]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=MAX_LABEL, pattern=LABEL_PATTERN)]
 """A DNS label, as Kubernetes names things that become parts of host names and paths."""
+
+
+def is_label(cel: str) -> str:
+    """Return a CEL expression: the text `cel` is a DNS label."""
+    return f"size({cel}) <= {MAX_LABEL} && {cel}.matches(r'{LABEL_PATTERN}')"
+
+
+def is_label_text(text: str) -> bool:
+    """Say the same in Python."""
+    return len(text) <= MAX_LABEL and re.match(LABEL_PATTERN + r"\Z", text, re.ASCII) is not None
+
+
+def _or_stored(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    return value if is_stored(info) and isinstance(value, str) else handler(value)
+
+
+Reference = Annotated[Label, WrapValidator(_or_stored)]
+"""The name of an object whose name is a DNS label. What was stored while longer names were taken is
+read as it is, and names nothing."""
 Subdomain = Annotated[
     str, StringConstraints(min_length=1, max_length=253, pattern=SUBDOMAIN_PATTERN)
 ]

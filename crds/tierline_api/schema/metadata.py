@@ -4,18 +4,35 @@ Unlike the other models this one knows fields that Tierline never looks at, beca
 from a cluster carry them; still nothing unknown is taken.
 """
 
+import hashlib
 from typing import Annotated, Any, Final
 
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
 from tierline_api.schema.base import ApiModel, Rule
-from tierline_api.schema.fields import Count, Label, Subdomain
+from tierline_api.schema.fields import MAX_LABEL, Count, Label, Subdomain
 
 LABEL_NAME: Final = Rule(
     "self.metadata.name.size() <= 63 && !self.metadata.name.contains('.')",
     "metadata.name must be a DNS label: at most 63 lower-case letters, digits and '-'",
 )
 """For the root of a kind whose name becomes a path and a pod's name."""
+
+_DIGITS: Final = 16
+"""Of a digest, at the end of a name that is too long."""
+
+
+def label_value(name: str) -> str:
+    """Return what stands for the name of an object in a label: the name, if a label can hold it.
+
+    Names have up to 253 characters, values of labels 63. A label only selects: what it selects says
+    the name in full elsewhere, and whoever reads it looks there.
+    """
+    if len(name) <= MAX_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
+    return f"{name[: MAX_LABEL - _DIGITS - 1]}-{digest}"
+
 
 TextMap = Annotated[dict[str, str], Field(max_length=1024)]
 

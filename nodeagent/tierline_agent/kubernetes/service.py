@@ -34,6 +34,7 @@ from tierline_agent.processes.state import boot_id
 from tierline_api.devices.device import DeviceKind
 from tierline_api.objects.conditions import Reason
 from tierline_api.objects.optin import DRIVER, NODE_LABEL
+from tierline_api.schema.metadata import label_value
 from tierline_kube.client import BOOKMARK, Kube
 from tierline_kube.errors import KubeError, NotFound
 from tierline_kube.events import Reporter, event
@@ -65,7 +66,7 @@ class Service:
         self._object_to = object_to
         self._kube = Kube(MANAGER)
         self._pulse_kube = Kube(pulse.MANAGER)
-        self._own_claims = CLAIM.selected(f"{NODE_LABEL}={node}")
+        self._own_claims = CLAIM.selected(f"{NODE_LABEL}={label_value(node)}")
         socket = Path(config.run_dir) / "admin.sock"
         self._agent = Agent(socket, config.limits.admin_line_bytes)
         period_s = settings.report_period_s

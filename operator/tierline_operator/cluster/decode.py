@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -31,8 +31,10 @@ from tierline_api.objects.optin import (
     Standing,
 )
 from tierline_api.objects.plan import Plan
+from tierline_api.objects.pod import mapping
 from tierline_api.schema.base import ApiModel
 from tierline_kube.resource import Json
+from tierline_operator.cluster.resources import FIELD_MANAGER
 from tierline_operator.placement.books.holding import held_of
 from tierline_operator.placement.books.seats import Claim, ClaimKey, DeviceKey
 from tierline_operator.placement.needs.fitting import ANYWHERE, Needs, Taint, Worker
@@ -42,6 +44,8 @@ from tierline_operator.planning.held import Held
 _HOLDING = {Standing.PLANNED, Standing.DEMOTED}
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 """An order as the operator writes it; int() refuses thousands of digits."""
+_OWNER: Final = re.compile(r'k:\{"uid":"([^"\\]+)"\}')
+"""An owner among the fields that a manager has."""
 _USUAL: Final = {"PodInitializing"}
 _CLOCKS: Final = timedelta(seconds=5)
 M = TypeVar("M", bound=ApiModel)
@@ -69,6 +73,8 @@ class Meta:
     owners: frozenset[str]
     """The uids of all its owners."""
     created: str
+    lent: frozenset[str] = frozenset()
+    """The uids of owners that the operator gave it, as the API server has noted."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,17 @@ def meta_of(body: Json) -> Meta:
         owner=next((o for o in owners if o.get("controller")), None),
         owners=frozenset(o["uid"] for o in owners),
         created=metadata.get("creationTimestamp") or "",
+        lent=frozenset(_lent(metadata)),
     )
+
+
+def _lent(metadata: Json) -> Iterator[str]:
+    for one in metadata.get("managedFields") or ():
+        if one.get("manager") == FIELD_MANAGER and not one.get("subresource"):
+            fields = mapping(mapping(one.get("fieldsV1")).get("f:metadata"))
+            for name in mapping(fields.get("f:ownerReferences")):
+                if known := _OWNER.fullmatch(name):
+                    yield known[1]
 
 
 def model_of(model: type[M], body: Json) -> M:

@@ -6,6 +6,9 @@ from tierline_api.objects.optin import TASK
 from tierline_kube import resource
 from tierline_kube.resource import MEMNODE, MEMPROFILE, MEMQUOTA, MEMTASK, NODE
 
+FIELD_MANAGER: Final = "tierline-operator"
+"""The field manager of everything that the operator applies."""
+
 CLAIM: Final = resource.CLAIM.selected(TASK)
 TEMPLATE: Final = resource.TEMPLATE.selected(TASK)
 POD: Final = resource.POD.selected(TASK)

@@ -2,6 +2,11 @@
 
 `tierline.io/task` names it; `tierline.io/period` and the others (tierline_api.objects.optin.INLINE)
 say what stands in its spec. Pods of one Deployment say the same; the newest pod is believed.
+
+Invariant: a MemTask says what annotations say as long as it bears the operator's mark, and what
+people wrote otherwise. The mark is given when it is made, and never again; the API server's
+policies (tierline_api.pods.described, operators) let nobody else write the spec of one with it, and
+the operator that of no other. Who takes the mark away has the MemTask for their own.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from tierline_api.pods.inline_rules import spec_of
 from tierline_api.pods.refusals import missing
 from tierline_api.schema.base import API_VERSION
 from tierline_kube.resource import Json
-from tierline_operator.cluster.decode import KnownPod
+from tierline_operator.cluster.decode import KnownPod, Meta, meta_of
 from tierline_operator.controller.manifests import MANAGED_BY
 
 _FIELD_OF = {".".join(("spec", *path)): name for name, path in INLINE.items()}
@@ -31,7 +36,9 @@ class InlineError(ValueError):
 def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
     """The MemTask that the pod's annotations mean, owned by `owners`; raises InlineError.
 
-    It goes when the last of them has gone. An object has one controller at most, and it has none.
+    It goes when the last of them has gone. An object has one controller at most, and it has none;
+    nor does it keep an owner from going, whose kind may be any: to write that takes the right to
+    set the owner's finalizers where OwnerReferencesPermissionEnforcement is on.
     """
     if lacks := missing(pod.inline):
         raise InlineError(
@@ -44,7 +51,7 @@ def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
             "name": pod.task,
             "namespace": pod.meta.namespace,
             "labels": dict(MANAGED_BY),
-            "ownerReferences": [{**owner, "controller": False} for owner in owners],
+            "ownerReferences": [_reference(owner) for owner in owners],
         },
         "spec": {"replicas": 1, **spec_of(pod.inline)},
     }
@@ -55,6 +62,35 @@ def memtask_of(pod: KnownPod, owners: Iterable[Mapping[str, Any]]) -> Json:
         where = TASK if mistake.field == "metadata.name" else _annotation(mistake.field)
         raise InlineError(f"the annotation {where}: {mistake.problem}") from error
     return manifest
+
+
+def is_described(task: Meta) -> bool:
+    """Whether annotations of pods say what the task is."""
+    return MANAGED_BY.items() <= task.labels.items()
+
+
+def is_taken_over(task: Meta) -> bool:
+    """Whether people took the task over, and it still has owners that the operator gave it."""
+    lent = task.owners & task.lent
+    return bool(lent) and not is_described(task) and not task.leaving
+
+
+def without_lent(body: Json) -> Json:
+    """The patch by which a task keeps only owners of others; fenced by its resourceVersion."""
+    metadata, lent = body["metadata"], meta_of(body).lent
+    left = [one for one in metadata["ownerReferences"] if one["uid"] not in lent]
+    return {
+        "metadata": {
+            "resourceVersion": metadata["resourceVersion"],
+            "uid": metadata["uid"],
+            "ownerReferences": left or None,
+        }
+    }
+
+
+def _reference(owner: Mapping[str, Any]) -> Json:
+    named = {part: owner[part] for part in ("apiVersion", "kind", "name", "uid")}
+    return {**named, "controller": False}
 
 
 def contradicted(pod: KnownPod, task: MemTask) -> list[str]:

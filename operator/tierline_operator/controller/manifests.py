@@ -24,6 +24,7 @@ from tierline_api.objects.optin import (
 )
 from tierline_api.objects.terms import Terms
 from tierline_api.schema.base import API_VERSION
+from tierline_api.schema.metadata import label_value
 from tierline_kube.resource import Json
 from tierline_operator.cluster.decode import KnownClaim, KnownPod, Meta
 from tierline_operator.cluster.resources import DEPLOYMENT, TEMPLATE
@@ -36,14 +37,14 @@ PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 MANAGED_BY: Final = {MADE_BY: MANAGER}
 
 
-def owned_by(kind: str, meta: Meta, api_version: str = API_VERSION) -> list[Json]:
-    """References by which an object goes with its owner."""
+def owned_by(task: Meta) -> list[Json]:
+    """References by which an object goes with the MemTask that it was made for."""
     return [
         {
-            "apiVersion": api_version,
-            "kind": kind,
-            "name": meta.name,
-            "uid": meta.uid,
+            "apiVersion": API_VERSION,
+            "kind": "MemTask",
+            "name": task.name,
+            "uid": task.uid,
             "controller": True,
             "blockOwnerDeletion": True,
         }
@@ -61,7 +62,7 @@ def claim_template(meta: Meta) -> Json:
             "namespace": meta.namespace,
             "name": meta.name,
             "labels": labels | MANAGED_BY,
-            "ownerReferences": owned_by("MemTask", meta),
+            "ownerReferences": owned_by(meta),
         },
         "spec": {"metadata": {"labels": labels}, "spec": {"devices": {"requests": [device]}}},
     }
@@ -83,7 +84,7 @@ def deployment(task: MemTask, meta: Meta) -> Json:
             "namespace": meta.namespace,
             "name": meta.name,
             "labels": labels | MANAGED_BY,
-            "ownerReferences": owned_by("MemTask", meta),
+            "ownerReferences": owned_by(meta),
         },
         "spec": {
             "replicas": task.spec.replicas,
@@ -133,7 +134,7 @@ def claim_notes(seat: Seat, spec: MemTaskSpec) -> dict[str, str]:
 def notes_patch(known: KnownClaim, seat: Seat, spec: MemTaskSpec) -> Json | None:
     """The change of a claim's metadata, if any is due; fenced by its resourceVersion."""
     notes: dict[str, str | None] = {**claim_notes(seat, spec)}
-    labels = {TASK: known.claim.task, NODE_LABEL: seat.place.node}
+    labels = {TASK: known.claim.task, NODE_LABEL: label_value(seat.place.node)}
     finalizers = known.meta.finalizers | {PROTECTION}
     if seat.standing == Standing.LOST:
         del notes[ORDER]  # what it was granted last stays readable

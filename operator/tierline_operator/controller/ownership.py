@@ -39,7 +39,7 @@ def mend(there: KnownPart, task: Meta) -> Json | None:
     It is fenced by the object's resourceVersion, and strategic: other owners and labels stay, but
     for another controller.
     """
-    [reference] = owned_by("MemTask", task)
+    [reference] = owned_by(task)
     owner = there.meta.owner
     marked = _marks(there.meta).items() <= there.meta.labels.items()
     if marked and says(owner, reference):

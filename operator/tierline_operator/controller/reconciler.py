@@ -12,20 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Final
 
 from tierline_api.objects.conditions import Condition, ConditionStatus, ConditionType, Reason
 from tierline_api.objects.memprofile import MemProfileStatus
 from tierline_api.objects.memquota import MemQuotaStatus
-from tierline_api.objects.memtask import MemTask
-from tierline_api.objects.optin import FINALIZER, INLINE_NEEDED, Standing
+from tierline_api.objects.optin import FINALIZER, Standing
 from tierline_kube.client import APPLY, JSON_PATCH, Kube
 from tierline_kube.errors import NotFound
 from tierline_kube.resource import (
     MEMNODE,
     MEMPROFILE,
     MEMTASK,
-    REPLICASET,
     Json,
     Resource,
 )
@@ -35,17 +32,15 @@ from tierline_operator.cluster.resources import CLAIM, DEPLOYMENT, POD, TEMPLATE
 from tierline_operator.cluster.state import Name, View
 from tierline_operator.controller.applying import Applying
 from tierline_operator.controller.belongings import Belongings
+from tierline_operator.controller.brought import Brought
 from tierline_operator.controller.events import USUAL, Telling
 from tierline_operator.controller.hindrances import Hindrances
-from tierline_operator.controller.inline import InlineError, contradicted, memtask_of
 from tierline_operator.controller.manifests import (
-    MANAGED_BY,
     allocation_patch,
     deallocation,
     gate_removal,
     notes_patch,
     notes_withdrawal,
-    owned_by,
 )
 from tierline_operator.controller.status import status_of, without_claim
 from tierline_operator.controller.writer import Stale, Writes
@@ -54,8 +49,6 @@ from tierline_operator.placement.books.seats import ClaimKey, TaskKey
 from tierline_operator.placement.needs.fitting import listed
 
 log = logging.getLogger(__name__)
-_MOST_OWNERS: Final = 64
-_REMEMBERED: Final = 10_000
 
 
 class Reconciler:
@@ -67,13 +60,11 @@ class Reconciler:
         self._writes = Writes(kube, leadership, view)
         self.telling = Telling(kube, leadership)
         self.hindrances = Hindrances()
-        self._above: dict[str, Json] = {}
-        """Of ReplicaSets, by uid: what owns them."""
         applying = Applying(self._writes, self.telling, self.hindrances)
-        self._apply = applying.apply
+        self._brought = Brought(kube, view, applying)
         self._belongings = Belongings(kube, view, applying)
         self.steps: tuple[Callable[[TaskKey], Awaitable[None]], ...] = (
-            self.inline,
+            self._brought.bring,
             self._belongings.bring,
             self.notes,
             self.allocate,
@@ -104,98 +95,6 @@ class Reconciler:
         called = {"apiVersion": kind.group_version, "kind": kind.kind}
         body: Json = {**called, "metadata": metadata, "status": status.to_api()}
         await self._writes.patch(kind, name, body, how=APPLY, subresource="status")
-
-    # The task that pods bring along
-
-    async def inline(self, key: TaskKey) -> None:
-        """A pod that brings its own MemTask along gets it; one whose task is missing is told so."""
-        pods = [pod for pod in self._view.pods_of(key) if not pod.meta.leaving]
-        if not pods:
-            self.hindrances.over(key, MEMTASK.kind)
-            return
-        known = self._view.tasks.get(key)
-        newest = max(pods, key=lambda pod: (pod.meta.created, pod.meta.name))
-        if known is None and not newest.inline and not await self._is_there(key):
-            await self.telling.once(
-                key,
-                POD,
-                newest.meta,
-                "MemTaskMissing",
-                f"there is no MemTask/{key.name} in namespace {key.namespace}; create it, or "
-                f"annotate the pod with {', '.join(INLINE_NEEDED)}",
-            )
-        applied = known is not None and not MANAGED_BY.items() <= known[1].labels.items()
-        if known is not None and applied and newest.inline:
-            await self._tell_contradicted(key, newest, known[0])
-        if not newest.inline or applied:
-            self.hindrances.over(key, MEMTASK.kind)
-            return
-        if known is not None and known[1].leaving:
-            return
-        owners = await self._owners(pods)
-        try:
-            wanted = memtask_of(newest, owners.values())
-        except InlineError as error:
-            await self.telling.once(key, POD, newest.meta, "AnnotationInvalid", str(error))
-            self.hindrances.note(key, MEMTASK.kind, f"pod {newest.meta.name}: {error}")
-            return
-        if (
-            known is None
-            or not owners.keys() <= known[1].owners
-            or known[0].spec != MemTask.from_api(wanted).spec
-        ):
-            fix = "correct the pod's annotations, or what forbids it (a quota, a policy)"
-            await self._apply(MEMTASK, wanted, POD, newest.meta, key, fix, str(newest.inline))
-        self.hindrances.over(key, MEMTASK.kind)
-
-    async def _tell_contradicted(self, key: TaskKey, pod: KnownPod, task: MemTask) -> None:
-        """A pod runs by the terms of the task that it names: tell it where it says otherwise."""
-        said = contradicted(pod, task)
-        if said:
-            await self.telling.once(
-                *(key, POD, pod.meta, "AnnotationsIgnored"),
-                f"MemTask/{key.name} was applied by itself, and its own terms hold: "
-                f"{'; '.join(said)}; remove these annotations from the pod, or change the MemTask",
-            )
-
-    async def _is_there(self, key: TaskKey) -> bool:
-        """Whether a task exists that no watch has shown yet."""
-        try:
-            self._view.take(MEMTASK, await self._kube.get(MEMTASK, key.namespace, key.name))
-        except NotFound:
-            return False
-        return True
-
-    async def _owners(self, pods: Iterable[KnownPod]) -> dict[str, Json]:
-        """The makers of these pods, by uid: of the newest pods, if they are of many."""
-        owners: dict[str, Json] = {}
-        newest = sorted(pods, key=lambda pod: (pod.meta.created, pod.meta.name), reverse=True)
-        for pod in newest:
-            owner = await self._owner(pod)
-            owners[owner["uid"]] = owner
-            if len(owners) == _MOST_OWNERS:
-                break
-        return owners
-
-    async def _owner(self, pod: KnownPod) -> Json:
-        """The maker of the pods: the Deployment of a ReplicaSet, else the controller, else it."""
-        owner = pod.meta.owner
-        if owner is None:
-            [reference] = owned_by("Pod", pod.meta, "v1")
-            return reference
-        if owner["kind"] != "ReplicaSet":
-            return dict(owner)
-        if owner["uid"] not in self._above:
-            try:
-                above = await self._kube.get(REPLICASET, pod.meta.namespace, owner["name"])
-            except NotFound:
-                return dict(owner)
-            references = above["metadata"].get("ownerReferences") or ()
-            if len(self._above) >= _REMEMBERED:
-                self._above.clear()
-            top = next((o for o in references if o.get("controller")), owner)
-            self._above[owner["uid"]] = dict(top)
-        return dict(self._above[owner["uid"]])
 
     # Claims and pods
 

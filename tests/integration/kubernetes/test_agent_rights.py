@@ -277,8 +277,18 @@ def profile(agent: Agent, node: str, **device: str) -> Manifest:
     return manifest
 
 
+def about_node(node: str) -> Manifest:
+    """Return the change by which an event is about a MemNode."""
+    about = {"kind": "MemNode", "apiVersion": "tierline.io/v1alpha1", "name": node}
+    return {"regarding": about, "metadata": {"namespace": "default", "name": f"{node}.1"}}
+
+
 def test_an_agent_tells_of_pods_and_claims_as_its_node(agent: Agent) -> None:
     agent.api.create(told(agent))
+
+
+def test_an_agent_tells_of_its_own_node(agent: Agent) -> None:
+    agent.api.delete(agent.api.create(told(agent, **about_node(HERE))))
 
 
 @pytest.mark.parametrize(
@@ -289,13 +299,14 @@ def test_an_agent_tells_of_pods_and_claims_as_its_node(agent: Agent) -> None:
         {"reportingController": "kubelet"},
         {"reportingController": "tierline.io/operator"},
         {"regarding": {"kind": "MemTask", "apiVersion": "tierline.io/v1alpha1", "name": "robot"}},
+        about_node(THERE),
     ],
     ids=str,
 )
 def test_an_agent_tells_nothing_as_others(agent: Agent, changes: dict[str, Any]) -> None:
-    if "regarding" in changes:
+    if changes.get("regarding", {}).get("kind") == "MemTask":
         changes["regarding"]["namespace"] = agent.namespace
-    with pytest.raises(ApiError, match="events of its own node about claims and pods only"):
+    with pytest.raises(ApiError, match="events of its own node, about it, claims and pods only"):
         agent.api.create(told(agent, **changes))
 
 

@@ -21,6 +21,7 @@ from tierline_api.objects.memprofile import MemProfile
 from tierline_api.objects.memquota import MemQuota
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.optin import GATE, POD_CLAIM, TASK
+from tierline_api.schema.metadata import label_value
 from tierline_cluster.api import Manifest
 from tierline_cluster.control_plane import ControlPlane
 from tierline_cluster.versions import REPOSITORY
@@ -198,7 +199,7 @@ class User:
         """
         slots = {"cpu": "8", "memory": "16Gi", "pods": str(pods)}
         manifest = named_worker(name)
-        manifest["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+        manifest["metadata"]["labels"] = {"kubernetes.io/hostname": label_value(name)}
         self.api.apply(manifest)
         # The API server taints a new Node as not ready, and nobody here would take that away.
         whole = {"taints": None, "unschedulable": None, **spec}

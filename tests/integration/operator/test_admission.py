@@ -16,6 +16,7 @@ from tests.unit.placement.fleets import node, profile, quota, task
 
 from tierline_agent.kubernetes.grants import grant_of
 from tierline_api.objects.swap import SwapPolicy
+from tierline_api.schema.metadata import label_value
 from tierline_cluster.api import ApiError, Manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("operator")]
@@ -402,6 +403,20 @@ def test_inline_annotations_make_a_task_that_goes_with_the_pod(user: User) -> No
     assert made["metadata"]["ownerReferences"][0]["name"] == "one"
     user.delete_pod("one")
     user.api.wait_gone(user.task("mine"))
+
+
+def test_a_node_with_the_longest_name_gets_its_pods(user: User) -> None:
+    name = ("ip-10-0-0-1" + 99 * ".compute")[:253]
+    user.node(node(name))
+    user.apply(profile("m"))
+    user.apply(task("m"))
+    user.pod("one", "m")
+
+    assert user.wait_placed("one") == (name, "cpu0")
+
+    claim = user.claim_of("one")
+    assert claim is not None
+    assert claim["metadata"]["labels"]["tierline.io/node"] == label_value(name)
 
 
 def test_annotations_that_make_no_task_are_refused_with_the_pod(user: User) -> None:

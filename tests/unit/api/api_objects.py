@@ -495,7 +495,14 @@ WRONG: Final = (
         "a profile that is no object's name",
         task(spec__profile="My Profile"),
         "spec.profile",
-        "as in a host name",
+        "with a letter or digit at both ends",
+        CLUSTER,
+    ),
+    Wrong(
+        "a profile with a point, which no MemProfile has in its name",
+        task(spec__profile="camera.v2"),
+        "spec.profile",
+        "lower-case letters, digits and '-'",
         CLUSTER,
     ),
     Wrong(

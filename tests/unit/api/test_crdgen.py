@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tierline_api import crdgen
+from tierline_api.schema.fields import LABEL_PATTERN, SUBDOMAIN_PATTERN
 from tierline_api.schema.quantities import DURATION_PATTERN
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -146,3 +147,10 @@ def test_cel_and_python_share_one_pattern_of_durations() -> None:
 def test_no_yaml_anchor_hides_a_list() -> None:
     for _, text in crdgen.files():
         assert not re.search(r": [&*]id", text)
+
+
+def test_no_field_names_what_no_object_is_called() -> None:
+    # Tierline's kinds that are named by a field live in namespaces; their names are DNS labels.
+    assert [path for _, path, one in ALL if one.get("pattern") == SUBDOMAIN_PATTERN] == []
+    profile = TASK[".spec.profile"]
+    assert (profile["pattern"], profile["maxLength"]) == (LABEL_PATTERN, 63)

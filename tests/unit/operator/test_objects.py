@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from tierline_api.objects.conditions import ConditionType, Reason
 from tierline_api.objects.kinds import KINDS
 from tierline_api.objects.memtask import MemTask
 from tierline_api.objects.memtask_status import MemTaskStatus, Observed, Phase
+from tierline_api.objects.optin import NODE_LABEL
 from tierline_api.objects.plan import MAX_EXTENTS, Plan
 from tierline_api.objects.realtime import Criticality
 from tierline_api.objects.terms import Terms
@@ -24,8 +26,16 @@ from tierline_operator import logs
 from tierline_operator.cluster.decode import Unreadable, claim_of, meta_of, model_of, pod_of
 from tierline_operator.cluster.resources import CLAIM
 from tierline_operator.cluster.state import View
-from tierline_operator.controller.inline import InlineError, contradicted, memtask_of
+from tierline_operator.controller.inline import (
+    InlineError,
+    contradicted,
+    is_described,
+    is_taken_over,
+    memtask_of,
+    without_lent,
+)
 from tierline_operator.controller.manifests import (
+    MANAGED_BY,
     allocation_patch,
     claim_notes,
     deployment,
@@ -240,6 +250,24 @@ def test_what_is_written_into_a_claim_is_written_once() -> None:
     assert notes_patch(claim_of(open_claim), seat, task("m").spec) is None
 
 
+@pytest.mark.parametrize("length", [63, 64, 253])
+def test_the_label_of_a_node_is_one_whatever_its_name(length: int) -> None:
+    _, seat = seated()
+    names = [(f"ip-10-0-0-{n}." + 42 * "eu.internal.")[: length - 1] + str(n) for n in range(9)]
+
+    labels = set()
+    for name in names:
+        there = replace(seat, place=DeviceKey(name, "cpu0"))
+        patch = notes_patch(claim_of(allocated("c")), there, task("m").spec)
+        assert patch is not None
+        labels.add(patch["metadata"]["labels"][NODE_LABEL])
+
+    assert len(labels) == len(names)
+    assert (labels == set(names)) == (length <= 63)
+    one = re.compile("[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")  # as the API server has it
+    assert all(map(one.fullmatch, labels))
+
+
 def test_an_allocation_is_fenced_and_has_its_time() -> None:
     _, seat = seated()
     known = claim_of(body("c", 41, metadata={"labels": {"tierline.io/task": "m"}}))
@@ -363,6 +391,63 @@ def test_inline_annotations_mean_a_task() -> None:
     assert made["metadata"]["ownerReferences"] == [OWNER | {"controller": False}]
 
 
+def test_a_task_of_annotations_keeps_no_owner_from_going() -> None:
+    # Any kind may own pods: ReplicationController, Rollout, whatever is installed next year.
+    owner = OWNER | {"kind": "ReplicationController", "blockOwnerDeletion": True}
+
+    made = memtask_of(pod_of(pod(annotations=INLINE)), [owner])
+
+    [reference] = made["metadata"]["ownerReferences"]
+    assert reference.keys() == {"apiVersion", "kind", "name", "uid", "controller"}
+
+
+def applied_fields(*owners: str, manager: str = "tierline-operator") -> dict[str, Any]:
+    """What the API server notes of owners that a manager applied."""
+    keys: dict[str, Any] = {f'k:{{"uid":"{uid}"}}': {"f:name": {}} for uid in owners}
+    fields = {"f:metadata": {"f:ownerReferences": keys}, "f:spec": {}}
+    return {"manager": manager, "operation": "Apply", "fieldsV1": fields}
+
+
+def test_a_task_that_people_took_over_keeps_only_owners_of_their_own() -> None:
+    mine, theirs = OWNER | {"uid": "mine"}, OWNER | {"uid": "theirs"}
+    noted = [applied_fields("mine"), applied_fields("theirs", manager="helm")]
+    described = body("m", 7, metadata={"labels": dict(MANAGED_BY), "managedFields": noted})
+    described["metadata"]["ownerReferences"] = [mine, theirs]
+    assert is_described(meta_of(described))
+    assert not is_taken_over(meta_of(described))
+
+    taken = body("m", 8, metadata=described["metadata"] | {"labels": {"a": "b"}})
+    taken["metadata"]["resourceVersion"] = "8"
+    assert is_taken_over(meta_of(taken))
+    patch = without_lent(taken)["metadata"]
+    assert patch["ownerReferences"] == [theirs]
+    assert (patch["resourceVersion"], patch["uid"]) == ("8", taken["metadata"]["uid"])
+
+    # As the API server has it then, and a merge takes away a list that would be empty.
+    taken["metadata"]["ownerReferences"] = [theirs]
+    assert not is_taken_over(meta_of(taken))
+    taken["metadata"]["ownerReferences"] = [mine]
+    assert without_lent(taken)["metadata"]["ownerReferences"] is None
+    leaving = body("m", metadata=taken["metadata"] | {"deletionTimestamp": "2026-11-21T00:00:00Z"})
+    assert not is_taken_over(meta_of(leaving))
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        {"manager": "tierline-operator"},
+        {"manager": "tierline-operator", "fieldsV1": None},
+        {"manager": "tierline-operator", "fieldsV1": {"f:metadata": []}},
+        {"manager": "tierline-operator", "fieldsV1": {"f:metadata": {"f:ownerReferences": "x"}}},
+        applied_fields() | {"fieldsV1": {"f:metadata": {"f:ownerReferences": {"k:[]": {}}}}},
+        applied_fields("u") | {"subresource": "status"},
+    ],
+    ids=str,
+)
+def test_what_names_no_owner_lends_none(noted: dict[str, Any]) -> None:
+    assert meta_of(body("m", metadata={"managedFields": [noted]})).lent == frozenset()
+
+
 def test_annotations_that_say_otherwise_than_the_task_are_named_and_no_others() -> None:
     applied = MemTask.from_api(memtask_of(pod_of(pod(annotations=INLINE)), []))
     same = {"tierline.io/period": "0.05s", "tierline.io/budget": "1024Mi"}
@@ -453,9 +538,11 @@ def test_what_was_stored_before_a_rule_is_written_as_it_is() -> None:
                 "realtime": {"period": "1s", "executionTime": "50ms", "measuringLimit": "20ms"},
                 "memory": {"budget": "1Mi", "reserved": "2Mi"},
                 "device": {"kind": "cpu"},
+                "profile": "camera.v2",
             },
         }
     )
     terms = Terms.of(read.spec)
+    assert terms.profile == "camera.v2"
     assert Terms.from_stored(terms.to_api()) == terms
     assert terms.realtime == read.spec.realtime

@@ -151,7 +151,7 @@ GOOD: Final = {
             on_budget_exceeded="Spill",
             device="cuda",
             model="H200",
-            profile="camera.v2",
+            profile="camera-v2",
         )
     ),
     "annotations of others": pod(annotations={TASK: "camera", "example.com/x": "y"}),
@@ -240,6 +240,8 @@ WRONG: Final = {
     "a device that is a gpu": _described("write cpu or cuda", device="gpu"),
     "a model that is a story": _described("such as H200", model="x" * 129),
     "a profile with capitals": _described("name of a MemProfile", profile="Camera"),
+    "a profile with a point": _described("letters, digits and '-'", profile="camera.v2"),
+    "a profile with a long name": _described("at most 63", profile="a" * 64),
     "a container nobody has": Wrong(pod(annotations=only("ap")), "names no container"),
     "no container at all": Wrong(pod(annotations=only("")), "names no container"),
     "one right container and a wrong one": Wrong(pod(annotations=only("app,x")), "or leave it out"),

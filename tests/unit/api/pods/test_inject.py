@@ -204,7 +204,7 @@ WORDS = {
     "tierline.io/on-budget-exceeded": ["Fail", "Spill", "true"],
     "tierline.io/device": ["cpu", "cuda", "gpu"],
     "tierline.io/model": ["H200", "x" * 128, "x" * 129, ""],
-    "tierline.io/profile": ["camera.v2", "Camera"],
+    "tierline.io/profile": ["camera-v2", "camera.v2", "Camera", "a" * 63, "a" * 64, "a\n"],
 }
 
 
