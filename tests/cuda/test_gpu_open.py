@@ -612,7 +612,7 @@ RETURNED = p.JobReturned(9, 0, 0, 0, 0)
         (TAKEN, p.JobReturned(8, 0, 0, 0, 0)),
         (TAKEN, p.JobBegin(10, p.NO_ARENA, p.JobFlags(0), 0, 1)),
         (TAKEN, p.Yield(9, 0, 0, 0, 1, p.JobFlags(0))),
-        (TAKEN, p.Rewind(9, 0)),
+        (TAKEN, p.Rewind(9, 0, 0, 0)),
         (p.JobTaken(9, 0, p.JobFlags(0), 0, 1, 0),),
         (p.JobTaken(9, p.NO_ARENA, p.JobFlags(0), 2, 1, 0),),
     ],

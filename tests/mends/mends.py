@@ -121,9 +121,9 @@ MENDS = [
             self._opening = None
         if execution.job.words is not None and stream is not None:
             self._cancel(stream)
-        return self._rewound(execution, stream, job)
+        return self._rewound(execution, stream, job, start)
 """,
-                "        return self._rewound(execution, None, job)\n",
+                "        return self._rewound(execution, None, job, start)\n",
             ),
             Patch(
                 "scheduling/executor.py",
@@ -201,7 +201,7 @@ MENDS = [
         (
             Patch(
                 "memory/extents.py",
-                "        return self._adoptable | own\n",
+                "        return {**self._lent.owners, **own}\n",
                 "        return own\n",
             ),
         ),
@@ -315,8 +315,7 @@ MENDS = [
         (
             Patch(
                 "memory/extents.py",
-                "        if left and self._residents[share.task] + len(left) + count"
-                " > share.most:\n",
+                "        if gone and self._residents[share.task] + gone + count > share.most:\n",
                 "        if False:\n",
             ),
             Patch(

@@ -320,6 +320,8 @@ static void print_rewind(FILE *to, const struct tlp_rewind *in) {
     fputs("Rewind(", to);
     fprintf(to, "job=%llu", (unsigned long long)in->job);
     fprintf(to, ", arena=%llu", (unsigned long long)in->arena);
+    fprintf(to, ", position=%llu", (unsigned long long)in->position);
+    fprintf(to, ", consumed=%llu", (unsigned long long)in->consumed);
     fputs(")", to);
 }
 

@@ -82,6 +82,10 @@ def main(path: str, name: str, numbers: list[int]) -> None:
     """Run the programs of a kind."""
     torch.set_num_threads(1)
     kind = load(name)
+    # Each collection would look at all that PyTorch's import has made, for longer than most
+    # programs take.
+    gc.collect()
+    gc.freeze()
     with Path(path).open("a") as results:
         for number in numbers:
             faulthandler.dump_traceback_later(PATIENCE_S, exit=True)

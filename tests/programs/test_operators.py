@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from tests.programs.seen import seen
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tierline_torch.tensors.operators import OperatorWatch
 
+DATABASE = "torch.testing._internal.common_methods_invocations"
+"""It takes longer to import than all other modules of tests; those who collect this one do not."""
 SAMPLES = 2
 """Of an operator."""
 
@@ -49,7 +51,7 @@ def filled(name: str) -> Iterator[None]:
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_watched_operator_gives_the_same(*, grad: bool) -> None:
     different, compared = [], 0
-    for entry in op_db:
+    for entry in import_module(DATABASE).op_db:
         if not entry.supports_dtype(torch.float32, "cpu"):
             continue
         # `sample_inputs` looks through the stack for each sample: most of the time, here.

@@ -280,6 +280,9 @@ class StreamOrder:
     which its plan has `policy.transfers.IN_FLIGHT` extents (P3)."""
     measures: bool = False
     """The time of each copy is wanted; else that of some is enough."""
+    on_demand: bool = False
+    """No copy is begun for which there is no place yet, until the client has consumed something:
+    its job came here out of turn, may go elsewhere next, and would wait for what was begun."""
 
 
 class Device(Protocol):

@@ -27,6 +27,16 @@ class Timer(Protocol):
 
 
 @dataclass(frozen=True)
+class StreamStart:
+    """Where the stream of a job begins, in streamed extents: the flag words then."""
+
+    published: int = 0
+    consumed: int = 0
+    """No more than that. What lies between is not copied; it keeps its place in the ring, so the
+    stream goes no further until the job has consumed again."""
+
+
+@dataclass(frozen=True)
 class Yielding:
     """How a job gives the device away."""
 
@@ -104,6 +114,8 @@ class Execution:
     """The streamed extent that it would need first with an empty ring."""
     first: int = 0
     """The one with which its stream began."""
+    on_demand: bool = False
+    """Whether it began there out of turn (`devices.base.StreamOrder`)."""
     halted: bool = False
     """Parked, and its stream is not under way."""
     lost: bool = False

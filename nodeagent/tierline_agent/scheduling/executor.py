@@ -41,7 +41,7 @@ from tierline_agent.policy.preemption import Rings, goes_on_at
 from tierline_agent.policy.prefetch import Situation, may_prefetch
 from tierline_agent.processes.state import LeaseMark
 from tierline_agent.scheduling.cached_lease import CachedLease
-from tierline_agent.scheduling.execution import DeviceJob, Execution, Timer, Yielding
+from tierline_agent.scheduling.execution import DeviceJob, Execution, StreamStart, Timer, Yielding
 from tierline_agent.scheduling.leases import LeaseManager, in_running_loop
 from tierline_agent.scheduling.prefetch import Prefetcher
 from tierline_agent.telemetry.accounting import FastMemory
@@ -176,12 +176,12 @@ class Executor:
         self._stream(execution, published)
         return True
 
-    def rewind(self, execution: Execution, job: DeviceJob) -> Awaitable[bool]:
-        """Stream the arena of a running job from the start again; False if the job ended meanwhile.
+    def rewind(self, execution: Execution, job: DeviceJob, start: StreamStart) -> Awaitable[bool]:
+        """Stream the arena of a running job again, from there; False if the job ended.
 
         `job` is what it needs from now on, of the same arena or another one. The client has nothing
         in flight that touches either. From this call on the job is being rewound, also while nobody
-        waits for the answer; that comes when the flag words are zero and the stream has begun.
+        waits for the answer; that comes when the flag words are set and the stream has begun.
         """
         if execution.rewinding:
             raise ValueError("a job is rewound once at a time")
@@ -191,9 +191,11 @@ class Executor:
             self._opening = None
         if execution.job.words is not None and stream is not None:
             self._cancel(stream)
-        return self._rewound(execution, stream, job)
+        return self._rewound(execution, stream, job, start)
 
-    async def _rewound(self, execution: Execution, stream: Stream | None, job: DeviceJob) -> bool:
+    async def _rewound(
+        self, execution: Execution, stream: Stream | None, job: DeviceJob, start: StreamStart
+    ) -> bool:
         words = job.words
         try:
             if words is None:
@@ -203,14 +205,19 @@ class Executor:
             if execution.ended:
                 return False
             execution.drop_stream()
-            execution.position = 0
+            execution.position = start.consumed  # what a YIELD says is no less
             if job is not execution.job:
                 job = self._exchange(execution, job)
-            first = self._prefetch.claim_prefix(execution)
-            words.reset(first)
+            first = start.published
+            if first == 0:
+                first = self._prefetch.claim_prefix(execution)
+                words.reset(first)
+            else:
+                self._prefetch.ring_is_taken(job, from_start=False)
+                words.restart(first, start.consumed)
             if execution.asked and job.yielding is not None:
                 job.yielding.words.ask()
-            self._stream(execution, first)
+            self._stream(execution, first, on_demand=start.consumed < start.published)
         finally:
             execution.rewinding = False
         return True
@@ -556,14 +563,14 @@ class Executor:
     def _occupy(self, execution: Execution) -> None:
         job = execution.job
         self._last = execution
-        self._mark.set(job.token, job.process)
+        self._mark.set(job.token, job.process, job.task)
         self._memory.set_workspace(job.workspace_bytes)
         execution.since_ns = self._clock_ns()
         self._limit(execution)
         self._promise_meanwhile(job)
 
-    def _stream(self, execution: Execution, first: int) -> None:
-        execution.first = first
+    def _stream(self, execution: Execution, first: int, *, on_demand: bool = False) -> None:
+        execution.first, execution.on_demand = first, on_demand
         if not execution.job.streams:
             return
         self._prefetch.set_candidate(execution)
@@ -619,6 +626,7 @@ class Executor:
             if self._may_prefetch(execution)
             else None,
             yields=job.yielding is not None,
+            on_demand=execution.on_demand,
         )
         stream = self._prefetch.adopt(execution, order)
         if stream is None:

@@ -18,7 +18,7 @@ from itertools import starmap
 from typing import ClassVar, Final, Self
 
 MAJOR: Final = 1
-MINOR: Final = 8
+MINOR: Final = 9
 HEADER_BYTES: Final = 12
 MAX_PAYLOAD: Final = 65536
 MAX_DESCRIPTORS: Final = 64
@@ -1329,42 +1329,47 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """The running job reads an arena from the start: its own again, or another one instead.
+    """The running job reads an arena from a position of its stream, its own again or another one.
 
-    The client has no work under way that touches either, and has closed every streamed extent.
-    A job that took the lease cannot go to another one.
+    The flag words begin with that and with `consumed`, which is no more than it, and no further
+    from it than the ring is long: what lies between is not copied, and holds back as much of
+    what comes later, until the job consumes again. The client has no work under way that
+    touches either arena, and has closed every streamed extent. A job that took the lease cannot
+    go to another one.
     """
 
     TYPE: ClassVar[int] = 31
-    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QII")
+    _FIXED: ClassVar[struct.Struct] = struct.Struct("<QIIII")
 
     job: int
     arena: int
+    position: int
+    consumed: int
 
     def _payload(self) -> bytes:
         if self.job == 0:
             raise _malformed("Rewind.job is below 1")
         if self.arena > 15:
             raise _malformed("Rewind.arena is above 15")
-        return self._FIXED.pack(self.job, self.arena, 0x0)
+        return self._FIXED.pack(self.job, self.arena, self.position, self.consumed, 0x0)
 
     @classmethod
     def _parse(cls, payload: bytes) -> Self:
         if len(payload) != cls._FIXED.size:
             raise _malformed("Rewind has a wrong length")
-        job, arena, reserved = cls._FIXED.unpack(payload)
+        job, arena, position, consumed, reserved = cls._FIXED.unpack(payload)
         if job == 0:
             raise _malformed("Rewind.job is below 1")
         if arena > 15:
             raise _malformed("Rewind.arena is above 15")
         if reserved != 0x0:
             raise _malformed("Rewind.reserved is not 0x0")
-        return cls(job=job, arena=arena)
+        return cls(job=job, arena=arena, position=position, consumed=consumed)
 
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The flag words are zero, and the stream has begun again at the first streamed extent."""
+    """The flag words are set, and the stream has begun again where the REWIND says."""
 
     TYPE: ClassVar[int] = 32
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<Q")

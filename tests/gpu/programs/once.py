@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -373,6 +374,46 @@ def turned() -> Job:
     return job
 
 
+def shuffled() -> Job:
+    """From some job on each has an order of its own."""
+    layers = list(ready(stack()))
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        given, order = inputs(number), list(layers)
+        if number >= 16:
+            random.Random(number % EVERY).shuffle(order)  # noqa: S311
+        for layer in order:
+            given = layer(given)
+        return (given,)
+
+    return job
+
+
+def looped() -> Job:
+    """From some job on layers are called again: some at once, some after others."""
+    parts = list(ready(stack()))
+    layers = [nn.Sequential(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+
+    def job(number: int) -> tuple[torch.Tensor, ...]:
+        given = inputs(number)
+        for at, layer in enumerate(layers):
+            for _ in range(3 if number >= 16 and at % 4 == 0 else 1):
+                given = layer(given)
+            if number >= 16 and at % 6 == 5:
+                given = layers[at - 5](given)
+        return (given,)
+
+    return job
+
+
+def shared() -> Job:
+    """Two models, of which each third layer is one; a job runs both."""
+    one, other = ready(stack(DEPTH // 2)), ready(stack(DEPTH // 2))
+    for at in range(0, len(one), 6):
+        other[at] = one[at]
+    return lambda number: (one(inputs(number)), other(inputs(number + 1)))
+
+
 def recurrent() -> Job:
     """Flattened weights of cuDNN's, all named by one call; others are loaded at some job."""
     model = ready(nn.LSTM(2048, 2048, 4, bidirectional=True, batch_first=True))
@@ -420,6 +461,9 @@ CASES: dict[str, Callable[[], Job]] = {
     "frozen": frozen,
     "skips": skips,
     "turned": turned,
+    "shuffled": shuffled,
+    "looped": looped,
+    "shared": shared,
     "recurrent": recurrent,
     "packed": packed,
     "fused": fused,

@@ -31,11 +31,16 @@ PATIENCE = {"TIERLINE_RECONNECT_S": "300"}
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, and return its value; fails with `what` was waited for."""
-    end = time.monotonic() + TIMEOUT_S
+    """Wait for a condition, and return its value; fails with `what` was waited for.
+
+    To look takes the time of the test and mostly the agent's: it looks less often the longer it
+    waits.
+    """
+    begin = time.monotonic()
     while not (value := condition()):
-        assert time.monotonic() < end, f"never happened: {what}"
-        time.sleep(0.002)
+        waited_s = time.monotonic() - begin
+        assert waited_s < TIMEOUT_S, f"never happened: {what}"
+        time.sleep(min(0.002 + waited_s / 20, 0.02))
     return value
 
 

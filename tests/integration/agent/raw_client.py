@@ -242,9 +242,12 @@ class RawClient:
         """The task's counters, when all that was sent before is counted."""
         return self.ask(p.Stats(), p.Statistics)
 
-    def rewind(self, job: int, arena: int = 0) -> None:
-        """Have an arena streamed for a job from its start."""
-        assert self.ask(p.Rewind(job, arena), p.Rewound).job == job
+    def rewind(
+        self, job: int, arena: int = 0, position: int = 0, consumed: int | None = None
+    ) -> None:
+        """Have an arena streamed for a job, from a position of its stream."""
+        consumed = position if consumed is None else consumed
+        assert self.ask(p.Rewind(job, arena, position, consumed), p.Rewound).job == job
 
     def attach(self, loaded: Lent, *, job: int = 0, deadline_ns: int = 1 << 60) -> None:
         """Offer an arena back, which the agent takes."""

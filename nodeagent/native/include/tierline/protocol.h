@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #define TLP_MAJOR 1U
-#define TLP_MINOR 8U
+#define TLP_MINOR 9U
 #define TLP_HEADER_BYTES 12U
 #define TLP_MAX_PAYLOAD 65536U
 #define TLP_MAX_FRAME (TLP_HEADER_BYTES + TLP_MAX_PAYLOAD)
@@ -399,15 +399,20 @@ struct tlp_statistics {
     uint64_t response_worst_ns;
 };
 
-/* The running job reads an arena from the start: its own again, or another one instead. The
- * client has no work under way that touches either, and has closed every streamed extent. A job
- * that took the lease cannot go to another one. */
+/* The running job reads an arena from a position of its stream, its own again or another one.
+ * The flag words begin with that and with `consumed`, which is no more than it, and no further
+ * from it than the ring is long: what lies between is not copied, and holds back as much of
+ * what comes later, until the job consumes again. The client has no work under way that touches
+ * either arena, and has closed every streamed extent. A job that took the lease cannot go to
+ * another one. */
 struct tlp_rewind {
     uint64_t job;
     uint32_t arena;
+    uint32_t position;
+    uint32_t consumed;
 };
 
-/* The flag words are zero, and the stream has begun again at the first streamed extent. */
+/* The flag words are set, and the stream has begun again where the REWIND says. */
 struct tlp_rewound {
     uint64_t job;
 };

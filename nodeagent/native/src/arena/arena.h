@@ -56,7 +56,6 @@ struct tl_gate {
     uint32_t keeps;    /* at its begin, all below this can go */
     uint32_t releases; /* at its end, all below this can go */
     uint32_t lowest;   /* the first that the layer reads; as `needs` if it reads none */
-    bool skipped_to;   /* a job has come here from far before */
 };
 
 struct tl_arena;
@@ -94,10 +93,11 @@ struct tl_device_arena {
     uint32_t mapped; /* extents below are */
     uint64_t slots;  /* addresses at which the ring slots can be written, one after the other */
     uint32_t slots_mapped;
-    uint64_t desk;   /* addresses of one extent, at which a private copy is written */
-    bool *hidden;    /* per extent: nothing is mapped in its place */
-    bool *unseen;    /* per extent: resident, and launches may read it that do not name it */
-    bool registered; /* the control page */
+    uint64_t desk;     /* addresses of one extent, at which a private copy is written */
+    bool *hidden;      /* per extent: nothing is mapped in its place */
+    bool *unseen;      /* per extent: resident, and launches may read it that do not name it */
+    uint32_t *returns; /* per extent: how often the stream began at it again in this job */
+    bool registered;   /* the control page */
     uint32_t weight_count;
     struct tl_weight *weights;
     tierline_place around; /* its addresses, with what is kept free before and after them */

@@ -53,10 +53,12 @@ static int reserve(struct tl_arena *arena) {
     gpu->written = calloc(arena->extent_count, sizeof *gpu->written);
     gpu->hidden = calloc(arena->extent_count, sizeof *gpu->hidden);
     gpu->unseen = calloc(arena->extent_count, sizeof *gpu->unseen);
+    gpu->returns = calloc(arena->extent_count, sizeof *gpu->returns);
     gpu->resident = calloc(arena->extent_count, sizeof *gpu->resident);
     gpu->ring = calloc(TL_MAX_RING_SLOTS, sizeof *gpu->ring);
     if (code == 0 && (gpu->private == NULL || gpu->written == NULL || gpu->hidden == NULL ||
-                      gpu->unseen == NULL || gpu->resident == NULL || gpu->ring == NULL)) {
+                      gpu->unseen == NULL || gpu->returns == NULL || gpu->resident == NULL ||
+                      gpu->ring == NULL)) {
         code = tl_fail(TIERLINE_E_NO_MEMORY, "reserving an arena: out of memory for its tables");
     }
     uint64_t address = 0;
@@ -81,6 +83,7 @@ static void forget_tables(struct tl_device_arena *gpu) {
     free(gpu->written);
     free(gpu->hidden);
     free(gpu->unseen);
+    free(gpu->returns);
     free(gpu->resident);
     free(gpu->ring);
     free(gpu->weights);

@@ -7,17 +7,12 @@
  * weights and does not read there: the calls between often seem to name the layer's weights again,
  * as old addresses lie in the holes of their parameters. The CPU never waits.
  *
- * What cannot go with the stream (order.h) reads the arena from the start again if that is where it
- * begins, or if copies have cost as much, else it gets private copies of its extents; both wait for
- * the GPU first. A job may read several arenas: one streams at a time. A call that begins another
- * one makes that the job's, once a job; what comes back to one reads copies, as whatever reads two
- * arenas in turns would wait for the GPU at each turn. A call without weights only needs the lease,
- * and small copies between host and device, for which no job is to be begun, not even that.
- *
- * A call that is far ahead of its turn may skip layers, or name an old address in a hole of its
- * parameters. To go there and find the skipped layers called next costs more than the job itself.
- * So more than a ring of unread extents is given back only for a second such call after the first,
- * or to where a job has skipped before; the first one gets private copies, and the cursor stays.
+ * What cannot go with the stream (order.h), or would skip more than a ring of it, has the stream
+ * begin again at what it reads, of the job's arena or another one: one streams at a time. That
+ * waits for the GPU and the agent, about as long as a few extents take. A private copy takes as
+ * long as many of them, but then the job has it: it is made of what the stream came back to as
+ * often as that costs the same, and of what no ring holds. A call without weights only needs the
+ * lease, and small copies between host and device, for which no job is to be begun, not even that.
  *
  * A weight whose address the program copies to the device may be read by launches that do not name
  * it, in this job or any later one: it gets a private copy for good before that, and streams no
@@ -59,6 +54,9 @@
  * extents. On an H200 14 ms of 32 MiB, which the stream copies in 0.6. */
 #define COPY_COST 24U
 
+/* So many returns in a row, each to what lies before the one before it. */
+#define SURELY_BACKWARDS 2U
+
 /* Bytes: 0.3 ms of an H200's link. */
 #define MOST_TRANSFERRED ((uint64_t)16 << 20)
 
@@ -74,46 +72,25 @@ static bool has_room_for_copies(const struct tl_arena *arena, const struct named
     return tl_passing_copies(arena) + named->copies <= arena->ring_slots;
 }
 
-/* Whether to go back to the start: where the call begins a new pass, where streaming again what has
- * been given back costs no more than the pass's copies and those of what the call reads, or where
- * there is no more room for copies. */
-static bool worth_rewinding(const struct tl_arena *arena, const struct named *named) {
-    uint32_t copies = tl_gates.copies + named->copies;
-    return named->open.needs - named->open.lowest <= arena->ring_slots &&
-           (named->open.needs <= arena->ring_slots ||
-            tl_gates.cursor.consumed <= COPY_COST * copies || !has_room_for_copies(arena, named));
+/* Whether to begin the arena's stream again at what the call reads: where it begins a pass, where
+ * that happened to it so seldom in this job that copies would have cost more, or where there is no
+ * more room for them. */
+static bool worth_going(const struct tl_arena *arena, const struct named *named) {
+    struct tl_span open = named->open;
+    if (named->copies == 0 || open.needs - open.lowest > arena->ring_slots) {
+        return false;
+    }
+    uint32_t returns = arena->on_device.returns[arena->stream_extent[open.lowest]];
+    return open.needs <= arena->ring_slots ||
+           TL_RETURN_COST * returns < COPY_COST * named->copies ||
+           !has_room_for_copies(arena, named);
 }
 
-/* Whether to stream an arena that is not the job's from now on. Nothing is known of what the job
- * still reads of the other one: it may come back, and then reads copies. */
-static bool worth_going_there(const struct tl_arena *arena, uint32_t index,
-                              const struct named *named) {
-    bool begins = named->open.needs <= arena->ring_slots && (tl_gates.been >> index & 1U) == 0;
-    return index != tl_gates.arena && named->copies > 0 && !atomic_load(&tl_gates.orphaned) &&
-           (begins || !has_room_for_copies(arena, named));
-}
-
-/* Whether the call is so far ahead of its turn that it is not believed yet. */
-static bool is_doubted(const struct tl_arena *arena, const struct named *named,
-                       const struct tl_need *need) {
-    const struct tl_need *before = &tl_gates.doubted;
+/* Whether the call gives back more than a ring that nobody has read. */
+static bool skips(const struct tl_arena *arena, const struct tl_need *need) {
     uint32_t consumed = tl_gates.cursor.consumed;
     uint32_t read = tl_gates.over > consumed ? tl_gates.over : consumed;
-    if (!need->streamed) {
-        return false;
-    }
-    bool known = need->layer != TL_NO_LAYER && arena->gates[need->layer].skipped_to;
-    if (need->keeps <= read + arena->ring_slots || known) {
-        tl_gates.doubted = (struct tl_need){0};
-        return false;
-    }
-    if ((before->streamed && need->lowest >= before->lowest) ||
-        !has_room_for_copies(arena, named)) {
-        tl_gates_believe();
-        return false;
-    }
-    tl_gates.doubted = *need;
-    return true;
+    return need->streamed && need->keeps > read + arena->ring_slots;
 }
 
 /* ---- a call that names weights, under the gates' lock; each answers a CUresult */
@@ -156,6 +133,10 @@ static int go_with_the_stream(struct tierline_call *call, struct tl_arena *arena
     uint32_t over = tl_gates.over;
     bool reads_there = need->streamed && need->lowest < over;
     uint32_t keeps = !reads_there && over > need->keeps ? over : need->keeps;
+    if (keeps <= tl_gates.cursor.begins &&
+        need->needs <= tl_gates.cursor.consumed + arena->ring_slots) {
+        keeps = 0; /* nothing of that was ever there: the stream need not go on for it */
+    }
     int result = tl_gates_give_back(stream, arena, keeps);
     if (need->streamed && result == ABI_SUCCESS) {
         tl_window_wait(arena, need->needs);
@@ -200,13 +181,51 @@ static uint32_t collect(const tierline_client *client, const struct tierline_cal
     return arenas;
 }
 
-/* Begins an arena's stream again. Private copies may be dropped then, also of what the call reads.
- */
+/* Whether the call reads what lies just before the place at which the stream began last. */
+static bool is_before(const struct tl_arena *arena, uint32_t index, const struct named *named) {
+    uint32_t lowest = named->open.lowest;
+    uint32_t began = tl_gates.cursor.begins;
+    return index == tl_gates.arena && lowest < began && began - lowest <= arena->ring_slots;
+}
+
+/* Where the stream begins for a call: at the start of a pass, or as late as its layer allows. It
+ * is to copy what the call reads, and no more before something has been read there: the next call
+ * may be out of turn as well, and would wait for a whole ring of copies. Where the calls go
+ * backwards it is the ring of what lies before the last begin, which the next ones read. */
+static struct tl_cursor place_of(const struct tl_arena *arena, const struct named *named) {
+    struct tl_cursor place = {0};
+    if (named->open.needs <= arena->ring_slots) {
+        return place;
+    }
+    if (tl_gates.backwards >= SURELY_BACKWARDS) {
+        uint32_t began = tl_gates.cursor.begins;
+        uint32_t past = named->open.needs > began ? named->open.needs : began;
+        uint32_t from = past - arena->ring_slots;
+        return (struct tl_cursor){.begins = from, .consumed = from};
+    }
+    tl_order_find(arena, named->all, &place);
+    bool found = place.consumed <= named->open.lowest &&
+                 named->open.needs - place.consumed <= arena->ring_slots;
+    return (struct tl_cursor){.layer = found ? place.layer : 0,
+                              .begins = found ? place.consumed : named->open.lowest,
+                              .consumed = named->open.needs - arena->ring_slots};
+}
+
+/* Begins an arena's stream again, for a call. Private copies may be dropped then, also of what the
+ * call reads. */
 static bool go_to(tierline_client *client, const struct tierline_call *call, uint32_t index,
                   struct named *named) {
-    if (tl_gates_go_to(client, index) != 0) {
+    struct tl_arena *arena = &client->arenas[index];
+    if (!worth_going(arena, named)) {
         return false;
     }
+    tl_gates.backwards = is_before(arena, index, named) ? tl_gates.backwards + 1 : 0;
+    uint32_t *returns = &arena->on_device.returns[arena->stream_extent[named->open.lowest]];
+    if (tl_gates_go_to(client, index, place_of(arena, named)) != 0) {
+        return false;
+    }
+    ++*returns;
+    tl_detours_return();
     struct named again[TIERLINE_MAX_ARENAS];
     collect(client, call, again);
     *named = again[index];
@@ -217,7 +236,7 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
                  struct named *named) {
     struct tl_arena *arena = &client->arenas[index];
     bool in_turn = true;
-    if (worth_going_there(arena, index, named)) {
+    if (index != tl_gates.arena && !atomic_load(&tl_gates.orphaned)) {
         go_to(client, call, index, named); /* else it reads copies */
     }
     if (tl_gates_stream(index)) {
@@ -226,9 +245,7 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
         struct tl_cursor cursor = tl_gates.cursor;
         bool goes = arena->streamed_count == 0 ||
                     tl_order_need(arena, named->all, named->open, &cursor, &need);
-        if (goes) {
-            goes = in_turn = !is_doubted(arena, named, &need);
-        } else if (worth_rewinding(arena, named) && go_to(client, call, index, named)) {
+        if ((!goes || skips(arena, &need)) && go_to(client, call, index, named)) {
             in_turn = false;
             cursor = tl_gates.cursor;
             goes = tl_order_need(arena, named->all, named->open, &cursor, &need);
@@ -239,7 +256,6 @@ static int serve(tierline_client *client, struct tierline_call *call, uint32_t i
         }
     }
     tl_detours_count(named->copies == 0);
-    tl_gates.copies += named->copies;
     return tl_gates_copy(client, index, call->generation, call->weights, call->weight_count);
 }
 

@@ -94,8 +94,9 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
                        bool per_thread) {
     struct tl_arena *arena = &client->arenas[plan->arena];
     bool streamed = plan->needs > 0;
-    if (streamed && tl_gates_stream(plan->arena) && plan->lowest < tl_gates.cursor.consumed &&
-        tl_gates_go_to(client, plan->arena) != 0) {
+    if (streamed && tl_gates_stream(plan->arena) &&
+        plan->lowest < tl_cursor_first(&tl_gates.cursor) &&
+        tl_gates_go_to(client, plan->arena, (struct tl_cursor){0}) != 0) {
         return launch_aside(client, plan);
     }
     if (!tl_gates_stream(plan->arena)) {
@@ -124,7 +125,9 @@ static int launch_plan(tierline_client *client, const struct tl_graph_plan *plan
             plan->consumed > tl_gates.cursor.consumed ? plan->consumed : tl_gates.cursor.consumed;
         tl_gates.pass = (struct tl_pass){.stream = stream,
                                          .waited = plan->needs,
-                                         .cursor = {.layer = plan->layer, .consumed = consumed}};
+                                         .cursor = {.layer = plan->layer,
+                                                    .consumed = consumed,
+                                                    .begins = tl_gates.cursor.begins}};
     }
     return result;
 }
@@ -144,7 +147,8 @@ static void go_to_longest(const struct tl_graph_plan *plans, uint32_t count) {
     }
     if (longest->needs > 0 && longest->arena != tl_gates.arena &&
         !atomic_load(&tl_gates.orphaned)) {
-        tl_gates_go_to(tl_gates.client, longest->arena); /* else it reads copies */
+        tl_gates_go_to(tl_gates.client, longest->arena,
+                       (struct tl_cursor){0}); /* else it reads copies */
     }
 }
 

@@ -42,7 +42,7 @@ bool tl_order_need(const struct tl_arena *arena, struct tl_span all, struct tl_s
     const struct tl_gate *gate = NULL;
     uint32_t keeps = cursor->consumed;
     bool waits = open.lowest != open.needs;
-    if (waits && open.lowest < cursor->consumed) {
+    if (waits && open.lowest < tl_cursor_first(cursor)) {
         return false;
     }
     if (next < arena->layer_count && reads(&arena->gates[next], all)) {

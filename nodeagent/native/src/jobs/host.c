@@ -43,7 +43,7 @@ static int rewind_job(tierline_client *client) {
     tl_job_await_return(client);
     uint32_t index = client->job.arena;
     int code = tl_job_close_ring(client);
-    code = code == 0 ? tl_job_rewind(client, index) : code;
+    code = code == 0 ? tl_job_rewind(client, index, 0, 0) : code;
     if (code == 0) {
         struct tl_arena *arena = &client->arenas[index];
         arena->cursor = 0;

@@ -236,7 +236,7 @@ int tierline_job_end(tierline_client *client, uint64_t job, uint64_t workspace_p
     return code == 0 ? client->backend->job_end(client, job, workspace_peak_bytes) : code;
 }
 
-int tl_job_rewind(tierline_client *client, uint32_t arena) {
+int tl_job_rewind(tierline_client *client, uint32_t arena, uint32_t position, uint32_t consumed) {
     struct tl_job *job = &client->job;
     int code = tl_heed_revocation(client);
     if (code == 0 && (!job->granted || job->ending || arena == TIERLINE_NO_ARENA)) {
@@ -251,6 +251,8 @@ int tl_job_rewind(tierline_client *client, uint32_t arena) {
     struct tlp_message message = {.type = TLP_REWIND};
     message.rewind.job = job->number;
     message.rewind.arena = arena;
+    message.rewind.position = position;
+    message.rewind.consumed = consumed;
     struct tlp_message reply;
     code = tl_request(client, &message, TLP_REWOUND, &reply, TL_REPEAT_AFTER_RECONNECT);
     if (code == 0 && reply.rewound.job != message.rewind.job) {

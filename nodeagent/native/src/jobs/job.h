@@ -9,7 +9,7 @@
 int tl_job_begin(tierline_client *client, const struct tlp_job_begin *asked, bool patient);
 /* Ends it, or begins its stream again, when nothing reads its arena any more. 0 or a code. */
 int tl_job_end(tierline_client *client, uint64_t number, uint64_t workspace_peak_bytes);
-int tl_job_rewind(tierline_client *client, uint32_t arena);
+int tl_job_rewind(tierline_client *client, uint32_t arena, uint32_t position, uint32_t consumed);
 /* Closes every streamed extent of the job's arena on the CPU; private copies stay. 0 or a code. */
 int tl_job_close_ring(tierline_client *client);
 /* Acknowledges that the job in progress was revoked. */

@@ -15,8 +15,10 @@
 #include "lease/launch_state.h"
 #include "lease/launch_yields.h"
 #include "lease/window.h"
+#include "link/request.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define LATEST_NS (1ULL << 62)
@@ -40,8 +42,10 @@ static int drop_copies(struct tl_arena *arena) {
 static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     int code = 0;
     for (uint32_t a = 0; a < TIERLINE_MAX_ARENAS && code == 0; a++) {
+        struct tl_arena *of = &client->arenas[a];
         if (tl_gates_sealed(a)) {
-            code = drop_copies(&client->arenas[a]);
+            memset(of->on_device.returns, 0, of->extent_count * sizeof *of->on_device.returns);
+            code = drop_copies(of);
         }
     }
     tl_gates.job = number;
@@ -49,9 +53,8 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
     tl_gates.been = 0;
     tl_gates.implicit = false;
     tl_gates.cursor = (struct tl_cursor){0};
+    tl_gates.backwards = 0;
     tl_gates.over = 0;
-    tl_gates.copies = 0;
-    tl_gates.doubted = (struct tl_need){0};
     tl_gates.streamed = 0;
     atomic_store(&tl_gates.highest, 0);
     atomic_store(&tl_gates.transferred, 0);
@@ -70,17 +73,6 @@ static int take_job(tierline_client *client, uint64_t number, uint32_t arena) {
         tl_monitor_stir();
     }
     return code;
-}
-
-void tl_gates_believe(void) {
-    uint32_t layer = tl_gates.doubted.layer;
-    if (tl_gates.doubted.streamed && tl_gates.arena < TIERLINE_MAX_ARENAS) {
-        struct tl_arena *arena = &tl_gates.client->arenas[tl_gates.arena];
-        if (tl_gates_sealed(tl_gates.arena) && layer < arena->layer_count) {
-            arena->gates[layer].skipped_to = true;
-        }
-    }
-    tl_gates.doubted = (struct tl_need){0};
 }
 
 /* A CUresult. What comes after the wait delays the next job, so it is as little as can be. */
@@ -108,6 +100,12 @@ static uint32_t extents_of_job(const tierline_client *client) {
     return extents;
 }
 
+/* Extents that a stream was told to wait for since the arena's stream last began. */
+static uint32_t streamed_in_pass(void) {
+    uint32_t highest = atomic_load(&tl_gates.highest);
+    return highest > tl_gates.cursor.begins ? highest - tl_gates.cursor.begins : 0;
+}
+
 /* With the lease, and with no call at the driver. `drained`: the GPU is known to be done. */
 static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_peak_bytes,
                    bool drained) {
@@ -124,8 +122,7 @@ static int end_job(tierline_client *client, uint64_t job, uint64_t workspace_pea
     }
     tl_window_end(client, result);
     tl_lock_acquire(&client->lock);
-    client->job.stats.streamed_extents = tl_gates.streamed + atomic_load(&tl_gates.highest);
-    tl_gates_believe(); /* nothing came from where the order had stood */
+    client->job.stats.streamed_extents = tl_gates.streamed + streamed_in_pass();
     if (!tl_gates.implicit) {
         tl_detours_end(client, client->job.stats.streamed_extents, extents_of_job(client));
     }
@@ -245,7 +242,7 @@ int tl_gates_hold(tierline_client *client, uint32_t wanted) {
 
 /* What the job issued is over when it goes, so that no word of the arena that it leaves is waited
  * for. 0 or a code. */
-int tl_gates_go_to(tierline_client *client, uint32_t index) {
+int tl_gates_go_to(tierline_client *client, uint32_t index, struct tl_cursor from) {
     struct tl_arena *arena = &client->arenas[index];
     if (!tl_cuda_enter(arena->on_device.context)) {
         return tl_fail(TIERLINE_E_SYSTEM, "an arena's CUDA context is gone");
@@ -258,19 +255,17 @@ int tl_gates_go_to(tierline_client *client, uint32_t index) {
     if (code != 0) {
         return code;
     }
-    tl_gates.streamed += atomic_exchange(&tl_gates.highest, 0);
+    tl_gates.streamed += streamed_in_pass();
+    atomic_store(&tl_gates.highest, 0);
     tl_lock_acquire(&client->lock);
-    code = tl_job_rewind(client, index);
+    code = tl_job_rewind(client, index, from.begins, from.consumed);
     tl_lock_release(&client->lock);
     if (code != 0) {
         return code;
     }
     tl_gates.arena = index;
-    tl_gates.been |= 1U << index;
-    tl_gates.cursor = (struct tl_cursor){0};
+    tl_gates.cursor = from;
     tl_gates.over = 0;
-    tl_gates.copies = 0;
-    tl_gates.doubted = (struct tl_need){0};
     tl_streams_restart();
     return 0;
 }
@@ -351,7 +346,7 @@ int tl_gates_rewind(tierline_client *client) {
     if (code != 0 || tl_gates.arena == TIERLINE_NO_ARENA) {
         code = tl_fail(TIERLINE_E_STATE, "rewinding: no job with an arena is in progress");
     }
-    code = code == 0 ? tl_gates_go_to(client, tl_gates.arena) : code;
+    code = code == 0 ? tl_gates_go_to(client, tl_gates.arena, (struct tl_cursor){0}) : code;
     code = code == 0 ? tl_window_shut(client) : code;
     tl_lock_release(&tl_gates.lock);
     return code;

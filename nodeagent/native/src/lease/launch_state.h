@@ -48,9 +48,8 @@ struct tl_gates {
     uint32_t been;  /* a bit an arena that has streamed for this job */
     bool implicit;
     struct tl_cursor cursor;
-    uint32_t over;          /* streamed extents that the layers so far were the last to read */
-    uint32_t copies;        /* of extents, in this pass */
-    struct tl_need doubted; /* of a call far ahead of its turn that got copies; or not streamed */
+    uint32_t backwards;          /* returns of the stream in a row that went a little back */
+    uint32_t over;               /* streamed extents that the layers so far were the last to read */
     struct tl_stream *at_driver; /* of the call that is there, if it goes with the stream */
     struct tl_pass pass;         /* of the graph that is there */
     uint64_t streamed;           /* extents, in passes that were rewound */

@@ -697,7 +697,7 @@ static int decode_statistics(const uint8_t *payload, size_t length, struct tlp_s
 
 static int decode_rewind(const uint8_t *payload, size_t length, struct tlp_rewind *out,
                   struct tlp_refusal *why) {
-    if (length != 16) {
+    if (length != 24) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind has a wrong length");
     }
     if (load64(payload) == 0) {
@@ -706,11 +706,13 @@ static int decode_rewind(const uint8_t *payload, size_t length, struct tlp_rewin
     if (load32(payload + 8) > 15) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.arena is above 15");
     }
-    if (load32(payload + 12) != 0x0) {
+    if (load32(payload + 20) != 0x0) {
         return refuse(why, TLP_ERROR_CODE_MALFORMED, "Rewind.reserved is not 0x0");
     }
     out->job = load64(payload);
     out->arena = load32(payload + 8);
+    out->position = load32(payload + 12);
+    out->consumed = load32(payload + 16);
     return 0;
 }
 
@@ -1069,7 +1071,7 @@ size_t tlp_fixed_bytes(uint16_t type) {
     case TLP_STATISTICS:
         return 32;
     case TLP_REWIND:
-        return 16;
+        return 24;
     case TLP_REWOUND:
         return 8;
     case TLP_WORKSPACE:
@@ -1318,7 +1320,9 @@ static void encode_statistics(const struct tlp_statistics *in, uint8_t *payload)
 static void encode_rewind(const struct tlp_rewind *in, uint8_t *payload) {
     save64(payload, in->job);
     save32(payload + 8, in->arena);
-    save32(payload + 12, 0x0);
+    save32(payload + 12, in->position);
+    save32(payload + 16, in->consumed);
+    save32(payload + 20, 0x0);
 }
 
 static void encode_rewound(const struct tlp_rewound *in, uint8_t *payload) {

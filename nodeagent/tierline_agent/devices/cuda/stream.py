@@ -153,6 +153,8 @@ class CudaStream:
         self._ahead = order.ahead
         self._next = self._looked = order.published
         """The first extent that was not enqueued."""
+        self._consumed_then = words.consumed if order.on_demand else None
+        """The client's word, as long as nothing is enqueued that has to wait for it."""
         self._early: set[int] = set()
         """Those that were before their turn."""
         self._stood_still = False
@@ -419,7 +421,11 @@ class CudaStream:
 
     def _last_to_look_at(self) -> int:
         if self._ahead is None:
-            return min(self._next + self._depth, len(self._order.sources))
+            last = min(self._next + self._depth, len(self._order.sources))
+            if self._consumed_then is None or self._consumed_then != self.words.consumed:
+                self._consumed_then = None
+                return last
+            return min(last, self._consumed_then + len(self._ring))
         may = self._next < self._reach and self._slot_is_free(self._next)
         return self._next + (may and self._has_the_link())
 

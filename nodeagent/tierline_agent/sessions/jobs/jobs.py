@@ -34,7 +34,7 @@ from functools import partial
 from tierline_agent.errors import ConnectionViolation, StreamFailed
 from tierline_agent.memory.arenas import Arena
 from tierline_agent.policy.transfers import BACKGROUND_NS
-from tierline_agent.scheduling.execution import Execution
+from tierline_agent.scheduling.execution import DeviceJob, Execution, StreamStart
 from tierline_agent.sessions.bound import Bound
 from tierline_agent.sessions.client import Client
 from tierline_agent.sessions.jobs.cached_lease_jobs import CachedLeaseJobs
@@ -298,7 +298,7 @@ class Jobs:
     # -- REWIND
 
     def rewind(self, sequence: int, message: Rewind) -> None:
-        """Stream an arena for the running job from its start: its own again, or another one."""
+        """Stream an arena for the running job from a position: its own again, or another one."""
         job = self._job
         if self._revocation.is_of(message.job):
             self._revocation.refuse(sequence, message.job)
@@ -316,8 +316,20 @@ class Jobs:
                 raise ConnectionViolation(f"job {message.job} was taken: it streams nothing")
             job.arena = self._client.job_arena = arena
             on_device = self._demand.of_device(job, None)
-        begun = self._client.unit.executor.rewind(execution, on_device)
+        begun = self._client.unit.executor.rewind(
+            execution, on_device, self._start_of(message, on_device)
+        )
         self._client.spawn(sequence, self._rewind(sequence, job, begun))
+
+    def _start_of(self, message: Rewind, on_device: DeviceJob) -> StreamStart:
+        if message.position > len(on_device.sources):
+            raise ConnectionViolation(f"arena {message.arena} has no position {message.position}")
+        if not 0 <= message.position - message.consumed <= len(on_device.ring):
+            raise ConnectionViolation(
+                f"position {message.position} with {message.consumed} consumed is no state of "
+                f"a ring of {len(on_device.ring)}"
+            )
+        return StreamStart(message.position, message.consumed)
 
     async def _rewind(self, sequence: int, job: Job, begun: Awaitable[bool]) -> None:
         if await begun and not job.revoked:

@@ -16,6 +16,7 @@ from tests.integration.agent.behaviours.wire import (
 )
 
 _MOST = (1 << 64) - 1
+_MOST_32 = (1 << 32) - 1
 _HUGE = (0x7FFFFFFF, 0xFFFFFFFF)
 _DIGEST = b"x" * 32
 Step = tuple[str, dict[str, Any]]
@@ -156,6 +157,18 @@ def _jobs() -> Iterator[Behaviour]:
         yield _does(f"REWIND, {name}", _begin(arena=0), rewind, following, load=16)
         yield f"REWIND, {name} in a job at once", _in_a_job(rewind, following)
     yield _does("REWIND 20 times", _begin(arena=0), *[rewind] * 20, load=16)
+    for position, consumed in (
+        (9, 0),
+        (9, 8),
+        (9, 12),
+        (9, _MOST_32),
+        (16, 15),
+        (_MOST_32, _MOST_32),
+    ):
+        later = _says("Rewind", job=1, arena=0, position=position, consumed=consumed)
+        name = f"REWIND to {position} with {consumed} consumed"
+        yield _does(name, _begin(arena=0), later, later, _end(), load=16)
+        yield f"{name} in a job at once", _in_a_job(later, rewind, later)
     yield _does("YIELD first", give_away)
     yield _does("YIELD unasked", _begin(arena=0), give_away, load=8)
     for flags in (0, 1):

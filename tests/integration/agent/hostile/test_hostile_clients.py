@@ -265,13 +265,13 @@ def in_a_job(client: RawClient, *messages: p.Message) -> None:
 @pytest.mark.parametrize(
     "messages",
     [
-        (p.Rewind(1, 0), p.Rewind(1, 0)),
-        (p.Rewind(1, 0), p.Rewind(1, 0), p.Rewind(1, 0)),
-        (p.Rewind(1, 0), p.Yield(1, 0, 0, 0, 0, p.JobFlags(0))),
-        (p.Rewind(1, 0), p.JobEnd(1, 0, 0, 0, 0)),
-        (p.Rewind(1, 0), p.JobEnd(1, 0, 0, 0, 0), p.JobBegin(2, 0, p.JobFlags(0), 0, 1)),
-        (p.Rewind(1, 0), p.Free(0)),
-        (p.Rewind(1, 0), p.JobBegin(2, p.NO_ARENA, p.JobFlags(0), 0, 1)),
+        (p.Rewind(1, 0, 0, 0), p.Rewind(1, 0, 0, 0)),
+        (p.Rewind(1, 0, 0, 0), p.Rewind(1, 0, 0, 0), p.Rewind(1, 0, 0, 0)),
+        (p.Rewind(1, 0, 0, 0), p.Yield(1, 0, 0, 0, 0, p.JobFlags(0))),
+        (p.Rewind(1, 0, 0, 0), p.JobEnd(1, 0, 0, 0, 0)),
+        (p.Rewind(1, 0, 0, 0), p.JobEnd(1, 0, 0, 0, 0), p.JobBegin(2, 0, p.JobFlags(0), 0, 1)),
+        (p.Rewind(1, 0, 0, 0), p.Free(0)),
+        (p.Rewind(1, 0, 0, 0), p.JobBegin(2, p.NO_ARENA, p.JobFlags(0), 0, 1)),
     ],
     ids=lambda messages: " ".join(type(one).__name__ for one in messages),
 )
@@ -365,6 +365,33 @@ def test_a_client_that_is_away_is_known_to_each_agent_after_the_next(tmp_path: P
         new.close()
     back = agent.client("away", away.welcome.reattach_token)
     back.attach(loaded)
+    job = back.begin(0)
+    assert loaded.read_in_job() == content(1, EXTENTS)
+    back.end(job)
+    assert agent.stop() == 0
+
+
+def test_what_a_client_that_is_away_has_mapped_counts_in_its_plan(tmp_path: Path) -> None:
+    """Its task goes without, and nobody else; until it is back."""
+    agent = AgentProcess(tmp_path, fast_extents=24, recovery_s=0.1)
+    agent.start()
+    tasks(agent)
+    agent.register("away", plan(EXTENTS, resident=(1,), ring=2), domain="away")
+    away = agent.client("away")
+    loaded = away.load(content(1, EXTENTS))
+    assert away.welcome is not None
+    agent.kill()
+    agent.start()
+    wait_until(lambda: agent.extents()["draining"] == 3, "what it has mapped counts")
+    newcomer = agent.client("away")
+    with pytest.raises(RefusedError, match="have not come back since the agent started again"):
+        newcomer.load(content(2, EXTENTS))
+    newcomer.close()
+    wait_until(lambda: not agent.task("away")["clients"], "it has left")
+    agent.client("hostile").load(content(3, EXTENTS))
+    back = agent.client("away", away.welcome.reattach_token)
+    back.attach(loaded)
+    assert agent.extents()["draining"] == 0
     job = back.begin(0)
     assert loaded.read_in_job() == content(1, EXTENTS)
     back.end(job)

@@ -52,7 +52,7 @@ MESSAGES = st.one_of(
     st.builds(p.Digests, ARENA, SMALL, st.lists(DIGEST, max_size=3).map(tuple)),
     st.builds(p.Fds, ARENA, st.sampled_from(p.DescriptorKind), SMALL.filter(lambda n: n < 9), JOB),
     st.builds(p.Yield, JOB, ARENA, SMALL, BIG, BIG, st.sampled_from(p.JobFlags)),
-    st.builds(p.Rewind, JOB, ARENA),
+    st.builds(p.Rewind, JOB, ARENA, st.integers(0, 6), st.integers(0, 6)),
     st.builds(
         p.JobTaken,
         JOB,

@@ -120,7 +120,7 @@ def test_a_book_of_clients_that_cannot_be_read_costs_nobody_its_work(
     program = agent.program("vision", 1, 6)
     agent.kill()
     book = agent.run_dir / "clients.json"
-    held = book.read_bytes()
+    held = book.read_bytes().rstrip()
     book.write_bytes(held[: len(held) // 2] if content is None else content)
     agent.start()
     assert program.do("job") == program.expected

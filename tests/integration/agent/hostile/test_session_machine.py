@@ -57,10 +57,10 @@ WHICH = st.integers(0, CLIENTS - 1)
 NOW = st.booleans()
 """Whether a frame is sent now, with those that wait."""
 IN_A_JOB = st.one_of(
-    st.just(p.Rewind(1, 0)),
+    st.just(p.Rewind(1, 0, 0, 0)),
     st.sampled_from(
         [
-            p.Rewind(1, 0),
+            p.Rewind(1, 0, 0, 0),
             p.JobEnd(1, 0, 0, 0, 0),
             p.JobBegin(1, 0, p.JobFlags(0), 0, 1 << 60),
             p.Fetch(0, 1, 0),
@@ -374,7 +374,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(which=WHICH, now=NOW)
     def rewind(self, which: int, now: bool) -> None:
-        self._client(which).say(p.Rewind(1, 0), now=now)
+        self._client(which).say(p.Rewind(1, 0, 0, 0), now=now)
 
     @rule(which=WHICH, now=NOW)
     def end(self, which: int, now: bool) -> None:

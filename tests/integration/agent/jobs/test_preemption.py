@@ -265,7 +265,10 @@ def test_a_parked_job_says_nothing_before_it_has_the_device_again(
     yielding = p.Yield(job, 0, 0, 0, 0, p.JobFlags(0))
     liar.send(yielding)
     assert other.expect(p.Grant).job == held
-    more: dict[str, p.Message] = {"end": p.JobEnd(job, 0, 0, 0, 0), "rewind": p.Rewind(job, 0)}
+    more: dict[str, p.Message] = {
+        "end": p.JobEnd(job, 0, 0, 0, 0),
+        "rewind": p.Rewind(job, 0, 0, 0),
+    }
     liar.send(more.get(message, yielding))
     with pytest.raises(RefusedError, match="waits"):
         liar.expect(p.Resumed)

@@ -43,6 +43,12 @@ def test_a_rewound_job_reads_its_arena_again(agent: AgentProcess) -> None:
     assert arena.wait_published(2)
     writer.rewind(job)  # with a stream under way
     assert arena.read_in_job() == data
+    later = data[2 * EXTENT_BYTES : 3 * EXTENT_BYTES] + data[4 * EXTENT_BYTES :]
+    for _ in range(2):
+        writer.rewind(job, position=3)
+        assert arena.read_in_job(3) == later
+    writer.rewind(job, position=6)
+    assert arena.published() == 6
     writer.end(job)
     assert agent.task("writer")["jobs"] == 1
     assert agent.task("writer")["streamed_bytes"] >= 2 * (len(data) - EXTENT_BYTES)
@@ -54,6 +60,44 @@ def test_only_a_running_job_is_rewound(agent: AgentProcess) -> None:
     writer.load(content(3, 4))
     with pytest.raises(RefusedError, match="is not running"):
         writer.rewind(5)
+
+
+def test_a_stream_has_no_position_after_its_end(agent: AgentProcess) -> None:
+    agent.register("writer", plan(4, resident=(2,)))
+    writer = agent.client("writer")
+    writer.load(content(3, 4))
+    with pytest.raises(RefusedError, match="has no position 4"):
+        writer.rewind(writer.begin(0), position=4)
+
+
+def test_a_stream_that_begins_late_copies_what_was_asked_for_until_that_is_consumed(
+    agent: AgentProcess,
+) -> None:
+    data = content(3, 9)
+    agent.register("writer", plan(9, ring=4))
+    writer = agent.client("writer")
+    arena = writer.load(data)
+    job = writer.begin(0)
+    assert arena.wait_published(4)
+    for position, consumed, past in ((5, 3, 7), (7, 4, 8)):
+        writer.rewind(job, position=position, consumed=consumed)
+        assert arena.wait_published(past)
+        assert arena.read_extent(position) == data[position * EXTENT_BYTES :][:EXTENT_BYTES]
+    arena.consume(5)
+    assert arena.wait_published(9)
+    writer.end(job)
+    assert agent.task("writer")["streamed_bytes"] == len(data) - EXTENT_BYTES  # each once, none 4
+
+
+@pytest.mark.parametrize(("position", "consumed"), [(3, 4), (5, 0), (2**32 - 1, 2**32 - 1)])
+def test_a_stream_begins_where_a_ring_can_be(
+    agent: AgentProcess, position: int, consumed: int
+) -> None:
+    agent.register("writer", plan(9, ring=4))
+    writer = agent.client("writer")
+    writer.load(content(3, 9))
+    with pytest.raises(RefusedError, match=r"is no state of a ring|has no position"):
+        writer.rewind(writer.begin(0), position=position, consumed=consumed)
 
 
 def test_a_job_reads_one_arena_after_another(agent: AgentProcess) -> None:

@@ -14,7 +14,7 @@ from tierline_agent.devices.base import Device, StreamOrder
 from tierline_agent.policy.leases import Rank
 from tierline_agent.processes.identity import Process
 from tierline_agent.processes.state import LeaseMark
-from tierline_agent.scheduling.execution import DeviceJob, Execution
+from tierline_agent.scheduling.execution import DeviceJob, Execution, StreamStart
 from tierline_agent.scheduling.executor import Executor
 from tierline_agent.scheduling.leases import LeaseManager
 from tierline_agent.telemetry.accounting import FastMemory
@@ -84,7 +84,7 @@ async def test_a_stream_that_waits_begins_when_its_job_is_rewound(mark: LeaseMar
     assert ahead is not None, "the next job's extents are copied ahead"
     second = begin(2)
     assert device.opened == [stream], "its stream waits for what is under way"
-    rewound = executor.rewind(second, second.job)
+    rewound = executor.rewind(second, second.job, StreamStart())
     assert ahead.tell_if_over()
     assert await rewound
     assert [one.words for one in device.opened[1:]] == [second.job.words]

@@ -20,7 +20,7 @@ enum verdict { DRIVERS, ANSWERED, REFUSED };
 
 static enum verdict answer(const struct range *range, uint64_t address, int attribute, void *data) {
     const unsigned int memory_type = ABI_MEMORY_DEVICE;
-    const unsigned int no = 0; /* the driver writes four bytes for a flag (tests/gpu) */
+    const unsigned int no = 0; /* a flag takes four bytes, as seen of the driver on an H200 */
     const unsigned int yes = 1;
     const unsigned int access = ABI_ACCESS_READ_WRITE;
     const uint64_t id = range->id | ID_BIT;

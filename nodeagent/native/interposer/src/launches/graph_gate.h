@@ -25,7 +25,13 @@
 struct tl_cursor {
     uint32_t layer;    /* the learned layer that should come next */
     uint32_t consumed; /* what has been given back */
+    uint32_t begins;   /* where the stream began: nothing below is in place, whatever is consumed */
 };
+
+/* The first streamed extent that may still be read with the stream. */
+static inline uint32_t tl_cursor_first(const struct tl_cursor *cursor) {
+    return cursor->begins > cursor->consumed ? cursor->begins : cursor->consumed;
+}
 
 #define TL_NO_LAYER UINT32_MAX
 
